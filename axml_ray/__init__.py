@@ -1,0 +1,1 @@
+"""AttentionXML as a distributed Ray application."""

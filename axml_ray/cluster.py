@@ -1,0 +1,57 @@
+"""The Ray cluster that a job runs on: the one it was submitted to, or one in its own process."""
+
+import logging
+import os
+import warnings
+
+from axml_ray.settings import ResourceSettings, SettingsError
+
+OBJECT_STORE_BYTES = 1 << 30
+
+
+def connect() -> None:
+    """Join the cluster that `RAY_ADDRESS` names (as `ray job submit` sets it), else start one in this process.
+
+    A cluster of our own is reachable from this machine only, and ends with the process.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A checkpoint or a death is noticed when the controller polls; its default of 2 s is felt in short trainings.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    # Launchers and controllers hold no CPU, so more processes than cores start at once; Ray would warn of each.
+    os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "8")
+    if not os.environ.get("RAY_ADDRESS"):
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    import ray
+
+    if ray.is_initialized():
+        return
+    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(log_to_driver=False, logging_level="WARNING")
+    else:
+        ray.init(
+            address="local",
+            log_to_driver=False,
+            logging_level="WARNING",
+            object_store_memory=OBJECT_STORE_BYTES,
+        )
+
+
+def check_fits(resources: ResourceSettings) -> None:
+    """Raise where the cluster could never start one tree's workers, instead of waiting for ever.
+
+    Raises:
+        SettingsError: the cluster has fewer CPUs or GPUs than the workers of one tree ask for.
+    """
+    import ray
+
+    have = ray.cluster_resources()
+    for kind, each in (("CPU", resources.cpus_per_worker), ("GPU", resources.gpus_per_worker)):
+        asked = resources.workers * each
+        if asked > have.get(kind, 0):
+            raise SettingsError(
+                f"resources: {resources.workers} workers × {each:g} {kind} ask for {asked:g} {kind}, the cluster has "
+                f"{have.get(kind, 0):g}; lower resources.workers or resources.{kind.lower()}s_per_worker"
+            )

@@ -1,0 +1,1 @@
+"""Text in, integers out."""

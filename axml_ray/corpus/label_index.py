@@ -1,0 +1,101 @@
+"""Label names to ids, with how often each was given in training.
+
+Ids are ranked by training frequency, equals by name: labels `[0, trained)` have training documents and are what
+trees and networks are built over; the others occur in validation or test only. They can't be predicted, but they
+are true labels, and metrics count them as misses.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+
+
+@dataclass(frozen=True)
+class LabelIndex:
+    """Labels by id.
+
+    Attributes:
+        labels: the label as the corpus writes it, by id.
+        names: what a person reads; the label itself where no name is given.
+        counts: int64 [L], training documents of each label, falling.
+    """
+
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    counts: np.ndarray
+
+    @classmethod
+    def build(
+        cls,
+        train_counts: Mapping[str, int],
+        others: Sequence[str] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> "LabelIndex":
+        """An index over the labels of train and those that occur in `others` only."""
+        counts = {**dict.fromkeys(others, 0), **train_counts}
+        labels = sorted(counts, key=lambda label: (-counts[label], label))
+        shown = tuple((names or {}).get(label, label) for label in labels)
+        return cls(tuple(labels), shown, np.array([counts[label] for label in labels], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def trained(self) -> int:
+        """Labels with at least one training document; their ids come first."""
+        return int(np.count_nonzero(self.counts))
+
+    def encode(self, rows: Sequence[Sequence[str]]) -> Ragged:
+        """Sorted label ids of each document, int32; labels that the index doesn't know are left out."""
+        ids = {label: i for i, label in enumerate(self.labels)}
+        return Ragged.from_rows(sorted({ids[label] for label in row if label in ids}) for row in rows)
+
+    def save(self, path: Path) -> None:
+        """Write `labels.parquet`: id, label, name, count."""
+        columns = {
+            "id": pa.array(range(len(self)), pa.int32()),
+            "label": pa.array(self.labels, pa.string()),
+            "name": pa.array(self.names, pa.string()),
+            "count": pa.array(self.counts, pa.int64()),
+        }
+        pq.write_table(pa.table(columns), path)
+
+    @classmethod
+    def load(cls, path: Path) -> "LabelIndex":
+        """The index that `save` wrote."""
+        table = pq.read_table(path)
+        return cls(
+            tuple(table["label"].to_pylist()),
+            tuple(table["name"].to_pylist()),
+            table["count"].to_numpy().copy(),
+        )
+
+
+def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Readable names from lines of `label<TAB>name`.
+
+    Raises:
+        SettingsError: the file is missing, holds no names, or has a line without a tab.
+    """
+    names = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        label, tab, name = line.partition("\t")
+        if line.strip() and not tab:
+            raise SettingsError(f"corpus.label_names: {path}:{number}: expected label, tab, name; found no tab")
+        if tab:
+            names[label] = name.strip()
+    if not names:
+        raise SettingsError(f"corpus.label_names: {path} holds no labels; expected lines of label, tab, name")
+    return names

@@ -1,0 +1,95 @@
+"""Texts to word ids, by one vocabulary file that training and serving share.
+
+- Words are lower-cased runs of letters, digits and underscores in any script; what is between them is dropped,
+  and with it every token without a letter, digit or underscore. `/SEP/`, between title and body, keeps its case.
+- Id 0 pads, id 1 is every unknown word; the others are ranked by document frequency, equals by spelling, so the
+  vocabulary doesn't depend on how a corpus was sharded.
+- Hugging Face `tokenizers` does the work, in Rust and on many texts at once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as FastTokenizer
+
+from axml_ray.ragged import Ragged
+
+PADDING, UNKNOWN = 0, 1
+SEPARATOR = "/SEP/"
+_SPECIAL = ("<padding>", "<unknown>")
+
+
+class Tokenizer:
+    """Words of a text and their ids."""
+
+    def __init__(self, fast: FastTokenizer):
+        self._fast = fast
+
+    @classmethod
+    def build(cls, document_frequency: Mapping[str, int], size: int = 500_000, least: int = 1) -> "Tokenizer":
+        """A vocabulary of at most `size` words, the two special ones included.
+
+        Args:
+            document_frequency: documents that contain each word.
+            size: words kept, at most.
+            least: words of fewer documents become unknown.
+        """
+        rank = sorted((-count, word) for word, count in document_frequency.items() if count >= least)
+        words = [*_SPECIAL, *(word for _, word in rank[: size - len(_SPECIAL)])]
+        fast = FastTokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_SPECIAL[UNKNOWN]))
+        fast.normalizer = normalizers.Lowercase()
+        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), behavior="removed", invert=True)
+        if SEPARATOR in document_frequency and SEPARATOR in words:
+            fast.add_tokens([AddedToken(SEPARATOR, normalized=False)])
+        return cls(fast)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """The tokenizer in a file that `save` wrote."""
+        return cls(FastTokenizer.from_file(str(path)))
+
+    def save(self, path: Path) -> None:
+        """Write the vocabulary and the rules as one JSON file."""
+        self._fast.save(str(path), pretty=False)
+
+    def __len__(self) -> int:
+        return self._fast.get_vocab_size()
+
+    @property
+    def words(self) -> list[str]:
+        """The words in the order of their ids."""
+        vocabulary = self._fast.get_vocab()
+        return sorted(vocabulary, key=vocabulary.__getitem__)
+
+    def encode(self, texts: Sequence[str], max_tokens: int) -> Ragged:
+        """Word ids of each text, int32, cut at `max_tokens`; an empty text is one unknown word."""
+        encoded = self._fast.encode_batch_fast(list(texts), add_special_tokens=False)
+        rows = [encoding.ids[:max_tokens] or [UNKNOWN] for encoding in encoded]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+_SPLITTER = Tokenizer.build({})
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, before any vocabulary."""
+    fast = _SPLITTER._fast
+    words: list[str] = []
+    for part in text.split(SEPARATOR):
+        words.extend(word for word, _ in fast.pre_tokenizer.pre_tokenize_str(fast.normalizer.normalize_str(part)))
+        words.append(SEPARATOR)
+    return words[:-1]
+
+
+def count_documents(texts: Iterable[str], max_tokens: int) -> dict[str, int]:
+    """How many of `texts` contain each word among their first `max_tokens` words."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        for word in set(split_words(text)[:max_tokens]):
+            counts[word] = counts.get(word, 0) + 1
+    return counts

@@ -1,0 +1,108 @@
+"""A run's ``metrics.json``: written whole or not at all, and shown as the table the paper prints.
+
+- The table has one row a tree and, set apart, one for the ensemble; its columns are the paper's measures.
+- What a file lacks shows as a dash, so that a run with some trees still to come can be looked at.
+- Floats are stored with four decimals, two more than a table shows: enough to compare runs, short to read.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+COLUMNS = tuple(f"{measure}@{k}" for measure in ("P", "nDCG", "PSP") for k in (1, 3, 5))
+DECIMALS = 4
+
+
+def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics.json``, floats rounded to four decimals; a reader sees the old file or the new one.
+
+    Args:
+        path: where to; its directory exists.
+        metrics: what to write, as for ``table``, and whatever else should be kept.
+
+    Raises:
+        ValueError: a score is not a finite number.
+    """
+    text = json.dumps(_rounded(metrics), indent=2, allow_nan=False) + "\n"
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def table(metrics: Mapping[str, Any]) -> Table:
+    """The scores of every tree and of the ensemble, and below them the seconds of each phase.
+
+    Args:
+        metrics: what ``metrics.json`` holds: ``corpus``, ``split``, ``documents``, ``ensemble`` (scores in
+            percent by name), ``trees`` (a list of such), ``seconds`` (by phase).
+
+    Returns:
+        A table for a rich console.
+    """
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        title=_title(metrics),
+        caption=_seconds(metrics.get("seconds", {})),
+        show_edge=False,
+    )
+    shown.add_column()
+    for name in COLUMNS:
+        shown.add_column(name, justify="right")
+    for number, scores in enumerate(metrics.get("trees", []), start=1):
+        shown.add_row(f"tree {number}", *_cells(scores))
+    shown.add_section()
+    shown.add_row("ensemble", *_cells(metrics.get("ensemble", {})), style="bold")
+    return shown
+
+
+def render(metrics: Mapping[str, Any]) -> str:
+    """``table`` as plain text, for logs and files.
+
+    Args:
+        metrics: as for ``table``.
+
+    Returns:
+        Lines without trailing blanks or terminal codes.
+    """
+    console = Console(file=io.StringIO(), width=110, color_system=None)
+    with console.capture() as capture:
+        console.print(table(metrics))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def _title(metrics: Mapping[str, Any]) -> Text:
+    documents = f"{metrics['documents']:,} documents" if "documents" in metrics else ""
+    parts = [str(metrics.get("corpus", "")), str(metrics.get("split", "")), documents]
+    # A Text, not a string: rich would read a corpus named "[x]" as markup.
+    return Text(" · ".join(part for part in parts if part))
+
+
+def _seconds(phases: Mapping[str, float]) -> Text:
+    return Text(" · ".join(f"{phase} {seconds:,.1f} s" for phase, seconds in phases.items()))
+
+
+def _cells(scores: Mapping[str, float]) -> list[str]:
+    return [f"{scores[name]:.2f}" if name in scores else "–" for name in COLUMNS]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    if isinstance(value, float | np.floating):
+        return round(float(value), DECIMALS)
+    return value

@@ -1,0 +1,1 @@
+"""Documents down trained trees."""

@@ -1,0 +1,69 @@
+"""Words to context vectors: embedding and bidirectional LSTM (paper, "Word Representation" and "Bidirectional LSTM").
+
+- The first state of the LSTM is learned.
+- Texts are padded on the right. The forward LSTM never sees padding before a word; the backward one reads each text
+  turned round within its own length, so neither needs packed sequences and both run in one fused call.
+
+Shapes: B documents, T tokens, E embedding dimension, N hidden units, D = 2N.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Encoder(nn.Module):
+    """Token ids to hidden states.
+
+    Args:
+        vectors: first values of the embedding, float32 [words, E]; row 0 pads and is zero.
+        hidden: N, units in each direction.
+        embedding_dropout: dropout after the embedding.
+        encoder_dropout: dropout after the BiLSTM.
+        train_embeddings: False freezes `vectors`.
+    """
+
+    def __init__(
+        self,
+        vectors: Tensor,
+        hidden: int,
+        *,
+        embedding_dropout: float = 0.2,
+        encoder_dropout: float = 0.5,
+        train_embeddings: bool = True,
+    ):
+        super().__init__()
+        # sparse: only the rows of a batch's words get a gradient, and only they are updated
+        self.embedding = nn.Embedding.from_pretrained(
+            vectors.clone(), freeze=not train_embeddings, padding_idx=0, sparse=True
+        )
+        dimension = vectors.shape[1]
+        self.forward_lstm = nn.LSTM(dimension, hidden, batch_first=True)
+        self.backward_lstm = nn.LSTM(dimension, hidden, batch_first=True)
+        self.first_state = nn.Parameter(torch.zeros(2, 2, hidden))  # direction, (h, c), unit
+        self.embedding_dropout = embedding_dropout
+        self.encoder_dropout = encoder_dropout
+
+    def forward(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """Hidden states, [B, T, D]; what stands at padded places is to be masked.
+
+        Args:
+            tokens_BT: word ids, int, padded with 0 on the right.
+            lengths_B: words of each text, int64, at least 1.
+        """
+        words_BTE = functional.dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training)
+        places_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
+        turned_BT = torch.where(places_BT < lengths_B[:, None], lengths_B[:, None] - 1 - places_BT, places_BT)
+        ahead_BTN = self._run(self.forward_lstm, words_BTE, self.first_state[0])
+        back_BTN = self._run(self.backward_lstm, _reorder(words_BTE, turned_BT), self.first_state[1])
+        hidden_BTD = torch.cat([ahead_BTN, _reorder(back_BTN, turned_BT)], dim=-1)
+        return functional.dropout(hidden_BTD, self.encoder_dropout, self.training)
+
+    @staticmethod
+    def _run(lstm: nn.LSTM, words_BTE: Tensor, first_state: Tensor) -> Tensor:
+        state = first_state[:, None, None].expand(2, 1, words_BTE.shape[0], lstm.hidden_size).contiguous()
+        return lstm(words_BTE, (state[0], state[1]))[0]
+
+
+def _reorder(values_BTX: Tensor, places_BT: Tensor) -> Tensor:
+    return values_BTX.gather(1, places_BT[:, :, None].expand_as(values_BTX))

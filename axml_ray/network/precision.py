@@ -1,0 +1,19 @@
+"""In which number format matrix products run; weights, moments and losses stay float32."""
+
+from typing import Literal
+
+import torch
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 matrices in hardware, so that it pays."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+
+
+def autocast(device: torch.device, precision: Literal["auto", "bfloat16", "float32"]) -> torch.autocast:
+    """A context in which the network computes in the precision asked for."""
+    reduced = precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device))
+    return torch.autocast(device.type, torch.bfloat16, enabled=reduced)

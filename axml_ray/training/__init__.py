@@ -1,0 +1,1 @@
+"""A level, a tree, an ensemble."""

@@ -1,0 +1,1 @@
+"""Labels in, a shallow and wide tree out."""

@@ -1,0 +1,247 @@
+"""The shallow and wide tree over labels that AttentionXML walks level by level.
+
+Paper: section "Building Shallow and Wide PLT", Algorithm 1 (compressing), Algorithm 2 (labels of tree nodes).
+
+- **Levels are numbered as in the paper**: the root is level 0, levels 1 to H hold clusters, level H + 1 holds
+  the leaves, one for each label.
+- **Siblings are contiguous.** The children of a node are one range of the next level, so a level is one
+  array of offsets, and a candidate list holds parents rather than children.
+- **Compressing is choosing depths.** The halvings of `clustering` are a complete binary tree, so Algorithm 1
+  keeps all nodes of some depths (`level_depths`), and no tree is built only to be pruned.
+- **A level that would be the root again is left out**, so a tree of few labels may be lower than asked for.
+- **A saved tree is a safetensors file**, whole or not there, and checked when it is opened.
+
+Legend: L labels, F features, H levels of clusters, n_d nodes of level d, K most children, N documents.
+"""
+
+import os
+import uuid
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as safetensors_bytes
+from scipy import sparse
+
+from axml_ray.tree.clustering import balanced_clusters, normalise_rows
+
+_METADATA = {"format": "axml-ray label tree", "version": "1"}
+
+
+def level_depths(labels: int, height: int, cluster_size: int) -> tuple[int, ...]:
+    """Depths of the binary tree that become levels 1, 2, ... of the compressed tree (Algorithm 1).
+
+    The deepest is the smallest x with ceil(labels / 2**x) <= cluster_size; each level above it is
+    log2(cluster_size) less deep. Depths of zero and less are left out, as they are the root.
+
+    Example: level_depths(670_091, 3, 8) is (11, 14, 17): 2,048, 16,384 and 131,072 nodes.
+
+    Args:
+        labels: L, at least 1.
+        height: H, how many levels of clusters to ask for; 0 is a flat tree.
+        cluster_size: K = M, a power of two, at least 2: most children of a node other than the root.
+
+    Returns:
+        At most `height` depths, ascending.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
+    if labels < 1:
+        raise ValueError(f"a tree needs at least 1 label, got {labels}: check that the corpus has labels")
+    if height < 0:
+        raise ValueError(f"height is {height}: use 0 for a flat tree, or a positive number of levels")
+    if cluster_size < 2 or cluster_size & (cluster_size - 1):
+        below = 1 << (max(cluster_size, 2).bit_length() - 1)
+        raise ValueError(f"cluster_size is {cluster_size}, not a power of two: use {below} or {2 * below}")
+    deepest = 0
+    while -(-labels // 2**deepest) > cluster_size:
+        deepest += 1
+    step = cluster_size.bit_length() - 1
+    return tuple(depth for depth in range(deepest - (height - 1) * step, deepest + 1, step) if depth > 0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelTree:
+    """A tree of clusters of labels, by level; see the module for its numbering.
+
+    A tree of 5 labels and one level of two clusters {3, 0} and {1, 2, 4}: label_order [3, 0, 1, 2, 4],
+    first_child ([0, 2], [0, 2, 5]), level_sizes (2, 5).
+
+    Raises:
+        ValueError: The arrays don't describe a tree.
+    """
+
+    label_order: np.ndarray
+    """int32 [L], the label of each leaf, leaves numbered from left to right."""
+
+    first_child: tuple[np.ndarray, ...]
+    """H + 1 arrays int64 [n_d + 1], d = 0 to H; the children of node i of level d are nodes
+    first_child[d][i] to first_child[d][i + 1] - 1 of level d + 1."""
+
+    def __post_init__(self) -> None:
+        _check_structure(self.label_order, self.first_child)
+
+    @classmethod
+    def build(cls, features: sparse.csr_array, *, height: int, cluster_size: int, seed: int) -> Self:
+        """Cluster labels by their features and compress the clusters into a shallow and wide tree.
+
+        Args:
+            features: [L, F], sparse, one row a label, of any scale; rows may be empty.
+            height: H, levels of clusters to ask for. 0 is a flat tree: no clustering, leaf i is label i.
+            cluster_size: K = M, a power of two: most children of a node other than the root.
+            seed: Not negative; the same seed gives the same tree.
+
+        Returns:
+            A tree of `height` levels of clusters, or fewer where those would be the root again.
+
+        Raises:
+            ValueError: An argument is out of its range, or a feature isn't finite.
+        """
+        labels = features.shape[0]
+        depths = level_depths(labels, height, cluster_size)
+        if not depths:
+            flat = np.array([0, labels], dtype=np.int64)
+            return cls(label_order=np.arange(labels, dtype=np.int32), first_child=(flat,))
+        order, offsets = balanced_clusters(normalise_rows(features), depths[-1], seed)
+        first_child = [
+            np.arange(2**above + 1, dtype=np.int64) * 2 ** (below - above)
+            for above, below in zip((0, *depths), depths, strict=False)
+        ]
+        return cls(label_order=order, first_child=(*first_child, offsets))
+
+    @property
+    def height(self) -> int:
+        """H, the number of levels between the root and the leaves."""
+        return len(self.first_child) - 1
+
+    @property
+    def level_sizes(self) -> tuple[int, ...]:
+        """Number of nodes of levels 1 to H + 1: (n_1, ..., n_H, L)."""
+        return tuple(int(offsets[-1]) for offsets in self.first_child)
+
+    @cached_property
+    def leaf_of_label(self) -> np.ndarray:
+        """int32 [L], the leaf of each label: the inverse of label_order."""
+        leaves = np.empty_like(self.label_order)
+        leaves[self.label_order] = np.arange(len(leaves), dtype=np.int32)
+        return leaves
+
+    def parents(self, level: int) -> np.ndarray:
+        """Parent, at level - 1, of each node of a level from 1 to H + 1: int32 [n_level]."""
+        self._check_level(level, lowest=1, highest=self.height + 1)
+        sizes = np.diff(self.first_child[level - 1])
+        return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+    def max_children(self, level: int) -> int:
+        """Most children that a node of a level from 0 (the root) to H has."""
+        self._check_level(level, lowest=0, highest=self.height)
+        return int(np.diff(self.first_child[level]).max())
+
+    def node_labels(self, level: int, labels: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes of a level that are true for each document: its labels' ancestors (Algorithm 2).
+
+        At level H + 1 these are the leaves of the labels. Labels of L and above, which are those never seen
+        in training, have no leaf and are passed over.
+
+        Args:
+            level: 1 to H + 1.
+            labels: Integer [nnz], labels of all documents, not negative, in any order, repeats allowed.
+            offsets: int64 [N + 1], from 0 to nnz; document i has labels[offsets[i]:offsets[i + 1]].
+
+        Returns:
+            nodes: int32 [nnz'], each document's nodes, ascending, without repeats.
+            offsets: int64 [N + 1]; document i has nodes[offsets[i]:offsets[i + 1]].
+
+        Raises:
+            ValueError: No such level, a negative label, or offsets that don't fit the labels.
+        """
+        self._check_level(level, lowest=1, highest=self.height + 1)
+        counts = np.diff(offsets)
+        if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(labels) or (counts < 0).any():
+            raise ValueError(f"offsets must rise from 0 to the number of labels, {len(labels)}")
+        if len(labels) and labels.min() < 0:
+            raise ValueError(f"labels must not be negative, got {labels.min()}")
+        known = labels < len(self.label_order)
+        documents = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[known]
+        nodes = self._node_of_label[level - 1][labels[known]]
+        # One sort for the whole batch: a document's nodes are a run of the sorted pairs.
+        size = self.level_sizes[level - 1]
+        documents, nodes = np.divmod(np.unique(documents * size + nodes), size)
+        ends = np.cumsum(np.bincount(documents, minlength=len(counts)), dtype=np.int64)
+        return nodes.astype(np.int32), np.concatenate([np.zeros(1, np.int64), ends])
+
+    @cached_property
+    def _node_of_label(self) -> tuple[np.ndarray, ...]:
+        """For levels 1 to H + 1, int32 [L]: the node of each label."""
+        nodes = [self.leaf_of_label]
+        for level in range(self.height + 1, 1, -1):
+            nodes.append(self.parents(level)[nodes[-1]])
+        return tuple(reversed(nodes))
+
+    def _check_level(self, level: int, *, lowest: int, highest: int) -> None:
+        if not lowest <= level <= highest:
+            raise ValueError(f"level {level} is not one of {lowest} to {highest}")
+
+    def save(self, path: str | Path) -> None:
+        """Write the tree to a `.safetensors` file; a reader sees the old file or the whole new one."""
+        path = Path(path)
+        tensors = {f"first_child.{level}": offsets for level, offsets in enumerate(self.first_child)}
+        content = safetensors_bytes({"label_order": self.label_order, **tensors}, metadata=_METADATA)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Open a tree that `save` wrote.
+
+        Raises:
+            FileNotFoundError: No such file.
+            ValueError: The file isn't a label tree of this version, or what it holds isn't a tree.
+        """
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                for key, expected in _METADATA.items():
+                    if metadata.get(key) != expected:
+                        raise ValueError(f"its {key} is {metadata.get(key)!r}, not {expected!r}")
+                names = [f"first_child.{level}" for level in range(len(file.keys()) - 1)]
+                if set(file.keys()) != {"label_order", *names}:
+                    raise ValueError(f"it holds {sorted(file.keys())}, not label_order and first_child.0, 1, ...")
+                first_child = tuple(file.get_tensor(name) for name in names)
+                return cls(label_order=file.get_tensor("label_order"), first_child=first_child)
+        except (ValueError, TypeError, SafetensorError) as error:
+            raise ValueError(f"{path} is not a label tree: {error}") from error
+
+
+def _check_structure(label_order: np.ndarray, first_child: tuple[np.ndarray, ...]) -> None:
+    if label_order.dtype != np.int32 or label_order.ndim != 1 or label_order.size < 1:
+        raise ValueError(f"label_order is {label_order.dtype}{list(label_order.shape)}, not int32[L], L >= 1")
+    if not first_child:
+        raise ValueError("there is no first_child.0, the children of the root")
+    nodes = 1
+    for level, offsets in enumerate(first_child):
+        name = f"first_child.{level}"
+        if offsets.dtype != np.int64 or offsets.shape != (nodes + 1,):
+            raise ValueError(f"{name} is {offsets.dtype}{list(offsets.shape)}, not int64[{nodes + 1}]")
+        if offsets[0] != 0:
+            raise ValueError(f"{name} starts at {offsets[0]}, not at 0")
+        empty = np.flatnonzero(offsets[1:] <= offsets[:-1])
+        if empty.size:
+            raise ValueError(f"{name} gives node {empty[0]} of level {level} no children")
+        nodes = int(offsets[-1])
+    if nodes != label_order.size:
+        raise ValueError(f"{name} ends at {nodes}, but there are {label_order.size} labels")
+    in_range = label_order.min() >= 0 and label_order.max() < nodes
+    if not in_range or (np.bincount(label_order, minlength=nodes) != 1).any():
+        raise ValueError(f"label_order is not a permutation of 0 to {nodes - 1}")

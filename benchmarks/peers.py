@@ -1,0 +1,405 @@
+"""How a finished run compares with linear label trees on the same documents: omikuji's Parabel and Bonsai.
+
+    python benchmarks/peers.py --run runs/quickstart [--quick] [--with-valid] [--threads N] [--json PATH]
+
+Both peers learn from the training split of the run's prepared corpus, as word TF-IDF, rank ten labels for
+each test document, and are judged by the same code and propensities as the run. Figures: `ours_P@1`,
+`parabel_P@1`, `bonsai_P@1` and so on for the table's measures, and `ours_train_seconds`,
+`ours_predict_seconds` and so on.
+
+- omikuji lives in `.peers/omikuji`, an environment of its own that the first call makes; this process never
+  imports it. The two speak through files: text in omikuji's own format, JSON, and plain int32.
+- The peers' settings are those that omikuji's README gives for each method; the rows note all of them.
+- The peers see whole texts; the run's network sees at most `corpus.max_tokens` words of each.
+- Validation documents, which choose the run's best weights, are kept from the peers unless `--with-valid`.
+- `--quick` gives the peers at most 50,000 training and 10,000 test documents, spread evenly; the rows say how
+  many. It bounds documents, not labels: 33,000 of those are fine.
+- omikuji draws its clusters without a seed, so its scores move by some tenths of a point from call to call.
+"""
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results_file
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from axml_ray import settings
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.metrics import DEEPEST, Scores, propensities
+from axml_ray.files import read_json
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+
+ENVIRONMENT = results_file.ROOT / ".peers" / "omikuji"
+REQUIREMENTS = ("omikuji==0.5.2", "milksnake==0.1.6", "cffi==2.1.1", "pycparser==3.12")
+WORKER = Path(__file__).with_name("omikuji_worker.py")
+
+TREES, BEAM = 3, 10
+PEERS: dict[str, dict[str, Any]] = {
+    "parabel": {"n_trees": TREES, "cluster_balanced": True, "cluster_k": 2, "max_depth": 20},
+    "bonsai": {"n_trees": TREES, "cluster_balanced": False, "cluster_k": 100, "max_depth": 3},
+}
+FEATURES = {"lowercase": True, "token_pattern": r"\w+", "sublinear_tf": True, "min_df": 2, "norm": "l2"}
+QUICK_DOCUMENTS, QUICK_TEST_DOCUMENTS = 50_000, 10_000
+WRITE_ROWS = 4096
+COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
+
+
+class PeerError(RuntimeError):
+    """The other environment could not be made, or the program in it failed; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run and the corpus that it was trained on."""
+
+    name: str
+    """Of its directory."""
+    metrics: Mapping[str, Any]
+    """What its `metrics.json` holds."""
+    corpus: Corpus
+    """Its prepared corpus."""
+    propensity: Mapping[str, float]
+    """A and B, as the run was judged by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every peer is given: N training documents, M test documents, F words, L labels."""
+
+    train: sparse.csr_matrix
+    """TF-IDF, float64 [N, F]."""
+    train_labels: Ragged
+    """Label ids of the training documents."""
+    test: sparse.csr_matrix
+    """TF-IDF, float64 [M, F]."""
+    labels: int
+    """L."""
+    seconds: Mapping[str, float]
+    """Spent on the features: `features` (of train), `transform` (of test)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare a run with its peers, print the table, write the results; an error exits 2 with one message."""
+    parser = argparse.ArgumentParser(description="Compare a finished run with omikuji's Parabel and Bonsai.")
+    parser.add_argument("--run", type=Path, required=True, help="directory of a run with metrics.json")
+    quick = f"train on at most {QUICK_DOCUMENTS:,} and test on at most {QUICK_TEST_DOCUMENTS:,} documents"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--with-valid", action="store_true", help="train the peers on train and validation documents")
+    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/peers-<run name>.json")
+    given = parser.parse_args(arguments)
+    if given.threads < 1:
+        parser.error("--threads: at least 1")
+    console = Console()
+    try:
+        rows = compare(
+            given.run, quick=given.quick, with_valid=given.with_valid, threads=given.threads, console=console
+        )
+    except (SettingsError, PeerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    console.print(table(rows))
+    path = given.json or results_file.RESULTS / f"peers-{given.run.resolve().name}.json"
+    results_file.write(path, figures(rows), rows)
+    console.print(Text(f"written to {path}"))
+
+
+def compare(
+    directory: Path,
+    *,
+    quick: bool = False,
+    with_valid: bool = False,
+    threads: int = 1,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Train and judge the peers.
+
+    Args:
+        directory: a finished run.
+        quick: give the peers at most `QUICK_DOCUMENTS` and `QUICK_TEST_DOCUMENTS` documents.
+        with_valid: add the validation documents to the peers' training documents.
+        threads: of each peer.
+        console: where to say what is going on.
+
+    Returns:
+        One row a system, ours first: `system`, `scores` (percent), `seconds` (by phase), what it was given.
+
+    Raises:
+        SettingsError: the run is not finished, or its corpus is missing or another one.
+        PeerError: omikuji could not be installed, or failed.
+    """
+    console = console or Console(quiet=True)
+    run = open_run(directory)
+    python = environment(console)
+    splits = ("train", "valid") if with_valid else ("train",)
+    texts, labels = documents(run.corpus, splits, QUICK_DOCUMENTS if quick else None)
+    test_texts, truth = documents(run.corpus, ("test",), QUICK_TEST_DOCUMENTS if quick else None)
+    console.print(f"{run.name}: {len(texts):,} training documents of {' + '.join(splits)}", highlight=False)
+    task = featurize(texts, labels, test_texts, len(run.corpus.labels))
+    available = sum(run.corpus.documents(split) for split in splits)
+    rows = [ours(run)]
+    for name, hyperparameters in PEERS.items():
+        with console.status(f"training {name}: {TREES} trees on {threads} threads"):
+            top, done = train_and_predict(python, task, hyperparameters, threads)
+        row = {
+            "system": name,
+            "scores": judge(run, top, truth),
+            "seconds": {**task.seconds, **done["seconds"]},
+            "program": f"omikuji {done['version']}",
+            "trees": TREES,
+            "trained_on": " + ".join(splits),
+            "training_documents": len(texts),
+            "training_documents_left_out_by_quick": available - len(texts),
+            "test_documents": len(truth),
+            "features": {**FEATURES, "words": task.train.shape[1]},
+            "hyperparameters": done["hyperparameters"],
+            "beam": BEAM,
+            "threads": threads,
+        }
+        rows.append(row)
+    return rows
+
+
+def open_run(directory: Path) -> Run:
+    """The finished run in `directory`.
+
+    Raises:
+        SettingsError: it has no scores yet, or its corpus can't be opened or isn't what it was evaluated on.
+    """
+    path = directory / "metrics.json"
+    if not path.is_file():
+        raise SettingsError(f"{path}: missing; train the run first, with jobs/train_ensemble.py")
+    try:
+        metrics = read_json(path)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    if metrics.get("split") != "test" or "ensemble" not in metrics:
+        raise SettingsError(f"{path}: holds no scores of an ensemble on the test split; evaluate the run on it")
+    experiment = settings.load(directory / "settings.yaml")
+    corpus = Corpus.open(experiment.corpus_directory)
+    judged = {"A": experiment.evaluation.propensity_a, "B": experiment.evaluation.propensity_b}
+    propensity = {**judged, **metrics.get("propensity", {})}
+    labelled = int(np.count_nonzero(Ragged.from_arrow(corpus.table("test", ["labels"])["labels"]).lengths))
+    if metrics.get("documents") not in (labelled, corpus.documents("test")):
+        raise SettingsError(
+            f"{path}: of {metrics.get('documents')} documents, but the test split of {corpus.directory} has "
+            f"{corpus.documents('test')}, {labelled} of them with labels; evaluate the run again"
+        )
+    return Run(name=directory.resolve().name, metrics=metrics, corpus=corpus, propensity=propensity)
+
+
+def documents(corpus: Corpus, splits: Sequence[str], limit: int | None = None) -> tuple[list[str], Ragged]:
+    """Texts and label ids of `splits`, or of `limit` documents spread evenly over them."""
+    tables = [corpus.table(split, ["text", "labels"]) for split in splits if corpus.files(split)]
+    texts = [text for table in tables for text in table["text"].to_pylist()]
+    labels = Ragged.concatenate(Ragged.from_arrow(table["labels"]) for table in tables)
+    if limit is None or len(texts) <= limit:
+        return texts, labels
+    rows = np.arange(limit, dtype=np.int64) * len(texts) // limit
+    return [texts[row] for row in rows], labels.take(rows)
+
+
+def featurize(texts: list[str], train_labels: Ragged, test_texts: list[str], labels: int) -> Task:
+    """Word TF-IDF, its words and their weights learned from the training texts only."""
+    vectorizer = TfidfVectorizer(**FEATURES)
+    start = time.perf_counter()
+    try:
+        train = vectorizer.fit_transform(texts)
+    except ValueError as error:
+        raise PeerError(f"no features can be made of the training texts: {error}") from None
+    middle = time.perf_counter()
+    test = vectorizer.transform(test_texts)
+    seconds = {"features": middle - start, "transform": time.perf_counter() - middle}
+    return Task(train=train, train_labels=train_labels, test=test, labels=labels, seconds=seconds)
+
+
+def train_and_predict(
+    python: Path, task: Task, hyperparameters: Mapping[str, Any], threads: int
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Train one peer and apply it, in the other environment.
+
+    Returns:
+        int32 [M, 10]: label ids, best first, -1 where fewer were found; and what `done.json` holds.
+
+    Raises:
+        PeerError: the worker failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="axml-ray-peers-") as name:
+        directory = Path(name)
+        write_documents(directory / "train.txt", task.train, task.train_labels, task.labels)
+        write_documents(directory / "test.txt", task.test, None, task.labels)
+        order = {"hyperparameters": dict(hyperparameters), "threads": threads, "beam": BEAM, "top": DEEPEST}
+        (directory / "task.json").write_text(json.dumps(order))
+        _checked([python, "-I", WORKER, directory], "omikuji failed")
+        top = np.fromfile(directory / "predicted.int32", dtype=np.int32).reshape(-1, DEEPEST)
+        return top, read_json(directory / "done.json")
+
+
+def write_documents(path: Path, features: sparse.csr_matrix, labels: Ragged | None, label_count: int) -> None:
+    """Documents as the Extreme Classification Repository writes them.
+
+    A header `documents features labels`, then a line a document: `3,7 0:0.5 12:0.25`, to six decimals.
+    """
+    rounded = sparse.csr_matrix((features.data.round(6), features.indices, features.indptr), features.shape)
+    with path.open("wb") as file:
+        file.write(f"{features.shape[0]} {features.shape[1]} {label_count}\n".encode())
+        for start in range(0, features.shape[0], WRITE_ROWS):
+            part = rounded[start : start + WRITE_ROWS]
+            rows = np.arange(start, start + part.shape[0])
+            known = labels.take(rows) if labels else Ragged.from_rows([[]] * len(rows))
+            ones = np.ones(len(known.values), np.int8)
+            truth = sparse.csr_matrix((ones, known.values, known.offsets), (len(rows), label_count))
+            lines = io.BytesIO()
+            dump_svmlight_file(part, truth, lines, multilabel=True)
+            # The blank after the labels of a document without words would be a word to omikuji, and an error.
+            file.write(lines.getvalue().replace(b" \n", b"\n"))
+
+
+def judge(run: Run, top: np.ndarray, truth: Ragged) -> dict[str, float]:
+    """All scores of a ranking of the test split, by the propensities of the run.
+
+    Args:
+        run: whose corpus the ranking is of.
+        top: int32 [M, K], label ids, best first, -1 where nothing was predicted.
+        truth: label ids of the test documents.
+    """
+    a, b = run.propensity["A"], run.propensity["B"]
+    scores = Scores(1 / propensities(run.corpus.labels.counts, run.corpus.documents("train"), a=a, b=b))
+    scores.add(top, truth.values, truth.offsets)
+    return scores.result()
+
+
+def ours(run: Run) -> dict[str, Any]:
+    """The row of the run itself."""
+    return {
+        "system": "ours",
+        "scores": dict(run.metrics["ensemble"]),
+        "seconds": dict(run.metrics.get("seconds", {})),
+        "program": "axml-ray",
+        "run": run.name,
+        "corpus": run.metrics.get("corpus", run.corpus.directory.name),
+        "fingerprint": run.corpus.fingerprint,
+        "trees": len(run.metrics.get("trees", [])),
+        "trained_on": "train, best weights chosen on valid",
+        "training_documents": run.corpus.documents("train"),
+        "test_documents": run.corpus.documents("test"),
+        "propensity": dict(run.propensity),
+    }
+
+
+def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Seconds to train and to predict, from texts to scores; None where a phase was not measured.
+
+    Training is all that a new corpus costs: features, label trees and fit. For the run that is `prepare` (its
+    words, word vectors and label features), `cluster` and `train`.
+    """
+    measured, run = row["seconds"], row["system"] == "ours"
+
+    def total(phases: tuple[str, ...]) -> float | None:
+        return sum(measured[phase] for phase in phases) if all(phase in measured for phase in phases) else None
+
+    if run:
+        return total(("prepare", "cluster", "train")), total(("predict",))
+    return total(("features", "fit")), total(("transform", "predict"))
+
+
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers of the table by name, as `parabel_P@1` or `ours_train_seconds`; scores in percent."""
+    found: dict[str, float] = {}
+    for row in rows:
+        cells = {name: row["scores"].get(name) for name in COLUMNS}
+        cells["train_seconds"], cells["predict_seconds"] = seconds(row)
+        found |= {f"{row['system']}_{name}": round(cell, 4) for name, cell in cells.items() if cell is not None}
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows as a table for a rich console; what wasn't measured shows as a dash."""
+    first, *peers = rows
+    title = f"{first['run']} · {first['corpus']} · {first['test_documents']:,} test documents"
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title),
+        caption=Text(_caption(peers, first["test_documents"])),
+        show_edge=False,
+        collapse_padding=True,
+    )
+    shown.add_column()
+    for name in (*COLUMNS, "train s", "predict s"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        scores = [row["scores"].get(name) for name in COLUMNS]
+        cells = [f"{score:.2f}" if score is not None else "–" for score in scores]
+        cells += [f"{spent:,.1f}" if spent is not None else "–" for spent in seconds(row)]
+        shown.add_row(row["system"], *cells, style="bold" if row is first else None)
+    return shown
+
+
+def _caption(peers: Sequence[Mapping[str, Any]], tested: int) -> str:
+    if not peers:
+        return ""
+    row = peers[0]
+    given = f"{row['training_documents']:,} documents of {row['trained_on']}"
+    text = f"peers: {row['trees']} trees, word TF-IDF, {given}"
+    left_out = row["training_documents_left_out_by_quick"]
+    if left_out:
+        text += f"; --quick left out {left_out:,}, so they score lower than they can"
+    return f"{text}; tested on {row['test_documents']:,}" if row["test_documents"] != tested else text
+
+
+def environment(console: Console) -> Path:
+    """The Python of omikuji's own environment, made where it isn't there or holds other versions.
+
+    Raises:
+        PeerError: pip could not install omikuji.
+    """
+    python = ENVIRONMENT / "bin" / "python"
+    marker = ENVIRONMENT / "installed.txt"  # written last, so half an environment is made again
+    wanted = "".join(f"{requirement}\n" for requirement in (*REQUIREMENTS, f"# Python {sys.version.split()[0]}"))
+    if marker.is_file() and marker.read_text() == wanted and python.exists():
+        return python
+    with console.status(f"making the environment {ENVIRONMENT}"):
+        venv.create(ENVIRONMENT, clear=True, with_pip=True, symlinks=os.name != "nt")
+        pip: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--only-binary=:all:",
+        ]
+        _checked([*pip, *REQUIREMENTS], f"pip could not install {REQUIREMENTS[0]}")
+    marker.write_text(wanted)
+    return python
+
+
+def _checked(words: Sequence[str | Path], complaint: str) -> None:
+    """Run a program, keeping what it prints for the case that it fails."""
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if done.returncode:
+        last = "\n".join(done.stdout.strip().splitlines()[-12:])
+        raise PeerError(f"{complaint} (exit status {done.returncode}):\n{last}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The JSON file that every benchmark writes, for a program to read.
+
+`{"command", "commit", "machine", "date", "figures": {name: number}, "rows": [...]}`: `figures` are the few
+numbers that a claim rests on, under names that stay; `rows` is what they were computed from.
+
+- A file is whole or not there, and holds finite numbers only: a NaN would pass every "is it slower?" test.
+- The machine is described by what a speed depends on, never by its name or address.
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from axml_ray.files import whole_file
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def write(path: Path, figures: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the results of the running script to `path`, whose directories are made.
+
+    Args:
+        path: where to; a file there is replaced once the new one is complete.
+        figures: numbers by name.
+        rows: what the figures were computed from; anything that JSON holds.
+
+    Raises:
+        ValueError: a figure is not a number, or any number is not finite.
+    """
+    for name, value in figures.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"figure {name!r} is {value!r}, not a finite number")
+    content = {
+        "command": command(),
+        "commit": commit(),
+        "machine": machine(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "figures": dict(figures),
+        "rows": list(rows),
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def command() -> str:
+    """The command line that started this process, to be run again in the repository root."""
+    script = Path(sys.argv[0]).resolve()
+    shown = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script
+    return shlex.join(["python", str(shown), *sys.argv[1:]])
+
+
+def commit() -> str | None:
+    """The commit checked out, with `-changed` where tracked files differ from it; None outside of a commit.
+
+    Files under `benchmarks/results` don't count, or the second of two benchmarks would always be on changes.
+    """
+    head = _output("git", "rev-parse", "--verify", "HEAD")
+    if not head:
+        return None
+    changes = _output("git", "status", "--porcelain", "-uno", "--", ".", f":!{RESULTS.relative_to(ROOT)}")
+    return f"{head}-changed" if changes else head
+
+
+def machine() -> dict[str, Any]:
+    """What a speed depends on: processor, usable cores, memory in GiB, accelerators, system and Python."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    accelerators = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "memory_gib": round(memory, 1),
+        "accelerators": accelerators.splitlines(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    described = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", described.read_text(), re.M) if described.is_file() else None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _output(*words: str) -> str | None:
+    """What a program prints; None where there is no such program or it fails."""
+    if shutil.which(words[0]) is None:
+        return None
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,20 @@
+"""Prepare a corpus: texts and label names in, integers, word vectors and label features out.
+
+python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
+"""
+
+from axml_ray.console import job
+from axml_ray.experiment import prepare_corpus
+from axml_ray.settings import Experiment
+
+
+@job(__doc__)
+def main(settings: Experiment) -> None:
+    """Prepare the corpus and say where it lies."""
+    corpus = prepare_corpus(settings)
+    print(f"The corpus lies in {corpus.directory}")
+    print("Next: python jobs/train_ensemble.py with the same settings trains on it.")
+
+
+if __name__ == "__main__":
+    main()
