@@ -51,8 +51,10 @@ cluster-stop:  ## Stop that head
 	@kill $$(cat runs/cluster.pid) && rm runs/cluster.pid
 
 lock: setup  ## Resolve pyproject.toml's ranges anew
-	$(BIN)/pip-compile --quiet --strip-extras --extra dev --allow-unsafe --no-emit-index-url --no-emit-find-links \
-		--no-emit-trusted-host --output-file requirements.lock pyproject.toml
+	@echo "torch==2.13.0" > .venv/constraint.txt
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --allow-unsafe \
+		--no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
+	@sed -i 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements.lock
 
 clean:  ## Remove the environment; runs and corpora stay
 	rm -rf .venv

@@ -32,7 +32,6 @@ FREE = ("resources", "evaluation", "runs", "corpora")
 
 def prepare_corpus(settings: Experiment) -> Corpus:
     """Prepare the experiment's corpus, unless it is up to date."""
-    connect()
     return prepare(settings.corpus, settings.corpus_directory)
 
 
@@ -44,10 +43,11 @@ def run(settings: Experiment) -> dict[str, Any]:
         RuntimeError: training failed.
     """
     directory = settings.run_directory
-    _keep_settings(settings)
-    connect()
+    _check_settings(settings)
     seconds: dict[str, float] = {}
     corpus = prepare(settings.corpus, settings.corpus_directory)
+    _keep_settings(settings)
+    connect()
     seconds["prepare"] = float(corpus.manifest["seconds"])
     seconds |= train_ensemble(settings, corpus)
     began = time.monotonic()
@@ -88,18 +88,22 @@ def _tables(directory: Path) -> Iterator[Any]:
     return (pq.read_table(path) for path in sorted(directory.glob("*.parquet")))
 
 
-def _keep_settings(settings: Experiment) -> None:
+def _check_settings(settings: Experiment) -> None:
     path = settings.run_directory / "settings.yaml"
-    now = settings.model_dump(mode="json")
     if path.exists():
-        changed = sorted(_differences(read_yaml(path), now))
+        changed = sorted(_differences(read_yaml(path), settings.model_dump(mode="json")))
         if changed:
             raise SettingsError(
                 f"{settings.run_directory}: this run was made with other settings ({', '.join(changed)}); "
                 "choose another --name, or remove the directory"
             )
+
+
+def _keep_settings(settings: Experiment) -> None:
+    # After the corpus is prepared: a run that never began for a wrong path mustn't refuse the right one.
     settings.run_directory.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
+    now = settings.model_dump(mode="json")
+    with whole_file(settings.run_directory / "settings.yaml") as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 

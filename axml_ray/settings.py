@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -35,9 +35,10 @@ def absolute(path: str | Path) -> Path:
 
 
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
+Precision = Literal["auto", "bfloat16", "float32"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
-PerLevel = Annotated[tuple[int, ...], Field(min_length=1)]
+NotNegative = Annotated[int, Field(ge=0)]
 
 
 class Settings(BaseModel):
@@ -133,6 +134,11 @@ class NetworkSettings(Settings):
     """Dropout after the embedding."""
     encoder_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Dropout after the BiLSTM."""
+    evidence: bool = False
+    """Not in the paper: adds to a label's logit, times one learned weight, how well its attention vector matches the
+    text (the log of the mean of the exponentiated attention scores). Learns faster, above all from few documents."""
+    attention_start: Literal["random", "features"] = "random"
+    """Where attention vectors begin: at random, as in the paper, or at the words of their label's TF-IDF centroid."""
     train_embeddings: bool = True
     """False freezes the word vectors (as the paper does for EUR-Lex and Wiki10-31K)."""
 
@@ -140,9 +146,9 @@ class NetworkSettings(Settings):
 class TrainingSettings(Settings):
     """How a level is trained. A value per level may be given; the last one serves all deeper levels."""
 
-    epochs: PerLevel = (10,)
+    epochs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (10,)
     """E: most passes over the training documents, per level."""
-    average_after: PerLevel = (2,)
+    average_after: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (2,)
     """Epochs before stochastic weight averaging begins, per level."""
     averaging: bool = True
     """Stochastic weight averaging; False keeps the last scored weights' best."""
@@ -156,7 +162,7 @@ class TrainingSettings(Settings):
     """Steps between snapshots of the average, each scored on the validation split."""
     patience: Positive = 50
     """Scorings without a gain in nDCG@5 after which a level stops."""
-    precision: Literal["auto", "bfloat16", "float32"] = "auto"
+    precision: Precision = "auto"
     """Of matrix products; auto takes bfloat16 where the hardware computes it. Master weights are float32."""
 
 
@@ -280,6 +286,22 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return content
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that names the wrong flag instead of printing its whole usage, and takes no abbreviations."""
+
+    def __init__(self, description: str):
+        super().__init__(description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        wrong = message.removeprefix("unrecognized arguments: ")
+        if wrong != message:
+            flag = wrong.split()[0].partition("=")[0]
+            near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+            mend = f"did you mean '{near[0]}'?" if near else "--help lists all"
+            message = f"{flag}: unknown setting; {mend}"
+        raise SettingsError(f"command line: {message}")
+
+
 def _take_config(arguments: list[str]) -> tuple[str | None, list[str]]:
     config, rest, position = None, [], 0
     while position < len(arguments):
@@ -312,7 +334,7 @@ def _build(
     values = merge(content, overrides or {})
     source: Any = None
     if cli is not None:
-        parser = argparse.ArgumentParser(description=description)
+        parser = _Parser(description)
         parser.add_argument("--config", metavar="FILE", help="YAML file of settings; the flags below override it")
         source = CliSettingsSource(
             Experiment, cli_parse_args=cli, root_parser=parser, cli_avoid_json=True, cli_hide_none_type=True
@@ -320,13 +342,16 @@ def _build(
     try:
         return Experiment(**values, **({"_cli_settings_source": source} if source else {}))
     except ValidationError as error:
-        raise SettingsError(_explain(error, config)) from None
+        raise SettingsError(_explain(error, config, {word.partition("=")[0] for word in cli or ()})) from None
 
 
-def _explain(error: ValidationError, config: str | Path | None) -> str:
+def _explain(error: ValidationError, config: str | Path | None, flags: set[str]) -> str:
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in problem["loc"])
-    place = f"{config}: " if config else ""
+    message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
+    whole = message.startswith(where + ".")
+    key = message.split()[0].rstrip(":") if whole else ".".join(str(part) for part in problem["loc"][:2])
+    place = "command line: " if f"--{key}" in flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":
         group: Any = Experiment
         for part in problem["loc"][:-1]:
@@ -334,6 +359,5 @@ def _explain(error: ValidationError, config: str | Path | None) -> str:
         near = difflib.get_close_matches(str(problem["loc"][-1]), group.model_fields, n=1)
         mend = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
         return f"{place}{where}: unknown setting; {mend}"
-    message = problem["msg"].removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
-    return f"{place}{where}: {message}{given}" if not message.startswith(where + ".") else place + message
+    return place + message if whole else f"{place}{where}: {message}{given}"

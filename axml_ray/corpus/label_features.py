@@ -16,7 +16,9 @@ from axml_ray.ragged import Ragged
 def bag_of_words(tokens: Ragged, words: int) -> sparse.csr_matrix:
     """Word counts, float32 CSR [documents, words]; padding and unknown words count nothing."""
     counts = sparse.csr_matrix(
-        (np.ones(len(tokens.values), np.float32), tokens.values, tokens.offsets), shape=(len(tokens), words)
+        (np.ones(len(tokens.values), np.float32), tokens.values, tokens.offsets),
+        shape=(len(tokens), words),
+        copy=True,  # sum_duplicates sorts in place, and the order of the tokens is the text
     )
     counts.sum_duplicates()
     counts.data[counts.indices <= UNKNOWN] = 0

@@ -87,7 +87,7 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     names = {}
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
@@ -95,7 +95,7 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
         if line.strip() and not tab:
             raise SettingsError(f"corpus.label_names: {path}:{number}: expected label, tab, name; found no tab")
         if tab:
-            names[label] = name.strip()
+            names[label.strip()] = name.strip() or label.strip()
     if not names:
         raise SettingsError(f"corpus.label_names: {path} holds no labels; expected lines of label, tab, name")
     return names

@@ -30,6 +30,7 @@ import ray.data
 from safetensors.numpy import save_file
 from scipy import sparse
 
+from axml_ray.cluster import connect
 from axml_ray.corpus import word_vectors
 from axml_ray.corpus.label_features import label_centroids
 from axml_ray.corpus.label_index import LabelIndex, read_names
@@ -59,23 +60,30 @@ class _StagedFile:
 def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
     """Prepare a corpus into `directory`, unless the same settings and inputs are already prepared there.
 
-    Ray must be initialised. Until everything is written, an older corpus at `directory` stays as it is.
+    What can be checked without reading the texts is checked before Ray is joined or started. Until everything is
+    written, an older corpus at `directory` stays as it is.
 
     Raises:
         SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels.
     """
     shards = _shards(settings)
+    names = read_names(settings.label_names) if settings.label_names else {}
+    beside = [settings.label_names] if settings.label_names else []
+    if vectors := settings.word_vectors_path:
+        word_vectors.open_vectors(vectors)
+        beside += [vectors, vectors.with_name("vocab.txt")]
     inputs = [[split, str(shard.path), *_state(shard.path)] for split, shard in shards]
+    inputs += [["", str(path), *_state(path)] for path in beside]
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
     try:
         corpus = Corpus.open(directory)
-        if corpus.fingerprint == mark:
+        if corpus.manifest["inputs"] == mark:
             log.info("prepare: %s is up to date", directory)
             return corpus
         log.info("prepare: %s was made with other settings or inputs; preparing anew", directory)
     except SettingsError:
-        pass
-    names = read_names(settings.label_names) if settings.label_names else {}
+        _check_replaceable(directory)
+    connect()
     with whole_directory(directory) as work:
         _Preparation(settings, work).run(shards, mark, names)
     return Corpus.open(directory)
@@ -94,8 +102,22 @@ def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
 
 
 def _state(path: Path) -> tuple[int, int]:
+    """Changes with what a reader finds at `path`; importing a package, which may write byte code, changes nothing."""
+    if path.is_dir():
+        sizes = [file.stat().st_size for file in path.rglob("*.py") if file.is_file()]
+        return sum(sizes), len(sizes)
     status = path.stat()
     return status.st_size, status.st_mtime_ns
+
+
+def _check_replaceable(directory: Path) -> None:
+    """Raise where something that isn't a corpus would have to make room, such as somebody's raw data."""
+    if directory.exists() and not (directory / MANIFEST).is_file():
+        if directory.is_dir() and not any(directory.iterdir()):
+            return
+        raise SettingsError(
+            f"{directory}: exists and is not a prepared corpus; choose another corpus.name or corpora, or remove it"
+        )
 
 
 class _Preparation:
@@ -119,7 +141,7 @@ class _Preparation:
         shutil.rmtree(self.stage)
         for split in SPLITS:
             if not documents[split]:
-                raise SettingsError(f"corpus.{split}: no document with a label is left in this split")
+                raise SettingsError(f"{self._place(split)}: no document with a label is left in this split")
         counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
         log.info("prepare: %s documents, %s labels, %s words", counts, f"{len(index):,}", f"{len(tokenizer):,}")
         coverage, dimension = self._features(tokenizer, index)
@@ -129,7 +151,8 @@ class _Preparation:
             {
                 "format": FORMAT,
                 "version": VERSION,
-                "fingerprint": mark,
+                "inputs": mark,
+                "fingerprint": _content(files),
                 "settings": self.settings.model_dump(mode="json"),
                 "counts": {
                     "documents": documents,
@@ -147,8 +170,15 @@ class _Preparation:
         )
         log.info("prepare: done in %.0f s", time.monotonic() - start)
 
+    def _place(self, split: str) -> str:
+        """The setting and the files that a split comes from, for messages."""
+        files = ", ".join(map(str, getattr(self.settings, split)))
+        return f"corpus.{split}" + (f" ({files})" if files else "")
+
     def _stage(self, shards: list[tuple[str, Shard]]) -> tuple[list[_StagedFile], int]:
         rows = _over(range(len(shards)), _stage_shard, shards=ray.put(shards), stage=self.stage)
+        if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
+            raise SettingsError(f"corpus: {failures[0][0]} cannot be read: {failures[0][1]}")
         rejected = 0
         with (self.work / "rejected.jsonl").open("w", encoding="utf-8") as out:
             for path in sorted(self.stage.glob("*.rejected.jsonl")):
@@ -172,10 +202,13 @@ class _Preparation:
 
     def _assign_splits(self, staged: list[_StagedFile]) -> int:
         """Choose validation documents and subsets in place; returns how many duplicates were dropped."""
-        if not staged:
-            raise SettingsError("corpus: the input holds no documents")
         settings = self.settings
+        if not staged:
+            raise SettingsError(f"{self._place('train')}: holds no documents")
         split = np.concatenate([file.split for file in staged])
+        for number, name in enumerate(SPLITS):
+            if getattr(settings, name) and not np.any(split == number):
+                raise SettingsError(f"{self._place(name)}: holds no documents")
         digest = np.concatenate([file.digest for file in staged])
         train, valid, test = range(3)
         if settings.source == "installed_packages":
@@ -221,7 +254,7 @@ class _Preparation:
             words.update(dict(zip(row["words"], row["word_counts"].tolist(), strict=True)))
             labels.update(dict(zip(row["labels"], row["label_counts"].tolist(), strict=True)))
         if not labels:
-            raise SettingsError("corpus: no document has a label; every record's `labels` is empty")
+            raise SettingsError(f"{self._place('train')}: no document has a label; every record's `labels` is empty")
         tokenizer = Tokenizer.build(words, self.settings.vocabulary_size, self.settings.min_document_frequency)
         kept = {label for label, count in labels.items() if count >= self.settings.min_label_count}
         if not kept:
@@ -239,7 +272,7 @@ class _Preparation:
                 elif split != DROPPED:
                     others.update(label for label in row if label in kept)
         if not train:
-            raise SettingsError("corpus.train: no training document has a label")
+            raise SettingsError(f"{self._place('train')}: no training document has a label")
         return LabelIndex.build(train, sorted(others - train.keys()), names)
 
     def _encode(self, staged: list[_StagedFile], tokenizer: Tokenizer, index: LabelIndex) -> dict[str, int]:
@@ -285,13 +318,17 @@ def _over(numbers: range, task: Callable[..., Any], **arguments: Any) -> list[di
     context.print_on_execution_start = False
     numbered = ray.data.from_items([{"number": i} for i in numbers], override_num_blocks=max(1, len(numbers)))
     mapped: Iterator[dict[str, Any]] = numbered.flat_map(task, fn_kwargs=arguments).iter_rows()
-    try:
-        return list(mapped)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.as_instanceof_cause()
-        if isinstance(cause, OSError):
-            raise SettingsError(f"corpus: {cause}") from error
-        raise
+    return list(mapped)
+
+
+def _content(files: list[Path]) -> str:
+    """Changes with what was prepared, whatever it was prepared from: equal texts, copied or touched, are equal."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.parent.name}/{path.name}\0".encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
 
 
 def _resolve(value: Any) -> Any:
@@ -319,10 +356,18 @@ def _stage_shard(row: dict[str, Any], shards: Any, stage: Path) -> list[dict[str
             "digest": pa.array(digests, pa.binary()),
         }
         pq.write_table(pa.table(columns), path)
-        written.append({"path": str(path), "rows": len(documents)})
+        written.append({"path": str(path), "rows": len(documents), "failure": ""})
         documents.clear()
 
-    for record in shard.read():
+    records = iter(shard.read())
+    while True:
+        try:
+            record = next(records, None)
+        except OSError as error:
+            # As a row, because Ray hides the kind of an exception that a task raises.
+            return [{"path": str(shard.path), "rows": 0, "failure": error.strerror or str(error)}]
+        if record is None:
+            break
         if isinstance(record, Document):
             documents.append(record)
             if len(documents) == STAGED_ROWS:

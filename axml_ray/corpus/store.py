@@ -74,6 +74,8 @@ class Corpus:
             manifest = read_json(path)
         except ValueError as error:
             raise SettingsError(f"{error}; {mend}") from None
+        if not isinstance(manifest, dict):
+            raise SettingsError(f"{path}: not the manifest of a corpus; {mend} again")
         if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
             found = f"{manifest.get('format')!r} version {manifest.get('version')!r}"
             raise SettingsError(f"{path}: expected {FORMAT!r} version {VERSION}, found {found}; {mend} again")
@@ -85,7 +87,7 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the settings and the inputs that the corpus was made from."""
+        """Changes with the content of the corpus: what trees and levels were built from."""
         return str(self.manifest["fingerprint"])
 
     @property

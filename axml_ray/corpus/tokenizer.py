@@ -1,6 +1,6 @@
 """Texts to word ids, by one vocabulary file that training and serving share.
 
-- Words are lower-cased runs of letters, digits and underscores in any script; what is between them is dropped,
+- Words are lower-cased runs of letters, digits, underscores and marks in any script; what is between them is dropped,
   and with it every token without a letter, digit or underscore. `/SEP/`, between title and body, keeps its case.
 - Id 0 pads, id 1 is every unknown word; the others are ranked by document frequency, equals by spelling, so the
   vocabulary doesn't depend on how a corpus was sharded.
@@ -41,7 +41,7 @@ class Tokenizer:
         words = [*_SPECIAL, *(word for _, word in rank[: size - len(_SPECIAL)])]
         fast = FastTokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_SPECIAL[UNKNOWN]))
         fast.normalizer = normalizers.Lowercase()
-        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), behavior="removed", invert=True)
+        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\p{L}\p{N}_]\w*"), behavior="removed", invert=True)
         if SEPARATOR in document_frequency and SEPARATOR in words:
             fast.add_tokens([AddedToken(SEPARATOR, normalized=False)])
         return cls(fast)

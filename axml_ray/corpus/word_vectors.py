@@ -22,6 +22,29 @@ def random_vectors(words: int, dimension: int, seed: int, scale: float = 1.0) ->
     return vectors
 
 
+def open_vectors(path: Path) -> tuple[np.ndarray, list[str]]:
+    """The array in `path`, mapped from disk, and the word of each of its rows.
+
+    Raises:
+        SettingsError: a file is missing or isn't what it should be, or the two don't fit together.
+    """
+    vocabulary = path.with_name("vocab.txt")
+    try:
+        table = np.lib.format.open_memmap(path, mode="r")
+        # Not splitlines(): it would also split at separators that are words of published vocabularies.
+        known = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"corpus.word_vectors: {path}: {error}; expected an .npy file and vocab.txt") from None
+    if table.dtype.kind != "f" or table.ndim != 2:
+        raise SettingsError(f"corpus.word_vectors: {path}: expected an .npy array of floats with two dimensions")
+    if len(table) != len(known):
+        raise SettingsError(
+            f"corpus.word_vectors: {path} has shape {table.shape}, {vocabulary} has {len(known)} lines; "
+            "expected one row a line"
+        )
+    return table, known
+
+
 def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, float]:
     """Vectors of an `.npy` array whose words are the lines of `vocab.txt` beside it.
 
@@ -36,17 +59,7 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
     Raises:
         SettingsError: a file is missing or isn't what it should be, or the two don't fit together.
     """
-    vocabulary = path.with_name("vocab.txt")
-    try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-        known = vocabulary.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"corpus.word_vectors: {path}: {error}; expected an .npy file and vocab.txt") from None
-    if table.ndim != 2 or len(table) != len(known):
-        raise SettingsError(
-            f"corpus.word_vectors: {path} has shape {table.shape}, {vocabulary} has {len(known)} lines; "
-            "expected one row a line"
-        )
+    table, known = open_vectors(path)
     row_of = {word: row for row, word in enumerate(known)}
     rows = np.array([row_of.get(word, -1) for word in words])
     return _fill(rows >= 0, np.asarray(table[rows[rows >= 0]], dtype=np.float32), len(words), seed)

@@ -6,7 +6,7 @@ import torch
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML, Beam, Level
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, Precision, SettingsError
 from axml_ray.training.scoring import expand_rows
 from axml_ray.training.tree import (
     TREE,
@@ -29,7 +29,7 @@ class TreePredictor:
         precision: of matrix products.
     """
 
-    def __init__(self, tree: LabelTree, networks: list[AttentionXML], beam: int, precision: str = "auto"):
+    def __init__(self, tree: LabelTree, networks: list[AttentionXML], beam: int, precision: Precision = "auto"):
         self.tree, self.networks, self.beam, self.precision = tree, networks, beam, precision
 
     @classmethod
@@ -37,10 +37,13 @@ class TreePredictor:
         """Tree `number` of a finished run.
 
         Raises:
-            SettingsError: a level is missing, cut short, or was trained with other settings.
+            SettingsError: the tree or a level is missing, cut short, or was trained with other settings.
         """
         directory = tree_directory(settings.run_directory, number)
-        tree = LabelTree.load(directory / TREE)
+        try:
+            tree = LabelTree.load(directory / TREE)
+        except (FileNotFoundError, ValueError) as error:
+            raise SettingsError(f"{directory / TREE}: no label tree ({error}); run jobs/train_ensemble.py") from None
         width = corpus.manifest["word_vector_dimension"]
         networks = []
         for level in range(1, len(tree.level_sizes) + 1):

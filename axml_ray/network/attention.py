@@ -15,18 +15,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-def attend(queries_nD: Tensor, states_BTD: Tensor, values_BTF: Tensor, real_BT: Tensor) -> Tensor:
-    """What each label sees of each text, [B, n, F].
+def attend(
+    queries_nD: Tensor, states_BTD: Tensor, values_BTF: Tensor, real_BT: Tensor, *, evidence: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """What each label sees of each text, [B, n, F], and how much of what it looks for it has found, [B, n].
+
+    The latter is the log of the mean over tokens of exp(score), the softmax's own normaliser.
 
     Args:
         queries_nD: attention vectors, [n, D] for all texts alike or [B, n, D].
         states_BTD: hidden states of the tokens.
         values_BTF: what is averaged.
         real_BT: bool, False at padding; each text has at least one real token.
+        evidence: whether the second result is wanted; None is returned otherwise.
     """
     scores_BnT = torch.matmul(queries_nD, states_BTD.transpose(1, 2))
     scores_BnT = scores_BnT.masked_fill(~real_BT[:, None], float("-inf"))
-    return torch.matmul(scores_BnT.softmax(dim=-1), values_BTF)
+    if not evidence:
+        return torch.matmul(scores_BnT.softmax(dim=-1), values_BTF), None
+    norm_Bn = scores_BnT.float().logsumexp(dim=-1)
+    weights_BnT = (scores_BnT - norm_Bn[..., None]).exp().to(values_BTF.dtype)
+    return torch.matmul(weights_BnT, values_BTF), norm_Bn - real_BT.sum(dim=1, keepdim=True).log()
 
 
 class LabelAttention(nn.Module):
@@ -39,6 +48,7 @@ class LabelAttention(nn.Module):
 
     def __init__(self, nodes: int, dimension: int):
         super().__init__()
+        self.dimension = dimension
         self.weight = nn.Parameter(torch.empty(nodes, dimension))
         nn.init.xavier_uniform_(self.weight)
 

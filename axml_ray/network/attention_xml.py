@@ -47,7 +47,7 @@ class Beam:
     """The best nodes of a level for each of some documents.
 
     Attributes:
-        nodes: int64 [B, C], best first.
+        nodes: int64 [B, C], best first; -1 where there are fewer.
         scores: float32 [B, C], log of the probability along the path from the root (paper, equation 1).
     """
 
@@ -70,6 +70,7 @@ class AttentionXML(nn.Module):
         super().__init__()
         self.level = level
         self.block = 0
+        self.evidence_weight = nn.Parameter(torch.ones(())) if settings.evidence else None
         dimension = 2 * settings.hidden
         self.encoder = Encoder(
             vectors,
@@ -92,6 +93,23 @@ class AttentionXML(nn.Module):
         """Start from the trained parameters of the level above, except attention (paper, "Initialization")."""
         self.encoder.load_state_dict(above.encoder.state_dict())
         self.head.load_state_dict(above.head.state_dict())
+        if self.evidence_weight is not None and above.evidence_weight is not None:
+            with torch.no_grad():
+                self.evidence_weight.copy_(above.evidence_weight)
+
+    @torch.no_grad()
+    def place_attention(self, vectors_nD: Tensor) -> None:
+        """Set the attention vectors of the level's nodes where `vectors_nD` (float32 [n, D]) isn't zero."""
+        weight = self.attention.weight
+        chosen = vectors_nD.any(dim=1)
+        if self.level.first_child is None:
+            weight[chosen] = vectors_nD[chosen]
+            return
+        counts = self.first_child.diff()
+        parents = torch.repeat_interleave(torch.arange(len(counts), device=weight.device), counts)
+        places = torch.arange(len(vectors_nD), device=weight.device) - self.first_child[parents]
+        blocks = weight.view(len(counts), self.block, -1)
+        blocks[parents[chosen], places[chosen]] = vectors_nD[chosen]
 
     def forward(self, tokens_BT: Tensor, lengths_B: Tensor, parents_BC: Tensor | None = None) -> Tensor:
         """Logits [B, n] of all nodes, or [B, C·K] of the children of `parents_BC`, -inf where there is no child.
@@ -120,7 +138,11 @@ class AttentionXML(nn.Module):
         return logits.float().masked_fill(~self.exists(parents_BC), float("-inf"))
 
     def _score(self, queries: Tensor, states: Tensor, values: Tensor, real: Tensor) -> Tensor:
-        return self.head(attend(queries, states, values, real))
+        context, evidence = attend(queries, states, values, real, evidence=self.evidence_weight is not None)
+        logits: Tensor = self.head(context)
+        if evidence is None or self.evidence_weight is None:
+            return logits
+        return logits + self.evidence_weight * evidence
 
     def candidates(self, parents_BC: Tensor) -> Tensor:
         """The candidates of `parents_BC`, int64 [B, C·K]; what `exists` denies is no node."""
@@ -140,7 +162,7 @@ class AttentionXML(nn.Module):
             tokens_BT: word ids, int, padded with 0 on the right.
             lengths_B: words of each text, int64.
             beam: of the level above; None at a level all of whose nodes are scored.
-            keep: nodes kept; no more than there are candidates are returned.
+            keep: nodes kept. Of fewer candidates, the missing ones are -1 with a score of -inf, or left out.
         """
         parents = None if beam is None else beam.nodes
         logits = self(tokens_BT, lengths_B, parents)
@@ -148,5 +170,7 @@ class AttentionXML(nn.Module):
         if beam is not None:
             scores = scores + beam.scores.repeat_interleave(scores.shape[1] // beam.nodes.shape[1], dim=1)
         best, places = scores.topk(min(keep, self.level.nodes, scores.shape[1]), dim=1)
-        nodes = places if parents is None else self.candidates(parents).gather(1, places)
-        return Beam(nodes, best)
+        if parents is None:
+            return Beam(places, best)
+        nodes = self.candidates(parents).gather(1, places)
+        return Beam(nodes.masked_fill(best.isneginf(), -1), best)

@@ -32,6 +32,7 @@ class Head(nn.Module):
     @torch.no_grad()
     def expect(self, rate: float) -> None:
         """Start at a share `rate` of true labels, so that training doesn't begin by unlearning one half."""
+        rate = min(max(rate, 1e-9), 0.999)  # in a tiny corpus, all labels may be true of all documents
         self.output.bias.fill_(math.log(rate / (1 - rate)))
 
     def fold(self, states_BTD: Tensor) -> Tensor:

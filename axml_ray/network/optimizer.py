@@ -3,7 +3,7 @@
 - A parameter whose gradient is sparse (word table, attention of a deep level) has only the touched rows of its
   weight and moments updated: a step costs what its batch needs, whatever the size of the table.
 - Clipping is the authors' program's: at `clip` times the largest of the last five norms, each counted at most 1 and
-  at most twice that largest; so the first step isn't clipped, and one wild batch can't undo a calm run.
+  at most twice that largest; so the first five steps aren't clipped, and one wild batch can't undo a calm run.
 """
 
 from collections import deque

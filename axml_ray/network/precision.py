@@ -1,8 +1,8 @@
 """In which number format matrix products run; weights, moments and losses stay float32."""
 
-from typing import Literal
-
 import torch
+
+from axml_ray.settings import Precision
 
 
 def computes_bfloat16(device: torch.device) -> bool:
@@ -13,7 +13,7 @@ def computes_bfloat16(device: torch.device) -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
 
 
-def autocast(device: torch.device, precision: Literal["auto", "bfloat16", "float32"]) -> torch.autocast:
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """A context in which the network computes in the precision asked for."""
     reduced = precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device))
     return torch.autocast(device.type, torch.bfloat16, enabled=reduced)

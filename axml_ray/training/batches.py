@@ -117,7 +117,7 @@ def _places(level: Level, positives: Ragged, parents: np.ndarray | None) -> np.n
 def training_batches(
     data: LevelData, level: Level, *, batch_size: int, seed: int, epoch: int, rank: int = 0, workers: int = 1
 ) -> Iterator[Batch]:
-    """One worker's share of an epoch's batches; a step in which it has no document is an empty batch's turn.
+    """One worker's share of an epoch's batches, each with at least one document.
 
     Every worker yields the same number of batches: a last small batch is dropped where it has fewer documents than
     there are workers.

@@ -21,7 +21,7 @@ from axml_ray.network.attention_xml import AttentionXML, Beam
 from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
-from axml_ray.settings import TrainingSettings, at_level
+from axml_ray.settings import Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.scoring import expand_all
 from axml_ray.training.workers import Workers
@@ -204,7 +204,7 @@ class LevelTraining:
         )
 
 
-def validation_score(network: AttentionXML, validation: Validation, precision: str, workers: Workers) -> float:
+def validation_score(network: AttentionXML, validation: Validation, precision: Precision, workers: Workers) -> float:
     """Mean nDCG@5 of a level's nodes over the validation documents of all workers, in percent."""
     total = torch.zeros(2, dtype=torch.float64)
     for rows, best in expand_all(

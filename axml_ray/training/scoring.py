@@ -10,6 +10,7 @@ import torch
 from axml_ray.network.attention_xml import AttentionXML, Beam
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
+from axml_ray.settings import Precision
 from axml_ray.training.batches import by_length
 from axml_ray.training.workers import CPU
 
@@ -23,7 +24,7 @@ def expand_all(
     beam: Beam | None,
     keep: int,
     *,
-    precision: str = "auto",
+    precision: Precision = "auto",
     device: torch.device = CPU,
     rank: int = 0,
     workers: int = 1,
@@ -51,7 +52,7 @@ def expand_all(
         if beam is not None:
             places = torch.from_numpy(rows)
             above = Beam(beam.nodes[places].to(device), beam.scores[places].to(device))
-        with autocast(device, precision):  # type: ignore[arg-type]
+        with autocast(device, precision):
             best = network.expand(padded, torch.from_numpy(chosen.lengths).to(device), above, keep)
         yield rows, Beam(best.nodes.cpu(), best.scores.float().cpu())
 

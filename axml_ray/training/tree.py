@@ -18,6 +18,7 @@ from axml_ray.files import read_json, whole_directory, write_json
 from axml_ray.network.attention_xml import AttentionXML, Beam, Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, fingerprint
+from axml_ray.training.attention_start import start_attention
 from axml_ray.training.batches import LevelData, choose_parents
 from axml_ray.training.level import LevelTraining, Report, Validation
 from axml_ray.training.scoring import expand_all, expand_rows
@@ -57,7 +58,8 @@ def finished(directory: Path, mark: str) -> bool:
     except (OSError, ValueError):
         return False
     return bool(
-        manifest.get("format") == FORMAT
+        isinstance(manifest, dict)
+        and manifest.get("format") == FORMAT
         and manifest.get("version") == VERSION
         and manifest.get("fingerprint") == mark
         and manifest.get("model_bytes") == size
@@ -157,6 +159,9 @@ class TreeTraining:
             # Not in the paper: at its start, from logits of zero, epochs go by in learning how rare labels are.
             network.head.expect(len(data.positives.values) / (len(data.positives) * network.level.nodes))
         network.to(self.workers.device)
+        if self.settings.network.attention_start == "features":
+            features = self.corpus.label_features()
+            start_attention(network, self.tree, data.tokens, features, self.settings.training.precision, self.workers)
         training = LevelTraining(network, data, validation, self.settings.training, self.seed, self.workers, self._say)
         began = time.monotonic()
         score = training.run()

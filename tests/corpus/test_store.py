@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from axml_ray.corpus.store import Corpus, Split
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+
+ROWS = {"train/b.parquet": [[5], [6, 7]], "train/a.parquet": [[1, 2], [3], [4]], "test/a.parquet": [[8]]}
+
+
+def manifest(directory: Path, **changes: Any) -> None:
+    files = {
+        path.relative_to(directory).as_posix(): path.stat().st_size for path in sorted(directory.rglob("*.parquet"))
+    }
+    counts = {"documents": {"train": 5, "valid": 0, "test": 1}, "trained_labels": 8}
+    content = {"format": "axml-ray corpus", "version": 1, "fingerprint": "f", "files": files, "counts": counts}
+    (directory / "corpus.json").write_text(json.dumps(content | changes))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name, rows in ROWS.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        column = Ragged.from_rows(rows).to_arrow()
+        pq.write_table(pa.table({"id": [name] * len(rows), "tokens": column, "labels": column}), path)
+    manifest(tmp_path)
+    return tmp_path
+
+
+def test_splits_are_read_in_the_order_of_their_files(directory: Path) -> None:
+    corpus = Corpus.open(directory)
+    assert (corpus.fingerprint, corpus.trained, corpus.documents("train")) == ("f", 8, 5)
+    assert [file.name for file in corpus.files("train")] == ["a.parquet", "b.parquet"]
+    split = corpus.split("train")
+    assert [split.tokens[i].tolist() for i in range(len(split))] == [[1, 2], [3], [4], [5], [6, 7]]
+    assert split.tokens.values.dtype == np.int32
+    assert corpus.table("train", ["id"]).column_names == ["id"]
+
+
+def test_documents_are_taken_together() -> None:
+    split = Split(Ragged.from_rows([[1], [2, 3], [4]]), Ragged.from_rows([[], [0, 1], [2]])).take(np.array([2, 1]))
+    assert [split.tokens[i].tolist() for i in range(2)] == [[4], [2, 3]]
+    assert [split.labels[i].tolist() for i in range(2)] == [[2], [0, 1]]
+
+
+def error_of(directory: Path) -> str:
+    with pytest.raises(SettingsError) as caught:
+        Corpus.open(directory)
+    assert "prepare it with jobs/prepare_corpus.py" in str(caught.value)
+    return str(caught.value)
+
+
+def test_no_manifest(directory: Path) -> None:
+    (directory / "corpus.json").unlink()
+    assert error_of(directory).startswith(f"{directory}: no prepared corpus (corpus.json is missing)")
+    assert "no prepared corpus" in error_of(directory / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [('{"format": "axml', "not valid JSON"), ("", "not valid JSON"), ("[]", "not the manifest of a corpus")],
+)
+def test_a_broken_manifest(directory: Path, content: str, expected: str) -> None:
+    (directory / "corpus.json").write_text(content)
+    assert error_of(directory).startswith(f"{directory / 'corpus.json'}: {expected}")
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"format": "something else"}])
+def test_another_version(directory: Path, change: dict[str, Any]) -> None:
+    manifest(directory, **change)
+    said = error_of(directory)
+    assert said.startswith(f"{directory / 'corpus.json'}: expected 'axml-ray corpus' version 1, found ")
+    assert repr(next(iter(change.values()))) in said
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_missing_or_cut_off_file(directory: Path, cut: bool) -> None:
+    path = directory / "train/b.parquet"
+    size = path.stat().st_size
+    if cut:
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    assert error_of(directory).startswith(f"{path}: missing or not {size} bytes long as corpus.json says")

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from axml_ray.corpus.tokenizer import PADDING, SEPARATOR, UNKNOWN, Tokenizer, count_documents, split_words
+
+
+def ids(tokenizer: Tokenizer, text: str, max_tokens: int = 500) -> list[int]:
+    rows = tokenizer.encode([text], max_tokens)
+    assert (rows.values.dtype, rows.offsets.dtype) == (np.int32, np.int64)
+    return rows[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The CAT, the cat!", ["the", "cat", "the", "cat"]),
+        ("don't e-mail snake_case x2 42", ["don", "t", "e", "mail", "snake_case", "x2", "42"]),
+        ("Ünïcode ΣΊΣΥΦΟΣ Ёлка", ["ünïcode", "σίσυφοσ", "ёлка"]),
+        ("日本語、テスト 한국어 العربية हिन्दी", ["日本語", "テスト", "한국어", "العربية", "हिन्दी"]),
+        ("e\u0301te\u0301", ["e\u0301te\u0301"]),  # marks stay in their word
+        ("... --- !? € ☃ <b>", ["b"]),
+        ("❤\ufe0f \u0301 \u203f", []),  # marks and connectors alone are no words
+        ("_ a", ["_", "a"]),
+        ("A Title /SEP/ The BODY", ["a", "title", SEPARATOR, "the", "body"]),
+        ("a/SEP/b /SEP//SEP/", ["a", SEPARATOR, "b", SEPARATOR, SEPARATOR]),
+        ("/sep/ SEP", ["sep", "sep"]),
+        ("<unknown> <padding>", ["unknown", "padding"]),
+        ("", []),
+        (" \n\t", []),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    assert split_words(text) == words
+
+
+def test_the_first_two_ids_pad_and_stand_for_unknown_words() -> None:
+    tokenizer = Tokenizer.build({"cat": 2, "dog": 1})
+    assert (PADDING, UNKNOWN) == (0, 1)
+    assert tokenizer.words == ["<padding>", "<unknown>", "cat", "dog"]
+    assert len(tokenizer) == 4
+    assert ids(tokenizer, "Dog bird CAT <padding> <unknown>") == [3, 1, 2, 1, 1]
+
+
+def test_words_are_ranked_by_document_frequency_then_spelling() -> None:
+    frequency = {"b": 2, "zebra": 5, "a": 2, "é": 2, "B": 1}
+    expected = ["zebra", "a", "b", "é", "B"]
+    assert Tokenizer.build(frequency).words[2:] == expected
+    assert Tokenizer.build(dict(reversed(frequency.items()))).words[2:] == expected
+
+
+def test_size_and_least_frequency() -> None:
+    frequency = {"a": 4, "b": 3, "c": 2, "d": 1}
+    assert Tokenizer.build(frequency, size=4).words[2:] == ["a", "b"]
+    assert Tokenizer.build(frequency, least=2).words[2:] == ["a", "b", "c"]
+    assert Tokenizer.build(frequency, size=3, least=4).words[2:] == ["a"]
+    assert Tokenizer.build(frequency, least=5).words == ["<padding>", "<unknown>"]
+
+
+def test_an_empty_text_is_one_unknown_word() -> None:
+    tokenizer = Tokenizer.build({"a": 1})
+    rows = tokenizer.encode(["", "...", "a", " "], 10)
+    assert [row.tolist() for row in map(rows.__getitem__, range(4))] == [[1], [1], [2], [1]]
+    assert len(tokenizer.encode([], 10)) == 0
+
+
+def test_texts_are_cut() -> None:
+    tokenizer = Tokenizer.build({"a": 2, "b": 1})
+    assert ids(tokenizer, "a, b a b a", max_tokens=3) == [2, 3, 2]
+    assert ids(tokenizer, "a, b a", max_tokens=3) == [2, 3, 2]
+
+
+def test_the_separator_is_one_word_that_keeps_its_case() -> None:
+    tokenizer = Tokenizer.build({SEPARATOR: 9, "sep": 8, "a": 7})
+    assert tokenizer.words[2:] == [SEPARATOR, "sep", "a"]
+    assert ids(tokenizer, "A /SEP/ a/SEP/sep /sep/") == [4, 2, 4, 2, 3, 3]
+
+
+def test_the_separator_may_be_too_rare() -> None:
+    tokenizer = Tokenizer.build({SEPARATOR: 1, "a": 7}, least=2)
+    assert len(tokenizer) == 3
+    assert ids(tokenizer, "a /SEP/ a") == [2, 1, 2]
+
+
+def test_documents_are_counted_once_a_word_and_only_where_they_are_read() -> None:
+    texts = ["a a b", "B c", "", "x y z a"]
+    assert count_documents(texts, 500) == {"a": 2, "b": 2, "c": 1, "x": 1, "y": 1, "z": 1}
+    assert count_documents(texts, 1) == {"a": 1, "b": 1, "x": 1}
+    assert count_documents(["one /SEP/ two"], 500) == {"one": 1, SEPARATOR: 1, "two": 1}
+
+
+def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer.build({SEPARATOR: 3, "cat": 2, "日本語": 2, "i̇x": 1})
+    tokenizer.save(path)
+    loaded = Tokenizer.load(path)
+    assert loaded.words == tokenizer.words
+    assert len(loaded) == len(tokenizer)
+    for text in ("Cat /SEP/ 日本語 İx dog", "", "…"):
+        assert ids(loaded, text) == ids(tokenizer, text)
+    again = tmp_path / "again.json"
+    Tokenizer.load(path).save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+texts = st.lists(
+    st.one_of(st.text(max_size=20), st.sampled_from(["Cat", " ", "/SEP/", "sep", "/", "İstanbul", "ΟΔΟΣ", "e\u0301"]))
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=texts, vocabulary=st.lists(texts, max_size=3), keep=st.integers(0, 7))
+def test_splitting_and_encoding_agree(text: str, vocabulary: list[str], keep: int) -> None:
+    counts = count_documents([text, *vocabulary], 10_000)
+    known = {word: count for number, (word, count) in enumerate(sorted(counts.items())) if number % 8 <= keep}
+    tokenizer = Tokenizer.build(known)
+    id_of = {word: i for i, word in enumerate(tokenizer.words)}
+    words = split_words(text)
+    encoded = ids(tokenizer, text, max_tokens=10_000)
+    assert len(encoded) == max(1, len(words))
+    # A separator that isn't in the vocabulary may be read as the word "sep".
+    allowed = [
+        {id_of.get(word, UNKNOWN)} | ({id_of.get("sep", UNKNOWN)} if word == SEPARATOR else set()) for word in words
+    ]
+    assert all(i in may for i, may in zip(encoded, allowed or [{UNKNOWN}], strict=True))
+    for i, word in zip(encoded, words, strict=bool(words)):
+        if word in id_of:
+            assert i == id_of[word]

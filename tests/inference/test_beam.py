@@ -1,0 +1,187 @@
+"""Run: pytest tests/inference/test_beam.py
+
+Beam search down trained trees of none, one and two levels of clusters, against every leaf's probability.
+"""
+
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+from tiny_corpus import experiment, train_tree, write_corpus
+
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+from axml_ray.training.scoring import expand_all, expand_rows
+from axml_ray.training.tree import MODEL, TREE, level_directory, tree_directory
+
+SHAPES = {0: (14,), 1: (4, 14), 2: (4, 8, 14)}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    torch.set_num_threads(1)
+    home = tmp_path_factory.mktemp("home")
+    return home, write_corpus(home / "corpora" / "tiny")
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=["H=0", "H=1", "H=2"])
+def run(request, home):
+    """Settings, corpus, predictor: a few steps of training make unequal scores."""
+    directory, corpus = home
+    shape = {"height": request.param, "cluster_size": 2 if request.param == 2 else 4, "beam": 20}
+    settings = experiment(directory, tree=shape, epochs=(4,)).model_copy(update={"name": f"h{request.param}"})
+    train_tree(settings, corpus)
+    predictor = TreePredictor.open(settings, corpus, 0)
+    assert predictor.tree.level_sizes == SHAPES[request.param]
+    return settings, corpus, predictor
+
+
+@torch.no_grad()
+def node_probabilities(predictor: TreePredictor, words: np.ndarray) -> list[list[float]]:
+    """Of each level, the conditional probability of each node: one text, all of its nodes."""
+    found = []
+    tokens, length = torch.from_numpy(words.astype(np.int64))[None], torch.tensor([len(words)])
+    for level, network in enumerate(predictor.networks):
+        parents = None if level == 0 else torch.arange(predictor.tree.level_sizes[level - 1])[None]
+        logits = network(tokens, length, parents)[0]
+        if parents is not None:
+            logits = logits[network.exists(parents)[0]]
+        found.append(torch.sigmoid(logits.double()).tolist())
+    return found
+
+
+def label_probabilities(predictor: TreePredictor, words: np.ndarray) -> dict[int, float]:
+    """The chain rule (equation 1): the product over the path from the root to the label's leaf."""
+    tree, probabilities = predictor.tree, node_probabilities(predictor, words)
+    found = {}
+    for leaf, label in enumerate(tree.label_order.tolist()):
+        path = [leaf]
+        for level in range(tree.height + 1, 1, -1):
+            path.insert(0, int(tree.parents(level)[path[0]]))
+        found[label] = prod(probabilities[level][node] for level, node in enumerate(path))
+    return found
+
+
+def literal_beam(predictor: TreePredictor, words: np.ndarray, keep: int) -> set[int]:
+    """Labels under the nodes that a beam of `keep` nodes reaches."""
+    tree, probabilities = predictor.tree, node_probabilities(predictor, words)
+    scores = dict(enumerate(probabilities[0]))
+    for level in range(2, tree.height + 2):
+        best = sorted(scores, key=lambda node: -scores[node])[:keep]
+        parents = tree.parents(level).tolist()
+        scores = {
+            node: scores[parent] * probabilities[level - 1][node]
+            for node, parent in enumerate(parents)
+            if parent in best
+        }
+    return {int(tree.label_order[leaf]) for leaf in scores}
+
+
+def as_dictionaries(labels: np.ndarray, scores: np.ndarray) -> list[dict[int, float]]:
+    return [
+        {label: score for label, score in zip(row, points, strict=True) if label >= 0}
+        for row, points in zip(labels.tolist(), scores.tolist(), strict=True)
+    ]
+
+
+class TestBeamSearch:
+    def test_of_all_nodes_is_exhaustive(self, run):
+        _, corpus, predictor = run
+        tokens = corpus.split("valid").tokens
+        labels, scores = predictor.predict(tokens, 14)
+        assert labels.dtype == np.int32 and scores.dtype == np.float32
+        assert (np.diff(scores, axis=1) <= 0).all()
+        for row, found in enumerate(as_dictionaries(labels, scores)):
+            expected = label_probabilities(predictor, tokens[row])
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-12)
+            assert labels[row, 0] == max(expected, key=expected.get)
+
+    def test_top_are_the_first_of_all(self, run):
+        _, corpus, predictor = run
+        tokens = corpus.split("valid").tokens
+        labels, scores = predictor.predict(tokens, 14)
+        few, best = predictor.predict(tokens, 5)
+        assert np.array_equal(few, labels[:, :5]) and np.array_equal(best, scores[:, :5])
+
+    @pytest.mark.parametrize("keep", [1, 2, 3])
+    def test_of_few_nodes(self, run, keep):
+        _, corpus, predictor = run
+        narrow = TreePredictor(predictor.tree, predictor.networks, keep, predictor.precision)
+        tokens = corpus.split("valid").tokens
+        labels, scores = narrow.predict(tokens, 30)
+        assert labels.shape == scores.shape == (len(tokens), 30)
+        assert not scores[labels < 0].any()
+        for row, found in enumerate(as_dictionaries(labels, scores)):
+            reached = literal_beam(predictor, tokens[row], keep)
+            assert set(found) == reached
+            assert labels[row, len(reached) :].tolist() == [-1] * (30 - len(reached))
+            every = label_probabilities(predictor, tokens[row])
+            assert found == pytest.approx({label: every[label] for label in reached}, rel=1e-4)
+
+    def test_does_not_depend_on_company_or_order(self, run, monkeypatch):
+        _, corpus, predictor = run
+        tokens = corpus.split("train").tokens
+        whole = as_dictionaries(*predictor.predict(tokens, 14))
+        order = np.random.default_rng(0).permutation(len(tokens))
+        for place, found in enumerate(as_dictionaries(*predictor.predict(tokens.take(order), 14))):
+            assert found == pytest.approx(whole[order[place]], rel=1e-4)
+        for row in (0, 3, len(tokens) - 1):
+            alone = as_dictionaries(*predictor.predict(tokens.take(np.array([row])), 14))[0]
+            assert alone == pytest.approx(whole[row], rel=1e-4)
+        monkeypatch.setattr("axml_ray.training.scoring.SCORING_BATCH", 7)
+        for found, expected in zip(as_dictionaries(*predictor.predict(tokens, 14)), whole, strict=True):
+            assert found == pytest.approx(expected, rel=1e-4)
+
+    def test_learned_something(self, run):
+        _, corpus, predictor = run
+        split = corpus.split("valid")
+        labels, _ = predictor.predict(split.tokens, 5)
+        hits = sum(len(set(labels[row].tolist()) & set(split.labels[row].tolist())) for row in range(len(split)))
+        assert hits > 0.6 * len(split.labels.values)  # chance is 5 of 14
+
+
+class TestScoring:
+    def test_shares_make_the_whole(self, run):
+        _, corpus, predictor = run
+        tokens, network = corpus.split("valid").tokens, predictor.networks[0]
+        whole = expand_rows(network, tokens, None, 4, precision="float32")
+        seen = []
+        for rank in range(3):
+            for rows, best in expand_all(network, tokens, None, 4, precision="float32", rank=rank, workers=3):
+                seen += rows.tolist()
+                torch.testing.assert_close(best.scores, whole.scores[rows], rtol=1e-4, atol=1e-6)
+        assert sorted(seen) == list(range(len(tokens)))
+
+    def test_no_documents(self, run):
+        with pytest.raises(ValueError, match="no documents"):
+            expand_rows(run[2].networks[0], Ragged.from_rows([]), None, 4)
+
+
+class TestOpen:
+    def test_a_level_cut_short(self, run, tmp_path):
+        settings, corpus, _ = run
+        moved = settings.model_copy(update={"runs": tmp_path})
+        source, target = tree_directory(settings.run_directory, 0), tree_directory(moved.run_directory, 0)
+        for file in source.rglob("*"):
+            if file.is_file():
+                copy = target / file.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+        TreePredictor.open(moved, corpus, 0)
+        last = level_directory(target, len(SHAPES[settings.tree.height])) / MODEL
+        last.write_bytes(last.read_bytes()[:-1])
+        with pytest.raises(SettingsError, match=r"level-\d: no finished level"):
+            TreePredictor.open(moved, corpus, 0)
+
+    def test_other_settings(self, run):
+        settings, corpus, _ = run
+        other = settings.model_copy(update={"training": settings.training.model_copy(update={"epochs": (1,)})})
+        with pytest.raises(SettingsError, match="no finished level of these settings"):
+            TreePredictor.open(other, corpus, 0)
+
+    def test_no_tree(self, run, tmp_path):
+        settings, corpus, _ = run
+        with pytest.raises(SettingsError, match=TREE):
+            TreePredictor.open(settings.model_copy(update={"runs": tmp_path}), corpus, 0)

@@ -1,0 +1,56 @@
+"""Run: pytest tests/inference/test_combine.py"""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from axml_ray.inference.ensemble import combine
+
+# exact in float32 and in sums, so that equal scores are equal
+SCORES = st.integers(0, 16).map(lambda sixteenth: sixteenth / 16)
+
+
+@st.composite
+def trees(draw):
+    documents, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    labels, scores = [], []
+    for _ in range(count):
+        width = draw(st.integers(1, 6))
+        rows, points = [], []
+        for _ in range(documents):
+            row = draw(st.lists(st.integers(0, 7), max_size=width, unique=True))
+            rows.append(row + [-1] * (width - len(row)))
+            points.append([draw(SCORES) for _ in row] + [0.0] * (width - len(row)))
+        labels.append(np.array(rows, dtype=np.int32))
+        scores.append(np.array(points, dtype=np.float32))
+    return labels, scores
+
+
+def literal(labels: list[list[int]], scores: list[list[float]], top: int) -> tuple[list[int], list[float]]:
+    total: dict[int, float] = {}
+    for row, points in zip(labels, scores, strict=True):
+        for label, score in zip(row, points, strict=True):
+            if label >= 0:
+                total[label] = total.get(label, 0.0) + score
+    best = sorted(total, key=lambda label: (-total[label], label))[:top]
+    missing = top - len(best)
+    return best + [-1] * missing, [total[label] for label in best] + [0.0] * missing
+
+
+@given(trees(), st.integers(1, 30))
+def test_is_the_literal_sum(given_trees, top):
+    labels, scores = given_trees
+    found, total = combine(labels, scores, top)
+    assert found.dtype == np.int32 and total.dtype == np.float32
+    assert found.shape == total.shape == (len(labels[0]), top)
+    for document in range(len(found)):
+        rows, points = [one[document].tolist() for one in labels], [one[document].tolist() for one in scores]
+        assert (found[document].tolist(), total[document].tolist()) == literal(rows, points, top)
+
+
+def test_by_hand():
+    labels = [np.array([[7, 2, 5]], np.int32), np.array([[5, 9, -1]], np.int32)]
+    scores = [np.array([[0.5, 0.25, 0.25]], np.float32), np.array([[0.25, 0.25, 0.0]], np.float32)]
+    found, total = combine(labels, scores, 5)
+    assert found.tolist() == [[5, 7, 2, 9, -1]]
+    assert total.tolist() == [[0.5, 0.5, 0.25, 0.25, 0.0]]

@@ -1,0 +1,123 @@
+"""The job as a process: killed in the middle of a level, started again, submitted to a cluster."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import synthetic
+import yaml
+
+ROOT = Path(__file__).parents[2]
+JOB = [sys.executable, str(ROOT / "jobs" / "train_ensemble.py")]
+SECONDS = 240
+
+pytestmark = pytest.mark.slow
+
+
+def config(directory: Path, **groups: dict[str, object]) -> Path:
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(synthetic.experiment(directory, **groups)))
+    return path
+
+
+def wait_for(what: str, check, process: subprocess.Popen | None = None) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + SECONDS
+    while not check():
+        assert time.monotonic() < end, f"waited {SECONDS} s for {what}"
+        assert process is None or process.poll() is None, f"the job ended before {what}"
+        time.sleep(0.1)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **more}
+
+
+def test_a_killed_driver_goes_on_without_training_a_finished_level_again(tmp_path: Path) -> None:
+    # A second level too long to finish before the kill, which then is shortened by nothing: it must run to its end.
+    path = config(tmp_path, training={"epochs": [1, 40], "score_every": 5}, ensemble={"trees": 1, "top_labels": 10})
+    run = tmp_path / "runs" / "small"
+    first, second = (run / "tree-0" / f"level-{number}" / "level.json" for number in (1, 2))
+    journal = run / "tree-0" / "training.jsonl"
+    killed = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    wait_for("the first level", first.exists, killed)
+    wait_for("its candidates", lambda: '"scored"' in journal.read_text(), killed)
+    assert not second.exists()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    state = first.stat()
+    # The cluster goes with its driver; what a worker may still write would be taken for the second run's.
+    time.sleep(5)
+    interrupted = second.exists()
+    done = subprocess.run([*JOB, "--config", str(path)], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (state.st_ino, state.st_mtime_ns)
+    assert "already finished" in done.stdout + done.stderr or interrupted
+    assert second.exists()
+    assert json.loads((run / "metrics.json").read_text())["documents"] == 60
+    assert "ensemble" in done.stdout and str(run) in done.stdout
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[str]:
+    """A Ray head of our own on free ports; the address for `ray job submit`."""
+
+    def free() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    ray = str(Path(sys.executable).with_name("ray"))
+    port = free()
+    # Ray's sockets live below its temporary folder and must have short names.
+    temporary = Path("/tmp") / f"axml-{os.getpid()}"
+    command = [ray, "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(free()),
+               "--dashboard-host", "127.0.0.1", "--dashboard-port", str(port), "--dashboard-agent-listen-port",
+               str(free()), "--ray-client-server-port", str(free()), "--num-cpus", "2", "--temp-dir", str(temporary),
+               "--object-store-memory", "268435456"]  # fmt: skip
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with (tmp_path / "head.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment(AXML_RAY_HOME=str(tmp_path), PATH=path), stdout=log,
+                                   stderr=log, start_new_session=True)  # fmt: skip
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_for("the head", lambda: subprocess.run([ray, "job", "list", "--address", address], env=environment(),
+                 capture_output=True).returncode == 0, process)  # fmt: skip
+        yield address
+    finally:
+        process.terminate()
+        process.wait(60)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def test_a_submitted_job_outlives_its_terminal_and_gives_the_same_result(head: str, tmp_path: Path) -> None:
+    ray = str(Path(sys.executable).with_name("ray"))
+    settings = synthetic.experiment(tmp_path, ensemble={"trees": 1, "top_labels": 10})
+    settings |= {"runs": "runs", "corpora": "corpora"}  # relative: they must not end up in the job's snapshot
+    working = tmp_path / "upload"
+    shutil.copytree(ROOT / "axml_ray", working / "axml_ray")
+    shutil.copytree(ROOT / "jobs", working / "jobs")
+    (working / "config.yaml").write_text(yaml.safe_dump(settings))
+    submit = [ray, "job", "submit", "--address", head, "--working-dir", str(working), "--submission-id", "small", "--",
+              "python", "jobs/train_ensemble.py", "--config", "config.yaml"]  # fmt: skip
+    terminal = subprocess.Popen(submit, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                start_new_session=True)  # fmt: skip
+    corpus = tmp_path / "corpora" / "synthetic" / "corpus.json"
+    wait_for("the corpus", corpus.exists, terminal)
+    os.killpg(terminal.pid, signal.SIGKILL)
+    metrics = tmp_path / "runs" / "small" / "metrics.json"
+    wait_for("the result", metrics.exists)
+    local = subprocess.run([*JOB, "--config", str(working / "config.yaml"), "--name", "local"],
+                           env=environment(AXML_RAY_HOME=str(tmp_path)), capture_output=True, text=True)  # fmt: skip
+    assert local.returncode == 0, local.stdout + local.stderr
+    here = json.loads((tmp_path / "runs" / "local" / "metrics.json").read_text())
+    assert json.loads(metrics.read_text())["ensemble"] == pytest.approx(here["ensemble"], abs=1e-3)

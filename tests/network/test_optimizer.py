@@ -1,0 +1,174 @@
+"""Run: pytest tests/network/test_optimizer.py"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage
+
+
+def table_loss(table: nn.Embedding, rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (table(rows) - target).pow(2).sum()
+
+
+class TestLazyAdam:
+    @pytest.mark.parametrize("options", [{}, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3}])
+    def test_dense_is_adam(self, options):
+        torch.manual_seed(0)
+        ours = nn.Linear(5, 3)
+        theirs = nn.Linear(5, 3)
+        theirs.load_state_dict(ours.state_dict())
+        optimizers = LazyAdam(ours.parameters(), **options), torch.optim.Adam(theirs.parameters(), **options)
+        for _ in range(12):
+            x = torch.randn(7, 5)
+            for network, optimizer in zip((ours, theirs), optimizers, strict=True):
+                optimizer.zero_grad()
+                network(x).pow(3).mean().backward()
+                optimizer.step()
+            for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+    def test_sparse_is_sparse_adam(self):
+        torch.manual_seed(0)
+        ours = nn.Embedding(9, 4, sparse=True)
+        theirs = nn.Embedding(9, 4, sparse=True)
+        theirs.load_state_dict(ours.state_dict())
+        optimizers = LazyAdam(ours.parameters(), lr=0.01), torch.optim.SparseAdam(theirs.parameters(), lr=0.01)
+        for _ in range(12):
+            rows = torch.randint(0, 8, (6,))  # with repeats; row 8 never
+            target = torch.randn(6, 4)
+            before = ours.weight.detach().clone()
+            for table, optimizer in zip((ours, theirs), optimizers, strict=True):
+                optimizer.zero_grad()
+                table_loss(table, rows, target).backward()
+                optimizer.step()
+            # they differ in where eps stands, 1e-8 beside gradients of about one
+            torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+            others = torch.ones(9, dtype=torch.bool)
+            others[rows] = False
+            assert torch.equal(ours.weight[others], before[others])
+            assert not torch.isclose(ours.weight[~others], before[~others], rtol=0, atol=1e-6).all()
+
+    def test_sparse_moments_of_other_rows_rest(self):
+        table = nn.Embedding(4, 2, sparse=True)
+        optimizer = LazyAdam(table.parameters())
+        for rows in ([0, 1], [1, 2]):
+            optimizer.zero_grad()
+            table_loss(table, torch.tensor(rows), torch.zeros(2)).backward()
+            moments = {k: v.clone() for k, v in optimizer.state[table.weight].items() if torch.is_tensor(v)}
+            optimizer.step()
+        for name, before in moments.items():
+            after = optimizer.state[table.weight][name]
+            assert torch.equal(after[0], before[0]) and after[0].any()
+            assert not torch.equal(after[1], before[1])
+            assert not after[3].any()
+
+    def test_a_parameter_without_gradient_is_left(self):
+        one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        optimizer = LazyAdam([one, other])
+        one.sum().backward()
+        optimizer.step()
+        assert torch.equal(other, torch.ones(2)) and not torch.equal(one, torch.ones(2))
+
+
+class TestNormHistory:
+    def test_against_the_rule(self):
+        """Clipped at 5 × the largest of the last five norms, each counted at most 1 and twice that largest."""
+        norms = [
+            0.2,
+            0.01,
+            0.02,
+            0.03,
+            3.0,
+            40.0,
+            0.04,
+            0.02,
+            0.01,
+            0.02,
+            0.03,
+            0.7,
+            0.001,
+            0.3,
+            1e-3,
+            1e-3,
+            1e-3,
+            1e-3,
+            1e-3,
+            1e-3,
+            0.5,
+            2.0,
+        ]
+        table, weight = nn.Parameter(torch.zeros(6, 2)), nn.Parameter(torch.zeros(3))
+        history, counted, clipped = NormHistory(5.0), [math.inf], 0
+        for norm in norms:
+            # 0.6 and 0.8 of the norm, the first in a sparse gradient with a repeated row
+            values = torch.tensor([[0.3 * norm, 0.0], [0.3 * norm, 0.0]])
+            table.grad = torch.sparse_coo_tensor(torch.tensor([[4, 4]]), values, (6, 2))
+            weight.grad = torch.tensor([0.0, 0.8 * norm, 0.0])
+            assert history.apply([table, weight]) == pytest.approx(norm, rel=1e-5)
+
+            largest = max(counted[-5:])
+            kept = min(norm, 5.0 * largest)
+            clipped += kept < norm
+            counted.append(min(norm, 2 * largest, 1.0))
+            assert weight.grad[1].item() == pytest.approx(0.8 * kept, rel=1e-5)
+            assert table.grad.to_dense()[4, 0].item() == pytest.approx(0.6 * kept, rel=1e-5)
+        assert clipped >= 3
+
+    def test_a_parameter_without_gradient(self):
+        weight = nn.Parameter(torch.zeros(2))
+        weight.grad = torch.tensor([3.0, 4.0])
+        assert NormHistory().apply([nn.Parameter(torch.zeros(1)), weight]) == pytest.approx(5)
+
+
+class TestWeightAverage:
+    def test_mean_of_snapshots(self):
+        network = nn.Linear(2, 2)
+        network.bias.requires_grad_(False)
+        bias, average, seen = network.bias.clone(), WeightAverage(), []
+        for step in range(5):
+            torch.manual_seed(step)
+            with torch.no_grad():
+                network.weight.normal_()
+            seen.append(network.weight.detach().clone())
+            average.add(network)
+            with average.inside(network):
+                torch.testing.assert_close(network.weight.detach(), torch.stack(seen).mean(0))
+                assert torch.equal(network.bias, bias)
+            assert torch.equal(network.weight, seen[-1])
+        assert average.snapshots == 5
+
+    def test_before_the_first_snapshot_stands_for_the_network(self):
+        network, average = nn.Linear(2, 2), WeightAverage()
+        weight = network.weight.detach().clone()
+        with average.inside(network):
+            assert torch.equal(network.weight, weight)
+        assert torch.equal(network.weight, weight)
+
+    def test_swaps_back_after_an_error(self):
+        network, average = nn.Linear(2, 2), WeightAverage()
+        average.add(network)
+        with torch.no_grad():
+            network.weight.add_(1)
+        now = network.weight.detach().clone()
+        with pytest.raises(KeyError), average.inside(network):
+            assert not torch.equal(network.weight, now)
+            raise KeyError
+        assert torch.equal(network.weight, now)
+
+    def test_training_goes_on_from_the_network_not_the_mean(self):
+        network, average = nn.Linear(1, 1, bias=False), WeightAverage()
+        optimizer = LazyAdam(network.parameters(), lr=0.1)
+        average.add(network)
+        for _ in range(2):
+            with average.inside(network):
+                mean = network.weight.item()
+            before = network.weight.item()
+            optimizer.zero_grad()
+            network(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            assert network.weight.item() == pytest.approx(before - 0.1, abs=1e-5)
+            with average.inside(network):
+                assert network.weight.item() == mean

@@ -1,0 +1,84 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from axml_ray.files import read_json, whole_directory, whole_file, write_json
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    with whole_file(path) as temporary:
+        temporary.write_bytes(b"new")
+        assert not path.exists()
+        assert temporary.parent == path.parent  # a rename across file systems wouldn't be atomic
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["model.bin"]
+
+
+def test_a_failure_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), whole_file(path) as temporary:
+        temporary.write_bytes(b"ne")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["model.bin"]
+
+
+def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "model.bin"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_a_directory_appears_when_it_is_whole_and_replaces_the_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "new parent" / "corpus"
+    for content in ("first", "second"):
+        with whole_directory(path) as temporary:
+            (temporary / content).write_text(content)
+            assert not (path / content).exists()
+        assert names(path) == [content]
+        assert names(path.parent) == ["corpus"]
+
+
+def test_a_failure_leaves_the_older_directory_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "corpus"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(KeyboardInterrupt), whole_directory(path) as temporary:
+        (temporary / "new").touch()
+        raise KeyboardInterrupt
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["corpus"]
+
+
+def test_a_failed_first_directory_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stop"), whole_directory(tmp_path / "corpus") as temporary:
+        (temporary / "new").touch()
+        raise ValueError("stop")
+    assert names(tmp_path) == []
+
+
+def test_json_makes_the_round_trip_as_readable_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    content = {"name": "Grüße 🦊", "numbers": [1, 2.5, None]}
+    write_json(path, content)
+    assert read_json(path) == content
+    assert "Grüße 🦊" in path.read_text(encoding="utf-8")
+    with pytest.raises(TypeError):
+        write_json(path, {"set": {1}})
+    assert read_json(path) == content
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff\xfe"])
+def test_what_is_not_json_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.json: not valid JSON") as caught:
+        read_json(path)
+    assert not isinstance(caught.value, json.JSONDecodeError)

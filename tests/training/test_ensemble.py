@@ -1,0 +1,75 @@
+"""Trees as Ray tasks with Ray Train workers, on a real cluster in this process."""
+
+import json
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from axml_ray.corpus.prepare import prepare
+from axml_ray.corpus.store import Corpus
+from axml_ray.experiment import run
+from axml_ray.settings import Experiment, SettingsError, load
+from axml_ray.training.ensemble import train_ensemble
+
+
+def states(settings: Experiment) -> dict[str, tuple[int, int]]:
+    """Every level's weights, by what changes when they are written again."""
+    paths = sorted(settings.run_directory.glob("tree-*/level-*/model.safetensors"))
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+
+def records(settings: Experiment, tree: int) -> list[dict]:
+    lines = (settings.run_directory / f"tree-{tree}" / "training.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_cluster: None, tmp_path: Path) -> None:
+    training = {"epochs": [12], "learning_rate": 0.02}
+    settings = load(None, **synthetic.experiment(tmp_path, training=training, ensemble={"trees": 1}))
+    metrics = run(settings)
+    assert json.loads((settings.run_directory / "metrics.json").read_text())["ensemble"]["P@1"] == pytest.approx(
+        metrics["ensemble"]["P@1"], abs=1e-3
+    )
+    assert metrics["documents"] == 60
+    assert len(metrics["trees"]) == 1
+    # 40 labels, each with a word of its own: chance is under 6 percent.
+    assert metrics["ensemble"]["P@1"] > 50
+    before = states(settings)
+    assert len(before) == 2
+    # A level is lost, and another tree is wanted: only these are trained.
+    lost = settings.run_directory / "tree-0" / "level-2"
+    (lost / "level.json").unlink()
+    again = run(load(None, **synthetic.experiment(tmp_path, training=training)))
+    after = states(settings)
+    assert {path for path in before if before[path] != after[path]} == {str(lost / "model.safetensors")}
+    assert len(after) == 4
+    assert again["trees"][0] == metrics["trees"][0]
+    with pytest.raises(SettingsError, match=r"network\.hidden.*choose another --name"):
+        run(load(None, **synthetic.experiment(tmp_path, network={"hidden": 8})))
+
+
+def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
+    resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1}
+    settings = load(None, **synthetic.experiment(tmp_path, resources=resources, ensemble={"trees": 1}))
+    corpus = prepare(settings.corpus, settings.corpus_directory)
+    seconds = train_ensemble(settings, corpus)
+    assert set(seconds) == {"cluster", "train"}
+    assert len(states(settings)) == 2
+    steps = [record["step"] for record in records(settings, 0) if record.get("level") == 1 and "step" in record]
+    assert steps[-1] == 2 * -(-corpus.documents("train") // settings.training.batch_size)
+
+
+def test_workers_that_never_fit_are_an_error_at_once(ray_cluster: None, tmp_path: Path) -> None:
+    settings = load(None, **synthetic.experiment(tmp_path, resources={"workers": 40}))
+    corpus = prepare(settings.corpus, settings.corpus_directory)
+    with pytest.raises(SettingsError, match=r"40 workers × 1 CPU.*resources\.workers"):
+        train_ensemble(settings, corpus)
+
+
+def test_a_tree_without_levels_between_root_and_leaves(ray_cluster: None, tmp_path: Path) -> None:
+    settings = load(None, **synthetic.experiment(tmp_path, tree={"height": 0}, ensemble={"trees": 1}))
+    metrics = run(settings)
+    assert Corpus.open(settings.corpus_directory).trained == 40
+    assert [path.name for path in sorted((settings.run_directory / "tree-0").glob("level-*"))] == ["level-1"]
+    assert metrics["trees"][0] == pytest.approx(metrics["ensemble"])

@@ -1,0 +1,126 @@
+"""A prepared corpus that is learned in seconds, written as `corpus/prepare.py` would, without Ray.
+
+A document's labels are those whose word it contains: "key3 noise1 key0" is of label-3 and label-0. One validation
+document has a label that no training document has.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save_file
+from scipy import sparse
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
+from axml_ray.corpus.tokenizer import Tokenizer, count_documents
+from axml_ray.files import write_json
+from axml_ray.ragged import Ragged
+from axml_ray.settings import Experiment, load
+from axml_ray.training.tree import TREE, TreeTraining, tree_directory
+from axml_ray.training.workers import Workers
+from axml_ray.tree.label_tree import LabelTree
+
+LABELS = 14
+DIMENSION = 12
+DOCUMENTS = {"train": 300, "valid": 24, "test": 12}
+
+
+def write_corpus(directory: Path) -> Corpus:
+    """Write the corpus and open it."""
+    from axml_ray.corpus.label_features import label_centroids  # slow to import, and spawned workers don't write
+
+    random = np.random.default_rng(5)
+    texts: dict[str, list[str]] = {}
+    labels: dict[str, list[list[str]]] = {}
+    for split, documents in DOCUMENTS.items():
+        keys = [random.permutation(LABELS)[: random.integers(1, 4)] for _ in range(documents)]
+        noise = [random.integers(0, 10, random.integers(1, 8)) for _ in range(documents)]
+        words = [[*(f"key{i}" for i in k), *(f"noise{i}" for i in n)] for k, n in zip(keys, noise, strict=True)]
+        texts[split] = [" ".join(random.permutation(row)) for row in words]
+        labels[split] = [[f"label-{i}" for i in row] for row in keys]
+    labels["valid"][0].append("never seen in training")
+    directory.mkdir(parents=True)
+    tokenizer = Tokenizer.build(count_documents(texts["train"], 500))
+    tokenizer.save(directory / "tokenizer.json")
+    counts = Counter(label for row in labels["train"] for label in row)
+    index = LabelIndex.build(counts, ["never seen in training"])
+    assert index.trained == LABELS
+    index.save(directory / "labels.parquet")
+    tokens = {split: tokenizer.encode(rows, 500) for split, rows in texts.items()}
+    for split, rows in tokens.items():
+        (directory / split).mkdir()
+        columns = {
+            "id": pa.array([f"{split}-{i}" for i in range(len(rows))]),
+            "tokens": rows.to_arrow(),
+            "labels": index.encode(labels[split]).to_arrow(),
+            "text": pa.array(texts[split]),
+        }
+        pq.write_table(pa.table(columns), directory / split / "0.parquet")
+    features = label_centroids(tokens["train"], index.encode(labels["train"]), len(tokenizer), index.trained)
+    sparse.save_npz(directory / "label_features.npz", features)
+    vectors = random.uniform(-1, 1, (len(tokenizer), DIMENSION)).astype(np.float32)
+    vectors[0] = 0
+    save_file({"word_vectors": vectors}, directory / "word_vectors.safetensors")
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fingerprint": "tiny",
+        "counts": {"documents": DOCUMENTS, "labels": len(index), "trained_labels": LABELS, "words": len(tokenizer)},
+        "word_vector_dimension": DIMENSION,
+        "files": {path.relative_to(directory).as_posix(): path.stat().st_size for path in files},
+    }
+    write_json(directory / MANIFEST, manifest)
+    return Corpus.open(directory)
+
+
+def experiment(home: Path, *, tree: dict[str, Any] | None = None, **training: Any) -> Experiment:
+    """Settings under which the corpus is learned; `training` and `tree` change theirs."""
+    return load(
+        name="tiny",
+        seed=3,
+        runs=home / "runs",
+        corpora=home / "corpora",
+        corpus={"name": "tiny", "source": "installed_packages"},
+        tree={"height": 1, "cluster_size": 4, "beam": 3, **(tree or {})},
+        network={"hidden": 10, "fully_connected": (12,), "embedding_dropout": 0, "encoder_dropout": 0},
+        training={
+            "epochs": (6,),
+            "average_after": (4,),
+            "batch_size": 10,
+            "learning_rate": 0.02,
+            "score_every": 30,
+            "precision": "float32",
+            **training,
+        },
+    )
+
+
+def train_tree(
+    settings: Experiment, corpus: Corpus, workers: Workers | None = None, build: bool = True
+) -> list[dict[str, Any]]:
+    """Build and walk tree 0 of the run; returns what was reported."""
+    directory = tree_directory(settings.run_directory, 0)
+    if build:
+        directory.mkdir(parents=True, exist_ok=True)
+        shape = settings.tree
+        tree = LabelTree.build(
+            corpus.label_features(), height=shape.height, cluster_size=shape.cluster_size, seed=settings.seed
+        )
+        tree.save(directory / TREE)
+    records: list[dict[str, Any]] = []
+    tree = LabelTree.load(directory / TREE)
+    TreeTraining(settings, corpus, tree, 0, directory, workers or Workers(), records.append).run()
+    return records
+
+
+def key_documents(documents: int, labels: int, seed: int = 0) -> tuple[Ragged, Ragged]:
+    """Word ids and labels of documents of which label i is true where word i + 2 occurs."""
+    random = np.random.default_rng(seed)
+    truth = [np.sort(random.permutation(labels)[: random.integers(1, 4)]) for _ in range(documents)]
+    tokens = [random.permutation([*(row + 2), *random.integers(labels + 2, labels + 12, 4)]) for row in truth]
+    return Ragged.from_rows(tokens), Ragged.from_rows(truth)
