@@ -191,6 +191,11 @@ class ResourceSettings(Settings):
     max_failures: Annotated[int, Field(ge=0)] = 2
     """Times a tree's worker group is started again after a worker died."""
 
+    @property
+    def threads_of_worker(self) -> int:
+        """Torch threads of a worker."""
+        return self.threads or max(1, int(self.cpus_per_worker))
+
 
 class EvaluationSettings(Settings):
     """The constants of propensity-scored metrics."""

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 import ray.data
-import torch
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import whole_directory
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.ensemble import combine
+from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment
 
@@ -25,7 +25,7 @@ class EnsemblePredictor:
     """An actor that holds every tree of a run."""
 
     def __init__(self, settings: Experiment, directory: Path):
-        torch.set_num_threads(settings.resources.threads or max(1, int(settings.resources.cpus_per_worker)))
+        use_threads(settings.resources.threads_of_worker)
         corpus = Corpus.open(settings.corpus_directory)
         self.trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
         self.corpus, self.top, self.directory = corpus, settings.ensemble.top_labels, directory

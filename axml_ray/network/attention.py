@@ -10,6 +10,8 @@ has fewer than K children. A candidate list is then C parents, and a gather read
 Shapes: B documents, T tokens, D hidden, F units of W₁, n nodes, P parents, K children, C candidates' parents.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,9 +35,26 @@ def attend(
     scores_BnT = scores_BnT.masked_fill(~real_BT[:, None], float("-inf"))
     if not evidence:
         return torch.matmul(scores_BnT.softmax(dim=-1), values_BTF), None
-    norm_Bn = scores_BnT.float().logsumexp(dim=-1)
-    weights_BnT = (scores_BnT - norm_Bn[..., None]).exp().to(values_BTF.dtype)
+    weights_BnT, norm_Bn = _SoftmaxAndNorm.apply(scores_BnT)
     return torch.matmul(weights_BnT, values_BTF), norm_Bn - real_BT.sum(dim=1, keepdim=True).log()
+
+
+class _SoftmaxAndNorm(torch.autograd.Function):
+    """Softmax over the last dimension and, float32, the log of its denominator, for the price of the softmax alone."""
+
+    @staticmethod
+    def forward(context: Any, scores_BnT: Tensor) -> tuple[Tensor, Tensor]:
+        weights_BnT = scores_BnT.softmax(dim=-1)
+        context.save_for_backward(weights_BnT)
+        # the largest weight is exp(largest score - norm)
+        return weights_BnT, scores_BnT.amax(-1).float() - weights_BnT.amax(-1).float().log()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        (weights_BnT,) = context.saved_tensors
+        of_weights_BnT, of_norm_Bn = gradients
+        shared_Bn1 = (weights_BnT * of_weights_BnT).sum(-1, keepdim=True) - of_norm_Bn[..., None].to(weights_BnT.dtype)
+        return weights_BnT * (of_weights_BnT - shared_Bn1)
 
 
 class LabelAttention(nn.Module):

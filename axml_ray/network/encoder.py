@@ -7,6 +7,8 @@
 Shapes: B documents, T tokens, E embedding dimension, N hidden units, D = 2N.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -53,11 +55,14 @@ class Encoder(nn.Module):
             lengths_B: words of each text, int64, at least 1.
         """
         words_BTE = dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training)
+        device = words_BTE.device.type
+        if torch.is_autocast_enabled(device):
+            words_BTE = words_BTE.to(torch.get_autocast_dtype(device))  # once, not for each direction
         places_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         turned_BT = torch.where(places_BT < lengths_B[:, None], lengths_B[:, None] - 1 - places_BT, places_BT)
         ahead_BTN = self._run(self.forward_lstm, words_BTE, self.first_state[0])
-        back_BTN = self._run(self.backward_lstm, _reorder(words_BTE, turned_BT), self.first_state[1])
-        hidden_BTD = torch.cat([ahead_BTN, _reorder(back_BTN, turned_BT)], dim=-1)
+        back_BTN = self._run(self.backward_lstm, _turn(words_BTE, turned_BT), self.first_state[1])
+        hidden_BTD = torch.cat([ahead_BTN, _turn(back_BTN, turned_BT)], dim=-1)
         return dropout(hidden_BTD, self.encoder_dropout, self.training)
 
     @staticmethod
@@ -66,8 +71,24 @@ class Encoder(nn.Module):
         return lstm(words_BTE, (state[0], state[1]))[0]
 
 
-def _reorder(values_BTX: Tensor, places_BT: Tensor) -> Tensor:
-    return values_BTX.gather(1, places_BT[:, :, None].expand_as(values_BTX))
+class _Turn(torch.autograd.Function):
+    """Rows in the order of `places`, an involution: the gradient goes back by the same order."""
+
+    @staticmethod
+    def forward(context: Any, rows_RX: Tensor, places_R: Tensor) -> Tensor:
+        context.save_for_backward(places_R)
+        return rows_RX.index_select(0, places_R)
+
+    @staticmethod
+    def backward(context: Any, gradient_RX: Tensor) -> tuple[Tensor, None]:
+        return gradient_RX.index_select(0, context.saved_tensors[0]), None
+
+
+def _turn(values_BTX: Tensor, places_BT: Tensor) -> Tensor:
+    """Each text's values turned round within its length."""
+    starts_B1 = torch.arange(len(places_BT), device=places_BT.device)[:, None] * places_BT.shape[1]
+    rows: Tensor = _Turn.apply(values_BTX.flatten(0, 1), (starts_B1 + places_BT).flatten())
+    return rows.view_as(values_BTX)
 
 
 def dropout(values: Tensor, share: float, training: bool) -> Tensor:

@@ -1,8 +1,19 @@
-"""In which number format matrix products run; weights, moments and losses stay float32."""
+"""How PyTorch computes: number format, threads, kept kernels. Weights, moments and losses stay float32."""
+
+import os
 
 import torch
 
 from axml_ray.settings import Precision
+
+
+def use_threads(threads: int) -> None:
+    """Let PyTorch use so many threads in this process, and oneDNN keep few kernels.
+
+    Each length of text has kernels of its own; kept all (oneDNN's default is 1,024) they grow to gigabytes.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    torch.set_num_threads(threads)
 
 
 def computes_bfloat16(device: torch.device) -> bool:

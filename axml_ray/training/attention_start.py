@@ -17,7 +17,7 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
-from axml_ray.training.batches import by_length
+from axml_ray.training.batches import by_length, padded_tokens
 from axml_ray.training.scoring import SCORING_BATCH
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
@@ -33,7 +33,7 @@ def word_states(network: AttentionXML, tokens: Ragged, words: int, precision: Pr
     total = torch.zeros(words, network.attention.dimension + 1, device=workers.device)
     for rows in by_length(tokens.lengths, SCORING_BATCH, workers.rank, workers.count):
         chosen = tokens.take(rows)
-        padded = torch.from_numpy(chosen.padded().astype(np.int64)).to(workers.device)
+        padded = padded_tokens(chosen).to(workers.device)
         lengths = torch.from_numpy(chosen.lengths).to(workers.device)
         with autocast(workers.device, precision):
             states = network.encoder(padded, lengths).float()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from axml_ray.corpus.tokenizer import PADDING
 from axml_ray.network.attention_xml import Level
 from axml_ray.ragged import Ragged
 
@@ -79,6 +80,12 @@ def by_length(lengths: np.ndarray, batch_size: int, rank: int = 0, workers: int 
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
+def padded_tokens(tokens: Ragged) -> Tensor:
+    """int64 [B, T] word ids, padded with 0; T is a multiple of 8, since each new T costs the CPU's library a kernel."""
+    width = -(-int(tokens.lengths.max()) // 8) * 8
+    return torch.from_numpy(tokens.padded(PADDING, width).astype(np.int64))
+
+
 def batch_of(data: LevelData, level: Level, rows: np.ndarray, size: int | None = None) -> Batch:
     """The batch of the documents `rows` (int64 [B]).
 
@@ -93,7 +100,7 @@ def batch_of(data: LevelData, level: Level, rows: np.ndarray, size: int | None =
     positives = _places(level, data.positives.take(rows), parents)
     return Batch(
         torch.from_numpy(rows),
-        torch.from_numpy(tokens.padded().astype(np.int64)),
+        padded_tokens(tokens),
         torch.from_numpy(tokens.lengths),
         None if parents is None else torch.from_numpy(parents),
         torch.from_numpy(positives),

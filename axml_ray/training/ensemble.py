@@ -18,6 +18,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
+from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
@@ -133,7 +134,7 @@ def _train_tree(settings: Experiment, number: int) -> None:
 def _work(config: dict[str, Any]) -> None:
     settings, number = config["settings"], config["number"]
     device = get_device() if settings.resources.gpus_per_worker else torch.device("cpu")
-    torch.set_num_threads(settings.resources.threads or max(1, int(settings.resources.cpus_per_worker)))
+    use_threads(settings.resources.threads_of_worker)
     directory = tree_directory(settings.run_directory, number)
     TreeTraining(
         settings,

@@ -26,7 +26,7 @@ from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.scoring import expand_all
 from axml_ray.training.workers import Workers
 
-REPORT_SECONDS = 5.0
+REPORT_SECONDS = 15.0
 
 Report = Callable[[dict[str, Any]], None]
 

@@ -11,7 +11,7 @@ from axml_ray.network.attention_xml import AttentionXML, Beam
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
-from axml_ray.training.batches import by_length
+from axml_ray.training.batches import by_length, padded_tokens
 from axml_ray.training.workers import CPU
 
 SCORING_BATCH = 64
@@ -47,7 +47,7 @@ def expand_all(
     network.eval()
     for rows in by_length(tokens.lengths, SCORING_BATCH, rank, workers):
         chosen = tokens.take(rows)
-        padded = torch.from_numpy(chosen.padded().astype(np.int64)).to(device)
+        padded = padded_tokens(chosen).to(device)
         above = None
         if beam is not None:
             places = torch.from_numpy(rows)

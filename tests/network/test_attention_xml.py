@@ -113,8 +113,8 @@ class TestAgainstTheEquations:
             chunks.append(part.shape[-2])
             return torch.utils.checkpoint.checkpoint(function, part, *rest, **options)
 
-        # 4 texts of 7 words, 4 or 5 units: 44 or 48 values a label, so three labels a chunk
-        monkeypatch.setattr(module, "CHUNK_VALUES", 3 * 48)
+        # 4 texts of 7 words (padded to 8 in a batch), 4 or 5 units: 44 to 52 values a label, so three labels a chunk
+        monkeypatch.setattr(module, "CHUNK_VALUES", 3 * 52)
         monkeypatch.setattr(module, "checkpoint", counting)
         compare(network_of(first_child, layers, evidence=evidence), rtol=1e-4, atol=2e-6)
         assert chunks[:4] == [3, 3, 3, 2 if first_child is None else 3]
