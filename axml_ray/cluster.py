@@ -17,7 +17,8 @@ def connect() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A checkpoint or a death is noticed when the controller polls; its default of 2 s is felt in short trainings.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    # Ray's C++ prints advice about Ray Data's own actors to the terminal; a failure reaches us as an exception.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # Launchers and controllers hold no CPU, so more processes than cores start at once; Ray would warn of each.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "8")
     if not os.environ.get("RAY_ADDRESS"):
