@@ -4,7 +4,8 @@ import logging
 import sys
 from collections.abc import Callable
 
-from axml_ray.settings import Experiment, SettingsError, from_command_line
+from axml_ray.configuration import from_command_line
+from axml_ray.settings import Experiment, SettingsError
 
 
 def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Callable[[], None]]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from axml_ray.cluster import connect
+from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores, propensities
@@ -21,7 +22,7 @@ from axml_ray.evaluation.report import write_metrics
 from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, SettingsError, read_yaml
+from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 
 log = logging.getLogger(__name__)

@@ -1,25 +1,20 @@
-"""What an experiment is: typed, validated settings, from a YAML file and the command line.
+"""What an experiment is: typed, validated settings.
 
 - One frozen model per room of the house; a key that no model knows is an error, so a misspelling never passes.
-- The command line overrides the file, the file overrides the defaults: `--training.batch_size 64`.
 - Every path is absolute once loaded: Ray changes the working directory of its workers. A relative path is
   taken from `$AXML_RAY_HOME` (set by `make cluster`, so that a submitted job, which runs in a snapshot of the
   working directory, still writes where its user looks), else from the current directory.
 - `fingerprint` names what a result depends on; resuming compares fingerprints, never times of files.
 """
 
-import argparse
-import difflib
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 HOME_VARIABLE = "AXML_RAY_HOME"
 
@@ -249,120 +244,3 @@ def fingerprint(*parts: Any) -> str:
 def at_level(values: tuple[int, ...], level: int) -> int:
     """The value of `values` for `level` (from 1); the last one serves all deeper levels."""
     return values[min(level, len(values)) - 1]
-
-
-def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
-    """An experiment from the YAML file `config` and keyword overrides (groups as dictionaries).
-
-    Raises:
-        SettingsError: the file is missing or not YAML, or a setting is unknown or has a wrong value.
-    """
-    return _build(read_yaml(config) if config else {}, config, overrides=overrides)
-
-
-def from_command_line(description: str, arguments: list[str] | None = None) -> Experiment:
-    """An experiment from `--config FILE` and one flag a setting; exits 2 with one message where that fails."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    config, rest = _take_config(arguments)
-    try:
-        return _build(read_yaml(config) if config else {}, config, cli=rest, description=description)
-    except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        SettingsError: the file is missing, not YAML, or not a mapping.
-    """
-    path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror}); --config takes a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise SettingsError(f"{path}: expected 'key: value' lines, found {type(content).__name__}")
-    return content
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that names the wrong flag instead of printing its whole usage, and takes no abbreviations."""
-
-    def __init__(self, description: str):
-        super().__init__(description=description, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        wrong = message.removeprefix("unrecognized arguments: ")
-        if wrong != message:
-            flag = wrong.split()[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-            mend = f"did you mean '{near[0]}'?" if near else "--help lists all"
-            message = f"{flag}: unknown setting; {mend}"
-        raise SettingsError(f"command line: {message}")
-
-
-def _take_config(arguments: list[str]) -> tuple[str | None, list[str]]:
-    config, rest, position = None, [], 0
-    while position < len(arguments):
-        word = arguments[position]
-        if word == "--config" and position + 1 < len(arguments):
-            config, position = arguments[position + 1], position + 1
-        elif word.startswith("--config="):
-            config = word.partition("=")[2]
-        else:
-            rest.append(word)
-        position += 1
-    return config, rest
-
-
-def _build(
-    content: dict[str, Any],
-    config: str | Path | None,
-    *,
-    cli: list[str] | None = None,
-    description: str = "",
-    overrides: dict[str, Any] | None = None,
-) -> Experiment:
-    def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-        both = {key: merge(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
-        return {**base, **over, **both}
-
-    for key in ("corpus", "tree", "network", "training", "ensemble", "resources", "evaluation"):
-        if not isinstance(content.get(key, {}), dict):
-            raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
-    values = merge(content, overrides or {})
-    source: Any = None
-    if cli is not None:
-        parser = _Parser(description)
-        parser.add_argument("--config", metavar="FILE", help="YAML file of settings; the flags below override it")
-        source = CliSettingsSource(
-            Experiment, cli_parse_args=cli, root_parser=parser, cli_avoid_json=True, cli_hide_none_type=True
-        )
-    try:
-        return Experiment(**values, **({"_cli_settings_source": source} if source else {}))
-    except ValidationError as error:
-        raise SettingsError(_explain(error, config, {word.partition("=")[0] for word in cli or ()})) from None
-
-
-def _explain(error: ValidationError, config: str | Path | None, flags: set[str]) -> str:
-    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
-    whole = message.startswith(where + ".")
-    key = message.split()[0].rstrip(":") if whole else ".".join(str(part) for part in problem["loc"][:2])
-    place = "command line: " if f"--{key}" in flags else f"{config}: " if config else ""
-    if problem["type"] == "extra_forbidden":
-        group: Any = Experiment
-        for part in problem["loc"][:-1]:
-            group = group.model_fields[str(part)].annotation
-        near = difflib.get_close_matches(str(problem["loc"][-1]), group.model_fields, n=1)
-        mend = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
-        return f"{place}{where}: unknown setting; {mend}"
-    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
-    return place + message if whole else f"{place}{where}: {message}{given}"

@@ -14,11 +14,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML, Level
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, load
+from axml_ray.settings import Experiment
 from axml_ray.training.attention_start import start_attention
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation

@@ -41,7 +41,7 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from axml_ray import settings
+from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import DEEPEST, Scores, propensities
 from axml_ray.files import read_json
@@ -194,7 +194,7 @@ def open_run(directory: Path) -> Run:
         raise SettingsError(str(error)) from None
     if metrics.get("split") != "test" or "ensemble" not in metrics:
         raise SettingsError(f"{path}: holds no scores of an ensemble on the test split; evaluate the run on it")
-    experiment = settings.load(directory / "settings.yaml")
+    experiment = configuration.load(directory / "settings.yaml")
     corpus = Corpus.open(experiment.corpus_directory)
     judged = {"A": experiment.evaluation.propensity_a, "B": experiment.evaluation.propensity_b}
     propensity = {**judged, **metrics.get("propensity", {})}

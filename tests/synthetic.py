@@ -34,7 +34,7 @@ def write(directory: Path, *, train: int = 240, test: int = 60, seed: int = 0) -
 
 
 def experiment(directory: Path, **groups: dict[str, object]) -> dict[str, object]:
-    """Settings of a small experiment over that corpus, below `directory`, as `settings.load` takes them."""
+    """Settings of a small experiment over that corpus, below `directory`, as `configuration.load` takes them."""
     defaults: dict[str, dict[str, object]] = {
         "tree": {"height": 1, "cluster_size": 8, "beam": 4},
         "network": {"hidden": 16, "fully_connected": [16], "embedding_dropout": 0.0, "encoder_dropout": 0.0},

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from axml_ray.configuration import from_command_line, load, read_yaml
 from axml_ray.settings import (
     CorpusSettings,
     Experiment,
@@ -13,9 +14,6 @@ from axml_ray.settings import (
     absolute,
     at_level,
     fingerprint,
-    from_command_line,
-    load,
-    read_yaml,
 )
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))

@@ -17,10 +17,7 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,27 +31,16 @@ from axml_ray.cluster import connect
 from axml_ray.corpus import word_vectors
 from axml_ray.corpus.label_features import label_centroids
 from axml_ray.corpus.label_index import LabelIndex, read_names
-from axml_ray.corpus.sources import Document, Shard, installed_package_shards, json_lines_shards
+from axml_ray.corpus.passes import DROPPED, StagedFile, count_file, encode_file, over, stage_shard
+from axml_ray.corpus.sources import Shard, installed_package_shards, json_lines_shards
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
-from axml_ray.corpus.tokenizer import Tokenizer, count_documents
+from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.files import whole_directory, write_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)
-
-STAGED_ROWS = 2_000
-DROPPED = len(SPLITS)  # the split number of a document that is left out
-
-
-@dataclass(frozen=True)
-class _StagedFile:
-    """What the driver knows of a staged file: where it lies, and the split that each of its rows goes to."""
-
-    path: str
-    split: np.ndarray  # int8 [rows], an index into SPLITS, or DROPPED
-    digest: np.ndarray  # S16 [rows]
 
 
 def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
@@ -152,7 +138,7 @@ class _Preparation:
                 "format": FORMAT,
                 "version": VERSION,
                 "inputs": mark,
-                "fingerprint": _content(files),
+                "fingerprint": _content(self.work, files),
                 "settings": self.settings.model_dump(mode="json"),
                 "counts": {
                     "documents": documents,
@@ -175,8 +161,8 @@ class _Preparation:
         files = ", ".join(map(str, getattr(self.settings, split)))
         return f"corpus.{split}" + (f" ({files})" if files else "")
 
-    def _stage(self, shards: list[tuple[str, Shard]]) -> tuple[list[_StagedFile], int]:
-        rows = _over(range(len(shards)), _stage_shard, shards=ray.put(shards), stage=self.stage)
+    def _stage(self, shards: list[tuple[str, Shard]]) -> tuple[list[StagedFile], int]:
+        rows = over(range(len(shards)), stage_shard, shards=ray.put(shards), stage=self.stage)
         if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
             raise SettingsError(f"corpus: {failures[0][0]} cannot be read: {failures[0][1]}")
         rejected = 0
@@ -197,10 +183,10 @@ class _Preparation:
         for row in sorted(rows, key=lambda row: row["path"]):
             table = pq.read_table(row["path"], columns=["split", "digest"])
             digest = np.array(table["digest"].to_pylist(), dtype="S16")
-            staged.append(_StagedFile(row["path"], table["split"].to_numpy().astype(np.int8), digest))
+            staged.append(StagedFile(row["path"], table["split"].to_numpy().astype(np.int8), digest))
         return staged, rejected
 
-    def _assign_splits(self, staged: list[_StagedFile]) -> int:
+    def _assign_splits(self, staged: list[StagedFile]) -> int:
         """Choose validation documents and subsets in place; returns how many duplicates were dropped."""
         settings = self.settings
         if not staged:
@@ -246,8 +232,8 @@ class _Preparation:
             file.split[:] = split[begin:end]
         return duplicates
 
-    def _vocabulary(self, staged: list[_StagedFile]) -> tuple[Tokenizer, set[str]]:
-        rows = _over(range(len(staged)), _count_file, staged=ray.put(staged), settings=self.settings)
+    def _vocabulary(self, staged: list[StagedFile]) -> tuple[Tokenizer, set[str]]:
+        rows = over(range(len(staged)), count_file, staged=ray.put(staged), settings=self.settings)
         words: Counter[str] = Counter()
         labels: Counter[str] = Counter()
         for row in rows:
@@ -261,7 +247,7 @@ class _Preparation:
             raise SettingsError(f"corpus.min_label_count is {self.settings.min_label_count}: no label occurs so often")
         return tokenizer, kept
 
-    def _label_index(self, staged: list[_StagedFile], kept: set[str], names: dict[str, str]) -> LabelIndex:
+    def _label_index(self, staged: list[StagedFile], kept: set[str], names: dict[str, str]) -> LabelIndex:
         train: Counter[str] = Counter()
         others: set[str] = set()
         for file in staged:
@@ -275,12 +261,12 @@ class _Preparation:
             raise SettingsError(f"{self._place('train')}: no training document has a label")
         return LabelIndex.build(train, sorted(others - train.keys()), names)
 
-    def _encode(self, staged: list[_StagedFile], tokenizer: Tokenizer, index: LabelIndex) -> dict[str, int]:
+    def _encode(self, staged: list[StagedFile], tokenizer: Tokenizer, index: LabelIndex) -> dict[str, int]:
         for split in SPLITS:
             (self.work / split).mkdir()
         tokenizer.save(self.work / "tokenizer.json")
         index.save(self.work / "labels.parquet")
-        rows = _over(range(len(staged)), _encode_file, staged=ray.put(staged), work=self.work, settings=self.settings)
+        rows = over(range(len(staged)), encode_file, staged=ray.put(staged), work=self.work, settings=self.settings)
         return {split: sum(row[split] for row in rows) for split in SPLITS}
 
     def _features(self, tokenizer: Tokenizer, index: LabelIndex) -> tuple[float, int]:
@@ -310,114 +296,11 @@ class _Preparation:
         return coverage, vectors.shape[1]
 
 
-def _over(numbers: range, task: Callable[..., Any], **arguments: Any) -> list[dict[str, Any]]:
-    """Run `task` for each number as a Ray Data task of its own; the rows that it returns, in any order."""
-    context = ray.data.DataContext.get_current()
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    numbered = ray.data.from_items([{"number": i} for i in numbers], override_num_blocks=max(1, len(numbers)))
-    mapped: Iterator[dict[str, Any]] = numbered.flat_map(task, fn_kwargs=arguments).iter_rows()
-    return list(mapped)
-
-
-def _content(files: list[Path]) -> str:
+def _content(directory: Path, files: list[Path]) -> str:
     """Changes with what was prepared, whatever it was prepared from: equal texts, copied or touched, are equal."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.parent.name}/{path.name}\0".encode())
+        digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:12]
-
-
-def _resolve(value: Any) -> Any:
-    return ray.get(value) if isinstance(value, ray.ObjectRef) else value
-
-
-def _stage_shard(row: dict[str, Any], shards: Any, stage: Path) -> list[dict[str, Any]]:
-    number = int(row["number"])
-    split_name, shard = _resolve(shards)[number]
-    split = SPLITS.index(split_name) if split_name else 0
-    written: list[dict[str, Any]] = []
-    documents: list[Document] = []
-    rejections: list[str] = []
-
-    def flush() -> None:
-        if not documents:
-            return
-        path = stage / f"{number:06d}-{len(written):06d}.parquet"
-        digests = [hashlib.blake2b(document.text.encode(), digest_size=16).digest() for document in documents]
-        columns = {
-            "id": pa.array([document.id for document in documents], pa.string()),
-            "text": pa.array([document.text for document in documents], pa.string()),
-            "labels": pa.array([list(document.labels) for document in documents], pa.list_(pa.string())),
-            "split": pa.array([split] * len(documents), pa.int8()),
-            "digest": pa.array(digests, pa.binary()),
-        }
-        pq.write_table(pa.table(columns), path)
-        written.append({"path": str(path), "rows": len(documents), "failure": ""})
-        documents.clear()
-
-    records = iter(shard.read())
-    while True:
-        try:
-            record = next(records, None)
-        except OSError as error:
-            # As a row, because Ray hides the kind of an exception that a task raises.
-            return [{"path": str(shard.path), "rows": 0, "failure": error.strerror or str(error)}]
-        if record is None:
-            break
-        if isinstance(record, Document):
-            documents.append(record)
-            if len(documents) == STAGED_ROWS:
-                flush()
-        else:
-            bad = {"file": record.file, "line": record.line, "reason": record.reason}
-            rejections.append(json.dumps(bad, ensure_ascii=False) + "\n")
-    flush()
-    if rejections:
-        (stage / f"{number:06d}.rejected.jsonl").write_text("".join(rejections), encoding="utf-8")
-    return written
-
-
-def _count_file(row: dict[str, Any], staged: Any, settings: CorpusSettings) -> list[dict[str, Any]]:
-    file = _resolve(staged)[int(row["number"])]
-    table = pq.read_table(file.path, columns=["text", "labels"])
-    train = table.filter(pa.array(file.split == 0))
-    words = count_documents(train["text"].to_pylist(), settings.max_tokens)
-    kept = table.filter(pa.array(file.split != DROPPED))
-    labels = Counter(label for row in kept["labels"].to_pylist() for label in row)
-    return [
-        {
-            "words": list(words),
-            "word_counts": np.fromiter(words.values(), np.int64, len(words)),
-            "labels": list(labels),
-            "label_counts": np.fromiter(labels.values(), np.int64, len(labels)),
-        }
-    ]
-
-
-def _encode_file(row: dict[str, Any], staged: Any, work: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
-    file = _resolve(staged)[int(row["number"])]
-    tokenizer = Tokenizer.load(work / "tokenizer.json")
-    index = LabelIndex.load(work / "labels.parquet")
-    table = pq.read_table(file.path, columns=["id", "text", "labels"])
-    counts = dict.fromkeys(SPLITS, 0)
-    for number, split in enumerate(SPLITS):
-        chosen = table.filter(pa.array(file.split == number))
-        labels = index.encode(chosen["labels"].to_pylist())
-        labelled = labels.lengths > 0
-        chosen, labels = chosen.filter(pa.array(labelled)), labels.take(np.flatnonzero(labelled))
-        if not len(labels):
-            continue
-        tokens = tokenizer.encode(chosen["text"].to_pylist(), settings.max_tokens)
-        columns = {
-            "id": chosen["id"],
-            "tokens": tokens.to_arrow(),
-            "labels": labels.to_arrow(),
-            "text": chosen["text"],
-        }
-        pq.write_table(pa.table(columns), work / split / Path(file.path).name)
-        counts[split] = len(labels)
-    return [counts]

@@ -9,7 +9,8 @@ import pytest
 
 import axml_ray.corpus.prepare
 from axml_ray.corpus.label_features import label_centroids
-from axml_ray.corpus.prepare import STAGED_ROWS, prepare
+from axml_ray.corpus.passes import STAGED_ROWS
+from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.sources import installed_package_shards
 from axml_ray.corpus.store import SPLITS, Corpus
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import synthetic
 
+from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.experiment import run
-from axml_ray.settings import Experiment, SettingsError, load
+from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 
 

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 from scipy import sparse
 
+from axml_ray.configuration import load
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.tokenizer import Tokenizer, count_documents
 from axml_ray.files import write_json
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, load
+from axml_ray.settings import Experiment
 from axml_ray.training.tree import TREE, TreeTraining, tree_directory
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
