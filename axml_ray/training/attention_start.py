@@ -71,6 +71,10 @@ def start_attention(
     states = word_states(network, tokens, label_features.shape[1], precision, workers).cpu().numpy()
     vectors = torch.from_numpy(node_features(tree, network.level.number, label_features) @ states)
     vectors = torch.nn.functional.normalize(vectors, dim=1)
+    known = vectors.any(dim=1)
+    if not known.any():
+        return
     # What all nodes share tells none of them apart.
-    vectors = START_LENGTH * torch.nn.functional.normalize(vectors - vectors.mean(0), dim=1)
+    vectors[known] -= vectors[known].mean(0)
+    vectors = START_LENGTH * torch.nn.functional.normalize(vectors, dim=1)
     network.place_attention(vectors.to(workers.device))

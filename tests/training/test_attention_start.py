@@ -1,0 +1,108 @@
+"""Attention vectors started from label features, against the definition written out."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from axml_ray.network.attention_xml import AttentionXML, Level
+from axml_ray.ragged import Ragged
+from axml_ray.settings import NetworkSettings
+from axml_ray.training.attention_start import START_LENGTH, node_features, start_attention, word_states
+from axml_ray.training.workers import Workers
+from axml_ray.tree.label_tree import LabelTree
+
+WORDS, LABELS = 12, 10
+
+
+@pytest.fixture
+def features() -> sparse.csr_matrix:
+    random = np.random.default_rng(0)
+    dense = random.random((LABELS, WORDS)).astype(np.float32) * (random.random((LABELS, WORDS)) < 0.5)
+    dense[:, :2] = 0
+    dense[3] = 0  # a label of which nothing is known
+    return sparse.csr_matrix(dense)
+
+
+@pytest.fixture
+def tokens() -> Ragged:
+    random = np.random.default_rng(1)
+    # word 11 never occurs
+    return Ragged.from_rows([random.integers(1, WORDS - 1, length) for length in (5, 1, 9, 3, 7)])
+
+
+def network_of(tree: LabelTree, level: int) -> AttentionXML:
+    torch.manual_seed(2)
+    settings = NetworkSettings(hidden=4, fully_connected=(3,))
+    vectors = torch.randn(WORDS, 6)
+    vectors[0] = 0
+    return AttentionXML(Level.of(tree, level), vectors, settings)
+
+
+def literal_states(network: AttentionXML, tokens: Ragged) -> np.ndarray:
+    """Mean hidden state of each word less the mean of all tokens, document by document."""
+    of_word: dict[int, list[np.ndarray]] = {}
+    every = []
+    network.eval()
+    for row in range(len(tokens)):
+        ids = tokens[row]
+        with torch.no_grad():
+            states = network.encoder(torch.tensor(ids)[None].long(), torch.tensor([len(ids)]))[0].numpy()
+        for word, state in zip(ids.tolist(), states, strict=True):
+            of_word.setdefault(word, []).append(state)
+            every.append(state)
+    mean = np.mean(every, axis=0)
+    dimension = every[0].shape[0]
+    return np.stack([np.mean(of_word[w], axis=0) - mean if w in of_word else np.zeros(dimension) for w in range(WORDS)])
+
+
+def test_word_states_are_means_over_tokens(features: sparse.csr_matrix, tokens: Ragged) -> None:
+    network = network_of(LabelTree.build(features, height=1, cluster_size=4, seed=0), 1)
+    found = word_states(network, tokens, WORDS, "float32", Workers()).numpy()
+    np.testing.assert_allclose(found, literal_states(network, tokens), atol=1e-6)
+    assert not found[11].any()
+
+
+@pytest.mark.parametrize("height", [0, 1, 2])
+def test_node_features_are_the_sums_of_their_labels(features: sparse.csr_matrix, height: int) -> None:
+    tree = LabelTree.build(features, height=height, cluster_size=2, seed=0)
+    dense = features.toarray()
+    for level in range(1, tree.height + 2):
+        expected = np.zeros((tree.level_sizes[level - 1], WORDS))
+        for label in range(LABELS):
+            nodes, _ = tree.node_labels(level, np.array([label], np.int32), np.array([0, 1]))
+            expected[nodes[0]] += dense[label]
+        np.testing.assert_allclose(node_features(tree, level, features).toarray(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_vectors_point_to_their_words_and_the_rest_stays(
+    features: sparse.csr_matrix, tokens: Ragged, level: int
+) -> None:
+    tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
+    network = network_of(tree, level)
+    before = network.attention.weight.detach().clone()
+    states = literal_states(network, tokens)
+    start_attention(network, tree, tokens, features, "float32", Workers())
+    node_rows = node_features(tree, level, features).toarray() @ states
+    lengths = np.linalg.norm(node_rows, axis=1, keepdims=True)
+    unit = np.divide(node_rows, lengths, out=np.zeros_like(node_rows), where=lengths > 0)
+    turned = unit - unit[lengths[:, 0] > 0].mean(0)
+    expected = START_LENGTH * turned / np.linalg.norm(turned, axis=1, keepdims=True)
+    blocks = network.attention.weight.detach().view(-1, 8)
+    old = before.view(-1, 8)
+    sizes = np.diff(tree.first_child[1]) if level == 2 else np.ones(tree.level_sizes[0], dtype=int)
+    width = network.block if level == 2 else 1
+    node = 0
+    for parent, size in enumerate(sizes):
+        for place in range(width):
+            row = blocks[parent * width + place]
+            if place >= size:
+                torch.testing.assert_close(row, old[parent * width + place])  # no node: never touched
+                continue
+            if lengths[node] > 0:
+                np.testing.assert_allclose(row.numpy(), expected[node], atol=1e-5)
+            else:
+                torch.testing.assert_close(row, old[parent * width + place])
+            node += 1
+    assert node == tree.level_sizes[level - 1]
