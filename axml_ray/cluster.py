@@ -40,6 +40,16 @@ def connect() -> None:
         )
 
 
+def quiet_data() -> None:
+    """Keep Ray Data's bars and notices off the terminal; what it does is logged by who asked for it."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
 def check_fits(resources: ResourceSettings) -> None:
     """Raise where the cluster could never start one tree's workers, instead of waiting for ever.
 

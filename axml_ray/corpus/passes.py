@@ -5,7 +5,6 @@ A task knows its file by number; what all tasks need (shards, staged files) lies
 
 import hashlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import ray
 import ray.data
 
+from axml_ray.cluster import quiet_data
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.sources import Document
 from axml_ray.corpus.store import SPLITS
@@ -39,10 +39,7 @@ class StagedFile:
 
 def over(numbers: range, task: Callable[..., Any], **arguments: Any) -> list[dict[str, Any]]:
     """Run `task` for each number as a Ray Data task of its own; the rows that it returns, in any order."""
-    context = ray.data.DataContext.get_current()
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+    quiet_data()
     numbered = ray.data.from_items([{"number": i} for i in numbers], override_num_blocks=max(1, len(numbers)))
     mapped: Iterator[dict[str, Any]] = numbered.flat_map(task, fn_kwargs=arguments).iter_rows()
     return list(mapped)

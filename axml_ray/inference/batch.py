@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import ray
 import ray.data
 
+from axml_ray.cluster import quiet_data
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import whole_directory
 from axml_ray.inference.beam import TreePredictor
@@ -59,7 +60,7 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str) -> Path:
     numbered = [{"number": number, **one} for number, one in enumerate(slices)]
     shutil.rmtree(directory, ignore_errors=True)
     with whole_directory(directory) as work:
-        ray.data.DataContext.get_current().enable_progress_bars = False
+        quiet_data()
         # Small blocks, so that every actor has something to do.
         blocks = max(1, min(len(numbered), 4 * settings.resources.predictors))
         predicted = ray.data.from_items(numbered, override_num_blocks=blocks).map(
