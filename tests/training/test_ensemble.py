@@ -64,7 +64,7 @@ def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> Non
 def test_workers_that_never_fit_are_an_error_at_once(ray_cluster: None, tmp_path: Path) -> None:
     settings = load(None, **synthetic.experiment(tmp_path, resources={"workers": 40}))
     corpus = prepare(settings.corpus, settings.corpus_directory)
-    with pytest.raises(SettingsError, match=r"40 workers × 1 CPU.*resources\.workers"):
+    with pytest.raises(SettingsError, match=r"40 workers × 0.5 CPU.*resources\.workers"):
         train_ensemble(settings, corpus)
 
 
