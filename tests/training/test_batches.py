@@ -89,7 +89,8 @@ class TestBatch:
             words = data.tokens[row].tolist()
             assert batch.lengths[place] == len(words)
             assert batch.tokens[place].tolist() == words + [0] * (batch.tokens.shape[1] - len(words))
-        assert batch.tokens.shape[1] == max(len(data.tokens[row]) for row in rows)
+        longest = max(len(data.tokens[row]) for row in rows)
+        assert batch.tokens.shape[1] % 8 == 0 and longest <= batch.tokens.shape[1] < longest + 8
         expected = [(place, node) for place, row in enumerate(rows) for node in data.positives[row].tolist()]
         assert [tuple(pair) for pair in batch.positives.T.tolist()] == expected
 
