@@ -14,7 +14,12 @@ for name in ("RAY_ADDRESS", "AXML_RAY_HOME"):
 
 from collections.abc import Iterator  # noqa: E402
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+
+# How long an example takes is the machine's business, not the test's.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")
