@@ -174,7 +174,6 @@ class LevelTraining:
                 }
             else:
                 self.scorings_without_gain += 1
-        self.last_score = score
 
     def _restore_best(self) -> None:
         if self.best:
