@@ -85,7 +85,7 @@ def train_vectors(
         words: size of the vocabulary.
         dimension: of the vectors.
         epochs: passes over the documents.
-        seed: repeats the result within a process (one thread); between processes it was seen to differ by rounding, 1e-4.
+        seed: repeats the result, with one thread as here; between processes rounding (1e-4) was seen to differ.
         window: words of context on either side.
 
     Returns:
