@@ -42,6 +42,21 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class ExpectedCounts(Settings):
+    """How large a corpus will be, for `jobs/plan.py` before it is prepared; nothing else reads this."""
+
+    documents: Positive | None = None
+    """Training documents."""
+    labels: Positive | None = None
+    """Labels with training documents."""
+    words: Annotated[int, Field(ge=3)] | None = None
+    """Words of the vocabulary; by default `corpus.vocabulary_size`, the most it may have."""
+    tokens: Annotated[float, Field(gt=0)] | None = None
+    """Mean number of words of a document, cut at `corpus.max_tokens`."""
+    valid_documents: Positive | None = None
+    """Validation documents; by default `corpus.valid_documents`."""
+
+
 class CorpusSettings(Settings):
     """Which texts, and how they become integers."""
 
@@ -85,6 +100,8 @@ class CorpusSettings(Settings):
     """Passes over the training texts for `train`."""
     seed: int = 0
     """Draws validation documents and random word vectors."""
+    expected: ExpectedCounts = Field(default=ExpectedCounts(), exclude=True)
+    """What is known of the corpus before it is prepared. No result depends on it, so no fingerprint does."""
 
     @model_validator(mode="after")
     def _source_has_files(self) -> Self:
@@ -119,16 +136,18 @@ class TreeSettings(Settings):
 
 
 class NetworkSettings(Settings):
-    """The attention-aware network of one level (paper, "Attention-Aware Deep Model")."""
+    """The attention-aware network of one level (paper, "Attention-Aware Deep Model"), or what it is compared with."""
 
+    kind: Literal["attention", "bilstm", "xml_cnn"] = "attention"
+    """The paper's network, or one of its table of ablations: a BiLSTM with max-pooling, or XML-CNN."""
     hidden: Positive = 256
     """N̂: units of the LSTM in each direction."""
     fully_connected: Annotated[tuple[Positive, ...], Field(min_length=1)] = (256,)
-    """Units of the fully connected layers, one or two."""
+    """Units of the fully connected layers of attention, one or two."""
     embedding_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Dropout after the embedding."""
     encoder_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Dropout after the BiLSTM."""
+    """Dropout after the BiLSTM, and after the bottleneck of bilstm and xml_cnn."""
     evidence: bool = False
     """Not in the paper: adds to a label's logit, times one learned weight, how well its attention vector matches the
     text (the log of the mean of the exponentiated attention scores). Learns faster, above all from few documents."""
@@ -136,6 +155,25 @@ class NetworkSettings(Settings):
     """Where attention vectors begin: at random, as in the paper, or at the words of their label's TF-IDF centroid."""
     train_embeddings: bool = True
     """False freezes the word vectors (as the paper does for EUR-Lex and Wiki10-31K)."""
+    bottleneck: Positive = 512
+    """Units of the fully connected layer between pooling and output of bilstm and xml_cnn."""
+    filter_widths: Annotated[tuple[Positive, ...], Field(min_length=1)] = (2, 4, 8)
+    """Words that the filters of xml_cnn span."""
+    filters: Positive = 128
+    """Filters of xml_cnn of each width."""
+    pooling_chunks: Positive = 8
+    """p: chunks of a text of which xml_cnn takes each filter's maximum."""
+
+    @model_validator(mode="after")
+    def _attention_has_evidence_and_start(self) -> Self:
+        mends = []
+        if self.evidence:
+            mends.append("network.evidence to false")
+        if self.attention_start != "random":
+            mends.append("network.attention_start to random")
+        if mends and self.kind != "attention":
+            raise ValueError(f"network.kind {self.kind} has no attention; set {' and '.join(mends)}")
+        return self
 
 
 class TrainingSettings(Settings):
@@ -183,6 +221,8 @@ class ResourceSettings(Settings):
     """Torch threads of a worker; by default `cpus_per_worker`, at least 1."""
     predictors: Positive = 1
     """Model actors that score the test split."""
+    checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Least time between two checkpoints of a level that trains; they are written after scorings."""
     max_failures: Annotated[int, Field(ge=0)] = 2
     """Times a tree's worker group is started again after a worker died."""
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from axml_ray.configuration import from_command_line, load, read_yaml
 from axml_ray.settings import (
     CorpusSettings,
+    ExpectedCounts,
     Experiment,
     SettingsError,
     TrainingSettings,
@@ -66,6 +67,7 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "  vocabulary_size: many", "corpus.vocabulary_size: Input should be a valid integer"),
         (PACKAGES + "  vocabulary_size: many", "(given: 'many')"),
         (PACKAGES + "  test_share: 1.5", "corpus.test_share: Input should be less than or equal to 1 (given: 1.5)"),
+        (PACKAGES + "  expected: {lables: 5}", "corpus.expected.lables: unknown setting; did you mean 'labels'?"),
         (PACKAGES + "  name: ../up", "corpus.name: String should match pattern"),
         (PACKAGES + "network: {fully_connected: 256}", "network.fully_connected: Input should be a valid list"),
         (PACKAGES + "training: {epochs: []}", "training.epochs: List should have at least 1 item"),
@@ -117,6 +119,7 @@ def test_an_unknown_setting_is_named_before_other_faults(tmp_path: Path) -> None
         (["--training.batch_size=0"], "training.batch_size: Input should be greater than or equal to 1 (given: '0')"),
         (["--training.epochs", "[2,x]"], "training.epochs.1: Input should be a valid integer"),
         (["--tree.cluster_size", "24"], "tree.cluster_size is 24; take 16 or 32 (2^c)"),
+        (["--corpus.expected.labels", "0"], "corpus.expected.labels: Input should be greater than or equal to 1"),
         (["--corpus.source", "csv"], "corpus.source: Input should be 'json_lines' or 'installed_packages'"),
     ],
 )
@@ -199,6 +202,9 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeyp
     fields: dict[str, Any] = {name: field for name, field in Experiment.model_fields.items() if name not in GROUPS}
     for group, model in GROUPS.items():
         fields |= {f"{group}.{name}": field for name, field in model.model_fields.items()}
+    expected = fields.pop("corpus.expected")  # a group in a group
+    assert expected.description in shown
+    fields |= {f"corpus.expected.{name}": field for name, field in ExpectedCounts.model_fields.items()}
     assert len(fields) > 40
     for name, field in fields.items():
         assert f"--{name} " in shown, name
@@ -257,13 +263,16 @@ def test_the_fingerprint_changes_with_any_field() -> None:
     count = 1
     for group in (base, *(getattr(base, name) for name in GROUPS)):
         for name in type(group).model_fields:
-            if name in GROUPS and group is base:
+            if name == "expected" or (name in GROUPS and group is base):
                 continue
             changed = group.model_copy(update={name: other(name, getattr(group, name))})
             whole = changed if group is base else base.model_copy(update={_name_of(base, group): changed})
             seen.add(fingerprint(whole))
             count += 1
     assert len(seen) == count
+    expected = load(corpus={"source": "installed_packages", "expected": {"labels": 7}})
+    assert expected.corpus.expected.labels == 7
+    assert fingerprint(expected) == fingerprint(base)  # no result depends on it
     assert fingerprint(base) == fingerprint(load(corpus={"source": "installed_packages"}))
     assert fingerprint(base, 1) != fingerprint(base, 2)
     assert len(fingerprint(base)) == 12

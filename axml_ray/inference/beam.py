@@ -4,18 +4,13 @@ import numpy as np
 import torch
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.attention_xml import AttentionXML, Beam, Level
+from axml_ray.network.level_network import Beam, Level, LevelNetwork
+from axml_ray.network.networks import network_of
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, SettingsError
+from axml_ray.training.level_files import finished, load_level
 from axml_ray.training.scoring import expand_rows
-from axml_ray.training.tree import (
-    TREE,
-    finished,
-    level_directory,
-    level_fingerprint,
-    load_weights,
-    tree_directory,
-)
+from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
 from axml_ray.tree.label_tree import LabelTree
 
 
@@ -29,7 +24,7 @@ class TreePredictor:
         precision: of matrix products.
     """
 
-    def __init__(self, tree: LabelTree, networks: list[AttentionXML], beam: int, precision: Precision = "auto"):
+    def __init__(self, tree: LabelTree, networks: list[LevelNetwork], beam: int, precision: Precision = "auto"):
         self.tree, self.networks, self.beam, self.precision = tree, networks, beam, precision
 
     @classmethod
@@ -51,8 +46,8 @@ class TreePredictor:
             if not finished(saved, level_fingerprint(settings, corpus, number, level)):
                 raise SettingsError(f"{saved}: no finished level of these settings; run jobs/train_ensemble.py")
             empty = torch.zeros(corpus.manifest["counts"]["words"], width)
-            network = AttentionXML(Level.of(tree, level), empty, settings.network)
-            load_weights(network, saved)
+            network = network_of(Level.of(tree, level), empty, settings.network)
+            load_level(network, saved)
             networks.append(network.eval())
         return cls(tree, networks, settings.tree.beam, settings.training.precision)
 

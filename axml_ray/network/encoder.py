@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from axml_ray.network.bilstm import both_directions
+from axml_ray.network.rows import pick
+
 
 class Encoder(nn.Module):
     """Token ids to hidden states.
@@ -36,10 +39,7 @@ class Encoder(nn.Module):
         train_embeddings: bool = True,
     ):
         super().__init__()
-        # sparse: only the rows of a batch's words get a gradient, and only they are updated
-        self.embedding = nn.Embedding.from_pretrained(
-            vectors.clone(), freeze=not train_embeddings, padding_idx=0, sparse=True
-        )
+        self.embedding = nn.Embedding.from_pretrained(vectors.clone(), freeze=not train_embeddings, padding_idx=0)
         dimension = vectors.shape[1]
         self.forward_lstm = nn.LSTM(dimension, hidden, batch_first=True)
         self.backward_lstm = nn.LSTM(dimension, hidden, batch_first=True)
@@ -47,28 +47,52 @@ class Encoder(nn.Module):
         self.embedding_dropout = embedding_dropout
         self.encoder_dropout = encoder_dropout
 
-    def forward(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        lengths_B: Tensor,
+        words: tuple[Tensor, Tensor] | None = None,
+        seeds: np.ndarray | None = None,
+    ) -> Tensor:
         """Hidden states, [B, T, D]; what stands at padded places is to be masked.
 
         Args:
             tokens_BT: word ids, int, padded with 0 on the right.
             lengths_B: words of each text, int64, at least 1.
+            words: the distinct ids of `tokens_BT` and which of them stands where, int64 [U] and [B·T], so that
+                nobody has to look for them here.
+            seeds: int64 [B], of each text's dropout; by default drawn.
         """
-        words_BTE = dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training)
-        device = words_BTE.device.type
-        if torch.is_autocast_enabled(device):
-            words_BTE = words_BTE.to(torch.get_autocast_dtype(device))  # once, not for each direction
+        words_BTE = embedded(self.embedding.weight, tokens_BT, words)
+        if self.training and seeds is None:
+            seeds = torch.randint(2**62, (len(tokens_BT),)).numpy()
+        words_BTE = dropout(words_BTE, self.embedding_dropout, self.training, seeds, 0)
         places_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         turned_BT = torch.where(places_BT < lengths_B[:, None], lengths_B[:, None] - 1 - places_BT, places_BT)
-        ahead_BTN = self._run(self.forward_lstm, words_BTE, self.first_state[0])
-        back_BTN = self._run(self.backward_lstm, _turn(words_BTE, turned_BT), self.first_state[1])
+        states = self.first_state[:, :, None, None].expand(2, 2, 1, len(tokens_BT), -1)
+        ahead_BTN, back_BTN = both_directions(
+            (self.forward_lstm, self.backward_lstm),
+            (words_BTE, _turn(words_BTE, turned_BT)),
+            (states[0].contiguous(), states[1].contiguous()),
+        )
         hidden_BTD = torch.cat([ahead_BTN, _turn(back_BTN, turned_BT)], dim=-1)
-        return dropout(hidden_BTD, self.encoder_dropout, self.training)
+        return dropout(hidden_BTD, self.encoder_dropout, self.training, seeds, 1)
 
-    @staticmethod
-    def _run(lstm: nn.LSTM, words_BTE: Tensor, first_state: Tensor) -> Tensor:
-        state = first_state[:, None, None].expand(2, 1, words_BTE.shape[0], lstm.hidden_size).contiguous()
-        return lstm(words_BTE, (state[0], state[1]))[0]
+
+def embedded(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The words' vectors, [B, T, E], in the format of the products; each row is read once, its gradient is sparse.
+
+    Args:
+        table: float32 [words, E].
+        tokens_BT: word ids.
+        words: as of `Encoder.forward`.
+    """
+    device = table.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else table.dtype
+    if not (torch.is_grad_enabled() and table.requires_grad):
+        return functional.embedding(tokens_BT, table).to(dtype)
+    rows_U, places_R = words or tokens_BT.flatten().unique(return_inverse=True)
+    return pick(table, rows_U, places_R, dtype).view(*tokens_BT.shape, -1)
 
 
 class _Turn(torch.autograd.Function):
@@ -91,16 +115,27 @@ def _turn(values_BTX: Tensor, places_BT: Tensor) -> Tensor:
     return rows.view_as(values_BTX)
 
 
-def dropout(values: Tensor, share: float, training: bool) -> Tensor:
+def dropout(values: Tensor, share: float, training: bool, seeds: np.ndarray | None = None, layer: int = 0) -> Tensor:
     """Dropout; on a CPU by random bytes, since PyTorch draws its masks there one by one (a sixth of a step's time).
 
-    The share is then a multiple of 1/256, and what is kept is scaled by exactly that. Masks follow PyTorch's seed.
+    The share is then a multiple of 1/256, and what is kept is scaled by exactly that.
+
+    Args:
+        values: [B, ...].
+        share: of values that become zero.
+        training: nothing is dropped without.
+        seeds: int64 [B]: a text's mask follows its own seed alone, whichever batch or worker it is in. On a GPU, and
+            without seeds, masks follow PyTorch's seed.
+        layer: tells the masks of several layers apart.
     """
     if not training or not share:
         return values
     if values.device.type != "cpu":
         return functional.dropout(values, share)
+    if seeds is None:
+        seeds = torch.randint(2**62, (len(values),)).numpy()
     dropped = round(256 * share)
-    random = np.random.Generator(np.random.SFC64(int(torch.randint(2**62, ()))))
-    kept = torch.frombuffer(bytearray(random.bytes(values.numel())), dtype=torch.uint8) >= dropped
-    return values * (kept.view(values.shape) * (256 / (256 - dropped))).to(values.dtype)
+    words = -(-values[0].numel() // 8)
+    random = np.stack([np.random.SFC64((int(seed), layer)).random_raw(words) for seed in seeds]).view(np.uint8)
+    kept = torch.from_numpy(random)[:, : values[0].numel()].view_as(values) >= dropped
+    return values * kept.to(values.dtype).mul_(256 / (256 - dropped))

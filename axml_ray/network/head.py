@@ -1,7 +1,7 @@
 """Fully connected and output layers, shared by all labels (paper, "Fully Connected and Output Layer").
 
-ReLU stands after each fully connected layer; there is no dropout. The first layer is split in two: `fold` multiplies
-the tokens' states, `forward` takes what attention made of them and goes on (see `attention`).
+ReLU stands after each fully connected layer; there is no dropout. The layers are applied where attention's values are
+at hand (`one_pass`); only the first one's weight is applied before, to the tokens.
 """
 
 import math
@@ -39,9 +39,6 @@ class Head(nn.Module):
         """The states times the first layer's weight, [B, T, F]."""
         return functional.linear(states_BTD, self.layers[0].weight)  # type: ignore[arg-type]
 
-    def forward(self, context_BnF: Tensor) -> Tensor:
-        """Logits, [B, n], of averaged folded states."""
-        values = functional.relu(context_BnF + self.layers[0].bias)  # type: ignore[operator]
-        for layer in self.layers[1:]:
-            values = functional.relu(layer(values))
-        return self.output(values).squeeze(-1)
+    def rest(self) -> tuple[Tensor, ...]:
+        """Bias of the first layer, weight and bias of each further one, weight and bias of the output."""
+        return tuple(self.parameters())[1:]

@@ -6,12 +6,15 @@
   at most twice that largest; so the first five steps aren't clipped, and one wild batch can't undo a calm run.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+
+# Values of each table that are updated at a time: a few such pieces lie in a processor's cache together.
+CACHED_VALUES = 1 << 18
 
 
 class LazyAdam(torch.optim.Optimizer):
@@ -37,40 +40,56 @@ class LazyAdam(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
+            dense = []
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state = self.state[parameter]
                 if not state:
-                    state["step"] = 0
+                    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                     state["first"] = torch.zeros_like(parameter)
                     state["second"] = torch.zeros_like(parameter)
-                state["step"] += 1
-                self._update(parameter, state, group["lr"], group["betas"], group["eps"])
+                if parameter.grad.is_sparse:
+                    self._update_rows(parameter, state, group)
+                else:
+                    dense.append((parameter, parameter.grad, state["first"], state["second"], state["step"]))
+            if dense:
+                _adam(group, dense)
 
     @staticmethod
-    def _update(parameter: Tensor, state: dict, rate: float, betas: tuple[float, float], eps: float) -> None:
-        gradient, rows = parameter.grad, None
+    def _update_rows(parameter: Tensor, state: dict, group: dict) -> None:
+        gradient = parameter.grad
         assert gradient is not None
-        first, second = state["first"], state["second"]
-        if gradient.is_sparse:
-            gradient = gradient.coalesce()
-            rows, gradient = gradient.indices()[0], gradient.values()
-            first, second = first[rows], second[rows]
-        first.lerp_(gradient, 1 - betas[0])
-        second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-        size = rate / (1 - betas[0] ** state["step"])
-        scale = (1 - betas[1] ** state["step"]) ** 0.5
-        change = first / (second.sqrt() / scale).add_(eps)
-        if rows is None:
-            parameter.add_(change, alpha=-size)
-        else:
-            state["first"][rows], state["second"][rows] = first, second
-            parameter.index_add_(0, rows, change, alpha=-size)
+        gradient = gradient.coalesce()
+        rows, values = gradient.indices()[0], gradient.values()
+        tables = parameter, state["first"], state["second"]
+        size = len(rows)
+        if parameter.device.type == "cpu":
+            size = max(1, CACHED_VALUES // max(1, parameter.shape[1:].numel()))
+        step = state["step"].clone()
+        if not len(rows):
+            state["step"] += 1  # as on the workers whose shard had some
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            weight, first, second = copies = [table.index_select(0, some) for table in tables]
+            state["step"].copy_(step)
+            _adam(group, [(weight, values[start : start + size], first, second, state["step"])])
+            for table, copy in zip(tables, copies, strict=True):
+                table.index_copy_(0, some, copy)
+
+
+def _adam(group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]) -> None:
+    """One step of Adam on (weight, gradient, first, second, step), all of a value's arithmetic in one reading of it."""
+    weights, gradients, first, second, steps = (list(column) for column in zip(*pieces, strict=True))
+    adam(
+        weights, gradients, first, second, [], steps,
+        fused=True, amsgrad=False, beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"],
+        weight_decay=0.0, eps=group["eps"], maximize=False,
+    )  # fmt: skip
 
 
 class NormHistory:
-    """Clipping by the largest of the last five gradient norms.
+    """Clipping by the largest of the last five gradient norms. Works where the gradients are, without waiting for them.
 
     Args:
         clip: times that norm, a gradient is cut.
@@ -78,45 +97,59 @@ class NormHistory:
 
     def __init__(self, clip: float = 5.0):
         self.clip = clip
-        self.norms: deque[float] = deque([float("inf")], maxlen=5)
+        self.norms = torch.full((5,), torch.inf)
 
     @torch.no_grad()
-    def apply(self, parameters: Iterable[nn.Parameter]) -> float:
-        """Scale the gradients in place; returns their norm as it was."""
-        parts = []
-        for parameter in parameters:
-            if parameter.grad is not None:
-                if parameter.grad.is_sparse:
-                    parameter.grad = parameter.grad.coalesce()
-                parts.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
-        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts])))
-        largest = max(self.norms)
-        if norm > self.clip * largest:
-            for part in parts:
-                part.mul_(self.clip * largest / norm)
-        self.norms.append(min(norm, 2 * largest, 1.0))
-        return norm
+    def apply(self, gradients: Sequence[Tensor], norm: Tensor) -> None:
+        """Scale gradients in place.
+
+        Args:
+            gradients: of one step; of sparse ones the values.
+            norm: of all of them, a scalar.
+        """
+        self.norms = self.norms.to(norm)
+        largest = self.norms.max()
+        scale = (self.clip * largest / norm).clamp(max=1)
+        if scale.device.type != "cpu" or scale < 1:
+            torch._foreach_mul_(list(gradients), scale)
+        counted = torch.minimum(norm, 2 * largest).clamp(max=1)
+        self.norms = torch.cat([self.norms[1:], counted[None]])
+
+
+def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients of some parameters, in which they may be changed; of sparse ones the values."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+            found.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
+    return found
 
 
 class WeightAverage:
     """The running mean of a network's trained parameters (stochastic weight averaging, paper's experiments).
 
     Before the first snapshot it stands for the network as it is.
+
+    Attributes:
+        snapshots: taken so far.
+        mean: of each trained parameter, by name.
     """
 
     def __init__(self) -> None:
         self.snapshots = 0
-        self._mean: dict[str, Tensor] = {}
+        self.mean: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def add(self, network: nn.Module) -> None:
         """Take a snapshot of the network's parameters into the mean."""
         self.snapshots += 1
         for name, parameter in _trained(network):
-            if name in self._mean:
-                self._mean[name].lerp_(parameter, 1 / self.snapshots)
+            if name in self.mean:
+                self.mean[name].lerp_(parameter, 1 / self.snapshots)
             else:
-                self._mean[name] = parameter.detach().clone()
+                self.mean[name] = parameter.detach().clone()
 
     @contextmanager
     def inside(self, network: nn.Module) -> Iterator[None]:
@@ -132,7 +165,10 @@ class WeightAverage:
 
     def _swap(self, network: nn.Module) -> None:
         for name, parameter in _trained(network):
-            parameter.data, self._mean[name] = self._mean[name], parameter.data
+            parameter.data, self.mean[name] = self.mean[name], parameter.data
+        for module in network.modules():
+            if isinstance(module, nn.LSTM):
+                module.flatten_parameters()  # an accelerator's library wants them in one piece
 
 
 def _trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -8,12 +8,14 @@ few documents start where their words are. With few documents this is worth many
 Shapes: V words, D hidden, L labels, n nodes, B documents, T tokens.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
@@ -24,19 +26,20 @@ from axml_ray.tree.label_tree import LabelTree
 
 # Length of a vector at the start. Small, so that training can still turn it; of 0.5, 2 and 8, 2 learned fastest.
 START_LENGTH = 2.0
+# Nodes whose vectors are made at a time.
+NODES_AT_ONCE = 1 << 14
 
 
 @torch.inference_mode()
-def word_states(network: AttentionXML, tokens: Ragged, words: int, precision: Precision, workers: Workers) -> Tensor:
+def word_states(network: LevelNetwork, tokens: Ragged, words: int, precision: Precision, workers: Workers) -> Tensor:
     """The mean hidden state of each word less that of all words, float32 [V, D]; zero for words without a token."""
     network.eval()
     total = torch.zeros(words, network.attention.dimension + 1, device=workers.device)
-    for rows in by_length(tokens.lengths, SCORING_BATCH, workers.rank, workers.count):
-        chosen = tokens.take(rows)
-        padded = padded_tokens(chosen).to(workers.device)
-        lengths = torch.from_numpy(chosen.lengths).to(workers.device)
+    for rows in by_length(tokens.lengths, SCORING_BATCH)[workers.rank :: workers.count]:
+        lengths = torch.from_numpy(tokens.lengths[rows]).to(workers.device)
+        padded = padded_tokens(tokens, rows, int(lengths.max())).to(workers.device)
         with autocast(workers.device, precision):
-            states = network.encoder(padded, lengths).float()
+            states = network.encode(padded, lengths).float()
         real = torch.arange(padded.shape[1], device=workers.device) < lengths[:, None]
         counted = torch.nn.functional.pad(states, (0, 1), value=1.0)
         total.index_add_(0, padded[real], counted[real])
@@ -60,7 +63,7 @@ def node_features(tree: LabelTree, level: int, label_features: sparse.csr_matrix
 
 @torch.no_grad()
 def start_attention(
-    network: AttentionXML,
+    network: LevelNetwork,
     tree: LabelTree,
     tokens: Ragged,
     label_features: sparse.csr_matrix,
@@ -69,12 +72,24 @@ def start_attention(
 ) -> None:
     """Give each node of the network's level its start; nodes without features keep the random one."""
     states = word_states(network, tokens, label_features.shape[1], precision, workers).cpu().numpy()
-    vectors = torch.from_numpy(node_features(tree, network.level.number, label_features) @ states)
-    vectors = torch.nn.functional.normalize(vectors, dim=1)
-    known = vectors.any(dim=1)
-    if not known.any():
-        return
+    held = network.attention.nodes(network.first_child)
+    features = node_features(tree, network.level.number, label_features)[held.numpy()]
+    known = torch.from_numpy(np.diff(features.indptr) > 0)
+
+    def directions() -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, features.shape[0], NODES_AT_ONCE):
+            some = slice(start, start + NODES_AT_ONCE)
+            vectors = torch.from_numpy(features[some] @ states)
+            yield held[some][known[some]], torch.nn.functional.normalize(vectors, dim=1)[known[some]]
+
     # What all nodes share tells none of them apart.
-    vectors[known] -= vectors[known].mean(0)
-    vectors = START_LENGTH * torch.nn.functional.normalize(vectors, dim=1)
-    network.place_attention(vectors.to(workers.device))
+    total = torch.zeros(network.attention.dimension + 1)
+    for nodes, vectors in directions():
+        total[:-1] += vectors.sum(0)
+        total[-1] += len(nodes)
+    total = workers.sum(total).cpu()
+    if not total[-1]:
+        return
+    for nodes, vectors in directions():
+        vectors = START_LENGTH * torch.nn.functional.normalize(vectors - total[:-1] / total[-1], dim=1)
+        network.place_attention(nodes.to(workers.device), vectors.to(workers.device))

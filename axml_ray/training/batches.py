@@ -2,22 +2,26 @@
 
 - Shuffling stays sound: documents are permuted, sorted by length within pools of some batches only, and the batches
   are permuted again; which documents meet changes with every epoch.
-- The batches of an epoch depend on the seed alone. Each of W workers takes every W-th document of a batch, so the
-  same documents make a step whatever W is.
+- The batches of an epoch depend on the seed alone. Each of W workers encodes every W-th document of a batch, and
+  scores all of them against its shard of the nodes, so the same documents make a step whatever W is.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from axml_ray.corpus.tokenizer import PADDING
-from axml_ray.network.attention_xml import Level
+from axml_ray.network.candidates import Candidates
+from axml_ray.network.level_network import Level
+from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
 
 POOL = 64  # batches that are sorted together
+AHEAD = 2  # batches made before they are asked for
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class LevelData:
     Attributes:
         tokens: word ids of each document.
         positives: true nodes of the level, sorted.
-        parents: int64 [documents, C], the nodes whose children are candidates; None where all nodes are scored.
+        parents: int [documents, C], the nodes whose children are candidates; None where all nodes are scored.
     """
 
     tokens: Ragged
@@ -37,29 +41,45 @@ class LevelData:
 
 @dataclass(frozen=True)
 class Batch:
-    """A step's documents on one worker. B documents, T tokens, C parents.
+    """A step's documents: which of them this worker encodes, and what it scores of all of them.
+
+    B documents of the step, in the order of the workers that encode them; b of them encoded here; T tokens.
 
     Attributes:
         rows: int64 [B], which documents they are.
-        tokens: int64 [B, T], padded with 0 on the right.
+        encoded: int64 [b], those that are encoded here.
+        tokens: int64 [b, T], padded with 0 on the right.
+        words: the distinct values of `tokens`, int64 [U], and which of them stands where, int64 [b·T].
+        own_lengths: int64 [b].
         lengths: int64 [B].
-        parents: int64 [B, C] or None.
-        positives: int64 [2, P], document of the batch and place among its scored nodes of each true node.
-        size: documents of the step, over all workers.
+        candidates: what this worker scores; None where all nodes are.
+        positives: int64 [2, P], document and place of each true node that this worker scores.
+        count: nodes scored of all documents on all workers.
     """
 
-    rows: Tensor
+    rows: np.ndarray
+    encoded: np.ndarray
     tokens: Tensor
+    words: tuple[Tensor, Tensor]
+    own_lengths: Tensor
     lengths: Tensor
-    parents: Tensor | None
+    candidates: Candidates | None
     positives: Tensor
-    size: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return len(self.rows)
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on another device."""
-        parents = None if self.parents is None else self.parents.to(device)
-        return Batch(self.rows, self.tokens.to(device), self.lengths.to(device), parents,
-                     self.positives.to(device), self.size)  # fmt: skip
+        if device.type == "cpu":
+            return self
+        moved = {name: getattr(self, name).to(device) for name in ("tokens", "own_lengths", "lengths", "positives")}
+        moved["candidates"] = None if self.candidates is None else self.candidates.to(device)
+        moved["words"] = self.words[0].to(device), self.words[1].to(device)
+        return replace(self, **moved)
 
 
 def shuffled(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -74,64 +94,89 @@ def shuffled(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> lis
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def by_length(lengths: np.ndarray, batch_size: int, rank: int = 0, workers: int = 1) -> list[np.ndarray]:
-    """Batches for scoring: a worker's share of all documents, longest first."""
-    order = np.argsort(-lengths, kind="stable")[rank::workers]
+def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Batches for scoring: all documents, longest first."""
+    order = np.argsort(-lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def padded_tokens(tokens: Ragged) -> Tensor:
-    """int64 [B, T] word ids, padded with 0; T is a multiple of 8, since each new T costs the CPU's library a kernel."""
-    width = -(-int(tokens.lengths.max()) // 8) * 8
-    return torch.from_numpy(tokens.padded(PADDING, width).astype(np.int64))
+def padded_tokens(tokens: Ragged, rows: np.ndarray, width: int) -> Tensor:
+    """int64 [b, T] word ids of some rows, padded with 0.
+
+    T is `width` rounded up to a multiple of 8, since each new T costs the CPU's library a kernel.
+    """
+    return torch.from_numpy(tokens.take(rows).padded(PADDING, -(-width // 8) * 8).astype(np.int64))
 
 
-def batch_of(data: LevelData, level: Level, rows: np.ndarray, size: int | None = None) -> Batch:
+def in_workers_order(rows: np.ndarray, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
+    """The documents of a step, those of each worker together, and those that this worker encodes: every W-th.
+
+    Where there are too few for each worker, one without a document encodes the first, for nothing.
+    """
+    parts = [rows[rank :: shard.count] for rank in range(shard.count)]
+    own = parts[shard.rank]
+    return np.concatenate(parts), own if len(own) else rows[:1]
+
+
+def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHOLE) -> Batch:
     """The batch of the documents `rows` (int64 [B]).
 
     Args:
         data: all documents of the level.
         level: the level whose nodes are scored.
         rows: documents.
-        size: documents of the step over all workers, by default B.
+        shard: this worker's part of the documents to encode, and of the level's table.
     """
-    tokens = data.tokens.take(rows)
-    parents = None if data.parents is None else data.parents[rows]
-    positives = _places(level, data.positives.take(rows), parents)
+    rows, encoded = in_workers_order(rows, shard)
+    lengths = data.tokens.lengths
+    tokens = padded_tokens(data.tokens, encoded, int(lengths[rows].max()))
+    words, places = np.unique(tokens.numpy(), return_inverse=True)
+    true = data.positives.take(rows)
+    document = np.repeat(np.arange(len(rows)), true.lengths)
+    nodes = true.values.astype(np.int64)
+    if data.parents is None or level.first_child is None:
+        candidates = None
+        own = nodes % shard.count == shard.rank
+        positives = torch.from_numpy(np.stack([document[own], nodes[own] // shard.count]))
+        count = len(rows) * level.nodes
+    else:
+        parents = np.asarray(data.parents[rows], dtype=np.int64)
+        candidates = Candidates.of(parents, level.first_child, shard)
+        # A true node whose parent isn't a candidate (more than C are true) is not trained on.
+        positives = candidates.positives(level.first_child, document, nodes)
+        count = int(np.where(parents >= 0, np.diff(level.first_child)[parents], 0).sum())
     return Batch(
-        torch.from_numpy(rows),
-        padded_tokens(tokens),
-        torch.from_numpy(tokens.lengths),
-        None if parents is None else torch.from_numpy(parents),
-        torch.from_numpy(positives),
-        len(rows) if size is None else size,
+        rows,
+        encoded,
+        tokens,
+        (torch.from_numpy(words), torch.from_numpy(places.ravel())),
+        torch.from_numpy(lengths[encoded]),
+        torch.from_numpy(lengths[rows]),
+        candidates,
+        positives,
+        count,
     )
 
 
-def _places(level: Level, positives: Ragged, parents: np.ndarray | None) -> np.ndarray:
-    document = np.repeat(np.arange(len(positives)), positives.lengths)
-    nodes = positives.values.astype(np.int64)
-    if parents is None or level.first_child is None:
-        return np.stack([document, nodes])
-    parent = np.searchsorted(level.first_child, nodes, side="right") - 1
-    # A true node whose parent isn't a candidate (more than C are true) is not trained on.
-    which, column = np.nonzero(parents[document] == parent[:, None])
-    block = int(np.diff(level.first_child).max())
-    place = column * block + nodes[which] - level.first_child[parent[which]]
-    return np.stack([document[which], place])
-
-
 def training_batches(
-    data: LevelData, level: Level, *, batch_size: int, seed: int, epoch: int, rank: int = 0, workers: int = 1
+    data: LevelData,
+    level: Level,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    shard: Shard = WHOLE,
 ) -> Iterator[Batch]:
-    """One worker's share of an epoch's batches, each with at least one document.
-
-    Every worker yields the same number of batches: a last small batch is dropped where it has fewer documents than
-    there are workers.
-    """
-    for rows in shuffled(data.tokens.lengths, batch_size, seed, epoch):
-        if len(rows) >= workers:
-            yield batch_of(data, level, np.sort(rows)[rank::workers], len(rows))
+    """An epoch's batches, from batch `start`, as one worker sees them; each is made while the one before is used."""
+    batches = shuffled(data.tokens.lengths, batch_size, seed, epoch)[start:]
+    with ThreadPoolExecutor(1, "batches") as pool:
+        ahead = [pool.submit(batch_of, data, level, np.sort(rows), shard) for rows in batches[:AHEAD]]
+        for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
+            batch = ahead.pop(0)
+            if rows is not None:
+                ahead.append(pool.submit(batch_of, data, level, np.sort(rows), shard))
+            yield batch.result()
 
 
 def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:

@@ -20,11 +20,11 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
+from axml_ray.training.level_files import finished
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
     TREE,
     TreeTraining,
-    finished,
     level_directory,
     level_fingerprint,
     tree_directory,

@@ -3,36 +3,46 @@
 Each step takes a batch's mean binary cross-entropy over its candidates, clips the gradients by the history of their
 norms and lets Adam update the touched rows. Every `score_every` steps, after the first `average_after` epochs, the
 weights enter a running average; at the same pace the average (before it begins: the weights as they are) is scored by
-nDCG@5 on the validation documents. The best scored weights are kept.
+nDCG@5 on the validation documents, and the best scored weights are kept.
+
+After a scoring the whole state may go to a checkpoint. Orders, masks and first weights follow from seed, epoch, step
+and document, never from what was drawn before, so training goes on from a checkpoint as if it had never stopped, on
+any number of workers.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.network.attention_xml import AttentionXML, Beam
-from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage
+from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
+from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage, gradients_of
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
+from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.progress import memory_gib
 from axml_ray.training.scoring import expand_all
 from axml_ray.training.workers import Workers
 
 REPORT_SECONDS = 15.0
+RECENT = 50
+"""Steps whose mean loss is reported."""
+DIVERGED = 5.0
+"""A recent loss so many times the first one's is past mending."""
 
 Report = Callable[[dict[str, Any]], None]
 
 
 class Diverged(RuntimeError):
-    """The loss of a level is no longer a number."""
+    """The loss of a level is no longer a number, or far above where it began."""
 
 
 @dataclass(frozen=True)
@@ -51,173 +61,233 @@ class Validation:
 
 
 @dataclass
+class Position:
+    """Where a level's training is. Losses are the last ones, and the mean of the first few."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    documents: int = 0
+    best_score: float = -1.0
+    best_step: int = 0
+    scorings_without_gain: int = 0
+    snapshots: int = 0
+    first_loss: float = 0.0
+    seconds: float = 0.0
+    recent: list[float] = field(default_factory=list)
+
+
+@dataclass
 class LevelTraining:
     """One level's training; `run` leaves the network with its best weights.
 
     Attributes:
-        network: of the level, on `workers.device`.
+        network: of the level, on `workers.device`; its shard is the worker's.
         data: training documents, all of them on every worker.
         validation: validation documents.
         settings: how to train.
         seed: of the order of documents and of dropout.
         workers: this worker and its like.
         report: called on the first worker with what a person follows.
+        checkpoints: where the state is kept after scorings; nowhere by default.
     """
 
-    network: AttentionXML
+    network: LevelNetwork
     data: LevelData
     validation: Validation
     settings: TrainingSettings
     seed: int
     workers: Workers = field(default_factory=Workers)
     report: Report = lambda record: None
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         number = self.network.level.number
         self.epochs = at_level(self.settings.epochs, number)
         self.average_after = at_level(self.settings.average_after, number)
-        self.parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        self.optimizer = LazyAdam(self.parameters, lr=self.settings.learning_rate)
+        self.parameters = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.optimizer = LazyAdam(self.parameters.values(), lr=self.settings.learning_rate)
         self.clip = NormHistory(self.settings.clip)
         self.average = WeightAverage()
-        self.best_score = -1.0
         self.best: dict[str, Tensor] = {}
-        self.scorings_without_gain = 0
-        self.losses: list[float] = []
+        self.at = Position()
+        self._pending: list[Tensor] = []
 
     def run(self) -> float:
         """Train until the epochs are over or patience is; returns the best nDCG@5 on validation, in percent.
 
         Raises:
-            Diverged: the loss became infinite or no number; the network then holds the last good weights.
+            Diverged: the loss is no number, or far above its first values; the network then holds the best weights.
         """
-        torch.manual_seed((self.seed * 1_000 + self.network.level.number) * 1_000 + 1 + self.workers.rank)
-        began = reported = time.monotonic()
-        steps = seen = 0
-        for epoch in range(self.epochs):
-            for batch in self._batches(epoch):
-                self.losses.append(self._step(batch.to(self.workers.device)))
-                steps, seen = steps + 1, seen + batch.size
-                now = time.monotonic()
-                if steps % self.settings.score_every == 0:
-                    self._score(epoch)
-                    if self.scorings_without_gain >= self.settings.patience:
+        self._began = reported = time.monotonic() - self.at.seconds
+        self._since_start = self.at.documents, time.monotonic()
+        while self.at.epoch < self.epochs and not self._patience_is_over:
+            for batch in self.batches():
+                self.step(batch)
+                if self.at.step % self.settings.score_every == 0:
+                    self._score()
+                    self._keep()
+                    if self._patience_is_over:
                         break
-                if now - reported > REPORT_SECONDS:
-                    reported = now
-                    self._report(epoch, steps, seen, now - began)
-            if self.scorings_without_gain >= self.settings.patience:
-                break
-        if not self.best or steps % self.settings.score_every:
-            self._score(self.epochs)
-        self._report(self.epochs - 1, steps, seen, time.monotonic() - began)
+                if time.monotonic() - reported > REPORT_SECONDS:
+                    reported = time.monotonic()
+                    self._report()
+            else:
+                self.at.epoch, self.at.batch = self.at.epoch + 1, 0
+        if not self.best or self.at.step % self.settings.score_every:
+            self._score()
+        self._report()
+        self.at.seconds = time.monotonic() - self._began
         self._restore_best()
-        return self.best_score
+        return self.at.best_score
 
-    def _batches(self, epoch: int) -> Iterator[Batch]:
+    @property
+    def _patience_is_over(self) -> bool:
+        return self.at.scorings_without_gain >= self.settings.patience
+
+    def batches(self) -> Iterator[Batch]:
+        """The rest of the epoch's batches."""
         return training_batches(
             self.data,
             self.network.level,
             batch_size=self.settings.batch_size,
             seed=self.seed,
-            epoch=epoch,
-            rank=self.workers.rank,
-            workers=self.workers.count,
+            epoch=self.at.epoch,
+            start=self.at.batch,
+            shard=self.workers.shard,
         )
 
-    def _step(self, batch: Batch) -> float:
+    def step(self, batch: Batch) -> None:
+        """One step of the optimizer."""
         self.network.train()
-        with autocast(self.workers.device, self.settings.precision):
-            logits = self.network(batch.tokens, batch.lengths, batch.parents)
-        loss, count = self._loss(logits, batch)
-        totals = self.workers.sum(torch.stack([loss.detach(), count]))
+        device = self.workers.device
+        here = batch.to(device)
+        seeds = self._seeds(batch.encoded)
+        with autocast(device, self.settings.precision):
+            encodings = self.network.encode(here.tokens, here.own_lengths, here.words, seeds)
+            encodings = self.workers.exchange(encodings, batch.size)
+            loss = self.network.loss(encodings, here.lengths, here.positives, here.count, here.candidates)
         self.optimizer.zero_grad()
-        (loss / totals[1]).backward()
-        self.workers.sum_gradients(self.parameters)
-        mean = float(totals[0] / totals[1])
-        if not math.isfinite(mean):
-            self._restore_best()
-            raise Diverged(
-                f"level {self.network.level.number}: the loss is {mean} after {len(self.losses)} steps; "
-                "try a smaller training.learning_rate or training.precision float32"
-            )
-        self.clip.apply(self.parameters)
-        self.optimizer.step()
-        return mean
+        loss.backward()
+        for parameter in self.parameters.values():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad._coalesced_(True)  # its rows are distinct; autograd forgets it
+        self._update(loss.detach())
+        at = self.at
+        at.batch, at.step, at.documents = at.batch + 1, at.step + 1, at.documents + batch.size
+        # An accelerator would wait for each number that is looked at.
+        if device.type == "cpu" or at.step % 10 == 0:
+            self._check_loss()
 
-    def _loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Summed binary cross-entropy over this worker's candidates, and how many they are."""
-        targets = torch.zeros_like(logits)
-        targets[batch.positives[0], batch.positives[1]] = 1.0
-        if batch.parents is None:
-            loss = binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-            return loss, torch.tensor(float(logits.numel()), device=logits.device)
-        exists = self.network.exists(batch.parents)
-        # Places without a child are -inf; zero would be differentiated into no number, so they are left out here.
-        loss = binary_cross_entropy_with_logits(
-            logits.masked_fill(~exists, 0.0), targets, weight=exists.float(), reduction="sum"
+    def _seeds(self, documents: np.ndarray) -> np.ndarray:
+        state = np.random.SeedSequence((self.seed, self.network.level.number, self.at.step)).generate_state(
+            1, np.uint64
         )
-        return loss, exists.sum().float()
+        if self.workers.device.type != "cpu":
+            torch.manual_seed(int(state[0] >> 2) + self.workers.rank)
+        with np.errstate(over="ignore"):
+            return (state + documents.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(1)
 
-    def _score(self, epoch: int) -> None:
-        if self.settings.averaging and epoch >= self.average_after:
+    def _update(self, loss: Tensor) -> None:
+        table = self.parameters[TABLE]
+        replicated = [p for name, p in self.parameters.items() if name != TABLE]
+        own = gradients_of([table])
+        squares = torch.stack([torch.linalg.vector_norm(part).float() for part in own]).square().sum()
+        loss, squares = self.workers.sum_gradients(replicated, torch.stack([loss.float(), squares]))
+        others = gradients_of(replicated)
+        norms = torch.stack([*(torch.linalg.vector_norm(part).float() for part in others), squares.sqrt()])
+        self.clip.apply([*own, *others], torch.linalg.vector_norm(norms))
+        self.optimizer.step()
+        self._pending.append(loss)
+
+    def _check_loss(self) -> None:
+        at = self.at
+        if not self._pending:
+            return
+        losses = torch.stack(self._pending).tolist()
+        self._pending.clear()
+        at.recent = [*at.recent, *losses][-RECENT:]
+        if at.step <= 10:
+            at.first_loss = sum(at.recent) / len(at.recent)
+        mean = sum(at.recent[-10:]) / len(at.recent[-10:])
+        if not math.isfinite(losses[-1]) or mean > DIVERGED * at.first_loss:
+            self._diverged(f"the loss is {mean:.3g} after {at.step} steps, {at.first_loss:.3g} at first")
+
+    def _check_weights(self) -> None:
+        """The loss of a step is of the weights before it; weights past mending must not be kept."""
+        sums = torch.stack([parameter.detach().sum() for parameter in self.parameters.values()])
+        if self.workers.sum((~sums.isfinite()).float().sum()[None]).item():
+            self._diverged(f"after {self.at.step} steps, some weights are no numbers")
+
+    def _diverged(self, how: str) -> NoReturn:
+        self._restore_best()
+        raise Diverged(
+            f"level {self.network.level.number}: {how}; the best weights and the last checkpoint are kept. "
+            "Try a smaller training.learning_rate, or training.precision float32"
+        )
+
+    def _score(self) -> None:
+        self._check_loss()
+        self._check_weights()
+        at = self.at
+        if self.settings.averaging and at.epoch >= self.average_after:
             self.average.add(self.network)
+            at.snapshots = self.average.snapshots
         with self.average.inside(self.network):
             score = validation_score(self.network, self.validation, self.settings.precision, self.workers)
-            if score > self.best_score:
-                self.best_score = score
-                self.scorings_without_gain = 0
-                self.best = {
-                    name: parameter.detach().clone()
-                    for name, parameter in self.network.named_parameters()
-                    if parameter.requires_grad
-                }
+            if score > at.best_score:
+                at.best_score, at.best_step, at.scorings_without_gain = score, at.step, 0
+                self._keep_best()
             else:
-                self.scorings_without_gain += 1
+                at.scorings_without_gain += 1
 
+    @torch.no_grad()
+    def _keep_best(self) -> None:
+        for name, parameter in self.parameters.items():
+            if name in self.best:
+                self.best[name].copy_(parameter)
+            else:
+                self.best[name] = parameter.detach().clone()
+
+    @torch.no_grad()
     def _restore_best(self) -> None:
-        if self.best:
-            with torch.no_grad():
-                for name, parameter in self.network.named_parameters():
-                    if name in self.best:
-                        parameter.copy_(self.best[name])
+        for name, kept in self.best.items():
+            self.parameters[name].copy_(kept)
 
-    def _report(self, epoch: int, steps: int, seen: int, seconds: float) -> None:
+    def _keep(self) -> None:
+        self.at.seconds = time.monotonic() - self._began
+        if self.checkpoints is not None:
+            self.checkpoints.keep(self)
+
+    def _report(self) -> None:
+        self._check_loss()
         if not self.workers.first:
             return
-        total = self.epochs * len(self.data.tokens)
-        recent = self.losses[-50:]
+        at, (documents, started) = self.at, self._since_start
+        now = time.monotonic()
+        rate = (at.documents - documents) / max(1e-9, now - started)
+        left = max(0, self.epochs * len(self.data.tokens) - at.documents)
         self.report(
             {
                 "level": self.network.level.number,
                 "nodes": self.network.level.nodes,
-                "epoch": epoch + 1,
+                "epoch": min(at.epoch + 1, self.epochs),
                 "epochs": self.epochs,
-                "step": steps,
-                "loss": sum(recent) / max(1, len(recent)),
-                "valid_nDCG@5": self.best_score if self.best else None,
-                "documents_per_second": seen / seconds,
-                "seconds": seconds,
-                "seconds_left": max(0, total - seen) * seconds / max(1, seen),
+                "step": at.step,
+                "loss": sum(at.recent) / max(1, len(at.recent)),
+                "valid_nDCG@5": at.best_score if self.best else None,
+                "documents_per_second": rate,
+                "seconds": now - self._began,
+                "seconds_left": left / rate if rate else None,
+                "memory_gib": memory_gib(self.workers.device),
             }
         )
 
 
-def validation_score(network: AttentionXML, validation: Validation, precision: Precision, workers: Workers) -> float:
-    """Mean nDCG@5 of a level's nodes over the validation documents of all workers, in percent."""
-    total = torch.zeros(2, dtype=torch.float64)
-    for rows, best in expand_all(
-        network,
-        validation.tokens,
-        validation.beam,
-        5,
-        precision=precision,
-        device=workers.device,
-        rank=workers.rank,
-        workers=workers.count,
-    ):
+def validation_score(network: LevelNetwork, validation: Validation, precision: Precision, workers: Workers) -> float:
+    """Mean nDCG@5 of a level's nodes over the validation documents, in percent; all workers score together."""
+    total = 0.0
+    for rows, best in expand_all(network, validation.tokens, validation.beam, 5, precision=precision, workers=workers):
         truth = validation.positives.take(rows)
-        total[0] += float(ndcg_at(best.nodes.numpy(), truth.values, truth.offsets, 5).sum())
-        total[1] += len(rows)
-    total = workers.sum(total.float() if workers.device.type != "cpu" else total)
-    return float(100 * total[0] / total[1])
+        total += float(ndcg_at(best.nodes.numpy(), truth.values, truth.offsets, 5).sum())
+    return 100 * total / len(validation.tokens)

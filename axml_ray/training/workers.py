@@ -1,4 +1,8 @@
-"""What the workers of a level do together: sums of numbers, of gradients, and of rows.
+"""What the workers of a level do together: encodings exchanged, numbers and gradients summed.
+
+Each worker encodes its documents and scores all documents of a step against its shard of the labels. So encodings go
+to all workers and their gradients come back summed; encoder and head are replicated, and their gradients summed; rows
+of the label table, their moments and their average never travel.
 
 One worker needs no process group; with more, `torch.distributed` is initialised by whoever started them (Ray Train,
 or a test).
@@ -6,10 +10,13 @@ or a test).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from axml_ray.network.rows import Shard
 
 CPU = torch.device("cpu")
 
@@ -41,27 +48,45 @@ class Workers:
             dist.all_reduce(values)
         return values
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace each gradient by its sum over workers, rows of sparse ones by the sum of their union."""
+    @property
+    def shard(self) -> Shard:
+        """This worker's part of a level's table, and of a step's documents."""
+        return Shard(self.rank, self.count)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter], numbers: Tensor) -> Tensor:
+        """Replace the gradients of replicated parameters by their sums over workers, rows of sparse ones by the sum
+        of their union; returns the sums of `numbers` (float [n]), which travel with them."""
         if self.count == 1:
-            return
-        trained = [parameter for parameter in parameters if parameter.grad is not None]
+            return numbers
         whole = []
-        for parameter in trained:
-            gradient = parameter.grad
-            assert gradient is not None
-            if gradient.is_sparse:
-                parameter.grad = self._sum_rows(gradient.coalesce())
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:
+                parameter.grad = self._sum_rows(parameter.grad.coalesce())
             else:
-                whole.append(gradient)
-        flat = torch.cat([gradient.flatten() for gradient in whole])
+                whole.append(parameter.grad)
+        flat = torch.cat([numbers, *(gradient.flatten() for gradient in whole)])
         dist.all_reduce(flat)
-        for gradient, part in zip(whole, flat.split([gradient.numel() for gradient in whole]), strict=True):
+        sums, *parts = flat.split([len(numbers), *(gradient.numel() for gradient in whole)])
+        for gradient, part in zip(whole, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
+        return sums
 
     def _sum_rows(self, gradient: Tensor) -> Tensor:
         rows, values = self.gather(gradient._indices()[0]), self.gather(gradient._values())
-        return torch.sparse_coo_tensor(rows[None], values, gradient.shape).coalesce()
+        return torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False).coalesce()
+
+    def exchange(self, encodings: Tensor, documents: int) -> Tensor:
+        """The encodings of a step's documents on all workers, in the order of workers, [documents, ...].
+
+        Worker r gives those of every W-th document, from the r-th; what it gives beyond them is left out.
+        Differentiable: gradients come back summed.
+        """
+        if self.count == 1:
+            return encodings
+        exchanged: Tensor = _Exchange.apply(encodings, documents, self)
+        return exchanged
 
     def gather(self, rows: Tensor) -> Tensor:
         """All workers' rows, [sum of n, ...], in the order of ranks; n may differ."""
@@ -77,7 +102,36 @@ class Workers:
         dist.all_gather(parts, padded)
         return torch.cat([part[: int(size)] for part, size in zip(parts, sizes, strict=True)])
 
+    def from_first(self, values: Tensor) -> Tensor:
+        """The first worker's values, on all."""
+        if self.count > 1:
+            values = values.to(self.device)
+            dist.broadcast(values, 0)
+        return values
+
     def barrier(self) -> None:
         """Wait until all workers are here."""
         if self.count > 1:
             dist.barrier()
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, encodings: Tensor, documents: int, workers: Workers) -> Tensor:
+        sizes = [len(range(rank, documents, workers.count)) for rank in range(workers.count)]
+        own = context.own = sizes[workers.rank]
+        context.start = sum(sizes[: workers.rank])
+        context.given = len(encodings)
+        padded = encodings.new_zeros(sizes[0], *encodings.shape[1:])
+        padded[:own] = encodings[:own]
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        own = gradient.new_zeros(context.given, *gradient.shape[1:])
+        own[: context.own] = gradient[context.start : context.start + context.own]
+        return own, None, None

@@ -3,15 +3,21 @@
 Four ragged texts through the fast network, as training runs it, and through the literal one.
 """
 
+from dataclasses import dataclass
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
-from literal_attention_xml import logits, loss, parameters_of
-from torch.nn.functional import binary_cross_entropy_with_logits
+from literal_attention_xml import hidden_states, logits, loss, parameters_of
 
-import axml_ray.network.attention_xml as module
-from axml_ray.network.attention_xml import AttentionXML, Beam, Level
+from axml_ray.network import bilstm, one_pass
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.bilstm import both_directions
+from axml_ray.network.candidates import Candidates
 from axml_ray.network.encoder import dropout
+from axml_ray.network.level_network import TABLE, Beam, Level
+from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.batches import Batch, LevelData, batch_of
@@ -20,18 +26,50 @@ TEXTS = [[3, 7, 2, 2, 9], [4], [11, 3, 5, 8, 6, 10, 3], [2, 9, 4]]
 FIRST_CHILD = [0, 3, 4, 8, 10, 11]  # 5 parents of 3, 1, 4, 2 and 1 children
 PARENTS = [[2, 0, 4], [1, 3, 0], [4, 1, 2], [3, 2, 1]]
 TRUTH = [[4, 7, 10], [3], [0, 5, 6], [8, 9]]  # 0 is no candidate of the third text
+FEWER = [[-1, 2, 4], [1, -1, -1], [4, 1, 2], [-1, -1, 3]]
+
+
+@dataclass(frozen=True)
+class Case:
+    first_child: list[int] | None = None
+    layers: tuple[int, ...] = (4,)
+    evidence: bool = False
+    parents: list[list[int]] | None = None
+
+    def network(self, shard: Shard = WHOLE) -> AttentionXML:
+        return network_of(self.first_child, self.layers, shard, evidence=self.evidence)
+
+    def data(self) -> LevelData:
+        parents = None if self.first_child is None else np.array(self.parents)
+        return LevelData(Ragged.from_rows(TEXTS), Ragged.from_rows(TRUTH), parents)
+
+    def nodes(self, rows: list[int] | None = None) -> list[list[int]]:
+        """Candidates of each text, in the order of the fast network's places."""
+        rows = list(range(len(TEXTS))) if rows is None else rows
+        if self.first_child is None or self.parents is None:
+            return [list(range(11)) for _ in rows]
+        starts = self.first_child
+        return [[n for p in self.parents[row] if p >= 0 for n in range(starts[p], starts[p + 1])] for row in rows]
+
+
 CASES = {
-    "all nodes": (None, (4,), False),
-    "all nodes, two layers": (None, (4, 3), False),
-    "all nodes, evidence": (None, (4,), True),
-    "candidates": (FIRST_CHILD, (4,), False),
-    "candidates, two layers": (FIRST_CHILD, (5, 3), False),
-    "candidates, evidence": (FIRST_CHILD, (5,), True),
+    "all nodes": Case(),
+    "all nodes, two layers": Case(layers=(4, 3)),
+    "all nodes, evidence": Case(evidence=True),
+    "all nodes, two layers, evidence": Case(layers=(4, 3), evidence=True),
+    "candidates": Case(FIRST_CHILD, parents=PARENTS),
+    "candidates, two layers": Case(FIRST_CHILD, (5, 3), parents=PARENTS),
+    "candidates, evidence": Case(FIRST_CHILD, (5,), True, PARENTS),
+    "fewer candidates": Case(FIRST_CHILD, (4, 3), True, FEWER),
 }
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+two_cases = pytest.mark.parametrize("case", [CASES["all nodes"], CASES["fewer candidates"]], ids=["all", "fewer"])
 
 
-def network_of(first_child: list[int] | None, layers: tuple[int, ...] = (4,), **changes: object) -> AttentionXML:
-    """Random everywhere, unused rows, first states and biases too."""
+def network_of(
+    first_child: list[int] | None, layers: tuple[int, ...] = (4,), shard: Shard = WHOLE, **changes: object
+) -> AttentionXML:
+    """Random everywhere, unused rows, first states and biases too; a shard holds rows of the same table."""
     torch.manual_seed(1)
     level = Level(1, 11, None) if first_child is None else Level(2, 11, np.array(first_child))
     settings = NetworkSettings(
@@ -39,154 +77,344 @@ def network_of(first_child: list[int] | None, layers: tuple[int, ...] = (4,), **
     )
     vectors = torch.randn(12, 5)
     vectors[0] = 0
-    network = AttentionXML(level, vectors, settings)
+    network = AttentionXML(level, vectors, settings, shard)
     with torch.no_grad():
-        for parameter in network.parameters():
-            if parameter is not network.encoder.embedding.weight:
+        for name, parameter in network.named_parameters():
+            if name == TABLE:
+                whole = torch.empty(network.attention.rows, parameter.shape[1])
+                parameter.copy_(whole.normal_(0, 0.7)[shard.ids(len(whole))])
+            elif name != "encoder.embedding.weight":
                 parameter.normal_(0, 0.7)
+            if "head.layers" in name and name.endswith("bias"):
+                parameter.abs_()  # so that some units of each layer are alive
     return network
 
 
-def candidates_of(first_child: list[int] | None, parents: list[list[int]]) -> list[list[int]]:
-    if first_child is None:
-        return [list(range(11)) for _ in parents]
-    return [[node for i in row for node in range(first_child[i], first_child[i + 1])] for row in parents]
-
-
-def batch(network: AttentionXML) -> Batch:
-    parents = None if network.level.first_child is None else np.array(PARENTS)
-    data = LevelData(Ragged.from_rows(TEXTS), Ragged.from_rows(TRUTH), parents)
-    return batch_of(data, network.level, np.arange(len(TEXTS)))
+def batch(network: AttentionXML, case: Case, rows: list[int] | None = None) -> Batch:
+    rows = list(range(len(TEXTS))) if rows is None else rows
+    return batch_of(case.data(), network.level, np.array(rows), network.shard)
 
 
 def fast_rows(network: AttentionXML, one: Batch) -> list[torch.Tensor]:
     """Logits of the candidates that exist, text by text."""
-    found = network(one.tokens, one.lengths, one.parents)
-    if one.parents is None:
+    encodings = network.encode(one.tokens, one.own_lengths, one.words)
+    found = network.logits(encodings, one.lengths, one.candidates)
+    assert not found.requires_grad
+    if one.candidates is None:
         return list(found)
-    exists = network.exists(one.parents)
-    assert torch.equal(exists, ~found.isneginf())
-    return [row[here] for row, here in zip(found, exists, strict=True)]
+    assert torch.equal(one.candidates.exists, ~found.isneginf())
+    return [row[here] for row, here in zip(found, one.candidates.exists, strict=True)]
 
 
-def fast_loss(network: AttentionXML) -> torch.Tensor:
-    one = batch(network)
-    found = network(one.tokens, one.lengths, one.parents)
-    targets = torch.zeros_like(found)
-    targets[one.positives[0], one.positives[1]] = 1
-    real = ~found.isneginf()
-    return binary_cross_entropy_with_logits(found[real], targets[real])
+def fast_loss(network: AttentionXML, one: Batch) -> torch.Tensor:
+    encodings = network.encode(one.tokens, one.own_lengths, one.words)
+    return network.loss(encodings, one.lengths, one.positives, one.count, one.candidates)
 
 
-def compare(network: AttentionXML, *, rtol: float, atol: float) -> None:
-    first_child = None if network.level.first_child is None else network.level.first_child.tolist()
-    nodes = candidates_of(first_child, PARENTS)
-    p = parameters_of(network)
-    expected = logits(p, TEXTS, nodes, first_child)
-    for fast, slow in zip(fast_rows(network, batch(network)), expected, strict=True):
+def gradients(network: AttentionXML) -> dict[str, torch.Tensor]:
+    return {name: p.grad.to_dense().clone() for name, p in network.named_parameters() if p.grad is not None}
+
+
+def compare(network: AttentionXML, case: Case, *, rtol: float, atol: float, times: float = 1) -> None:
+    p, one = parameters_of(network), batch(network, case)
+    expected = logits(p, TEXTS, case.nodes(), case.first_child)
+    wide = torch.promote_types(network.attention.weight.dtype, torch.float32)
+    for fast, slow in zip(fast_rows(network, one), expected, strict=True):
+        assert fast.dtype == wide
         torch.testing.assert_close(fast.double(), torch.stack(slow), rtol=rtol, atol=atol)
-    value, literal = fast_loss(network), loss(expected, nodes, TRUTH)
-    torch.testing.assert_close(value.double(), literal, rtol=rtol, atol=atol)
+    value, literal = fast_loss(network, one) * times, loss(expected, case.nodes(), TRUTH) * times
+    torch.testing.assert_close(value.detach().double(), literal.detach(), rtol=rtol, atol=atol)
     value.backward()
     literal.backward()
-    for name, parameter in network.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None, name
+    found = gradients(network)
+    assert found.keys() == p.keys()
+    for name, fast in found.items():
         assert p[name].grad.abs().max() > 1e-4, f"{name} is not tested"
-        fast = gradient.to_dense().double()
-        torch.testing.assert_close(fast, p[name].grad, rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            fast.double(), p[name].grad, rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
-@pytest.mark.parametrize(("first_child", "layers", "evidence"), CASES.values(), ids=CASES)
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Documents and nodes of each group that goes through the head."""
+    seen: list[tuple[int, int]] = []
+    forward = one_pass.AttentionScorer.forward
+
+    def counting(self, scores, values, lengths):
+        seen.append((scores.shape[0], scores.shape[2]))
+        return forward(self, scores, values, lengths)
+
+    monkeypatch.setattr(one_pass.AttentionScorer, "forward", counting)
+    return seen
+
+
+@every_case
 class TestAgainstTheEquations:
-    def test_float32(self, first_child, layers, evidence):
-        compare(network_of(first_child, layers, evidence=evidence), rtol=1e-4, atol=2e-6)
+    def test_float32(self, case):
+        compare(case.network(), case, rtol=1e-4, atol=2e-6)
 
-    def test_float64(self, first_child, layers, evidence):
-        # logits leave the network as float32, whose rounding is all that remains
-        compare(network_of(first_child, layers, evidence=evidence).double(), rtol=1e-6, atol=2e-7)
+    def test_float64(self, case):
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
 
-    def test_chunk_by_chunk(self, first_child, layers, evidence, monkeypatch):
-        chunks = []
+    def test_multiplied_loss(self, case):
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
 
-        def counting(function, part, *rest, **options):
-            chunks.append(part.shape[-2])
-            return torch.utils.checkpoint.checkpoint(function, part, *rest, **options)
+    def test_one_document_and_one_row_at_a_time(self, case, monkeypatch, passes):
+        monkeypatch.setattr(one_pass, "CPU_GROUP", 1)
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
+        # 4 texts and 11 nodes, or 3 parents of up to 4 children; once for logits, once for the loss
+        assert passes == ([(1, 1)] * 88 if case.first_child is None else [(1, 4)] * 24)
 
-        # 4 texts of 7 words (padded to 8 in a batch), 4 or 5 units: 44 to 52 values a label, so three labels a chunk
-        monkeypatch.setattr(module, "CHUNK_VALUES", 3 * 52)
-        monkeypatch.setattr(module, "checkpoint", counting)
-        compare(network_of(first_child, layers, evidence=evidence), rtol=1e-4, atol=2e-6)
-        assert chunks[:4] == [3, 3, 3, 2 if first_child is None else 3]
+    def test_some_documents_and_some_rows_at_a_time(self, case, monkeypatch, passes):
+        # texts of 7 words are padded to 8: two scores of each, and two of each unit
+        each = 16 + 2 * sum(case.layers)
+        if case.first_child is None:
+            monkeypatch.setattr(one_pass, "CHUNK_SCORES", 3 * 4 * 8)
+            monkeypatch.setattr(one_pass, "CPU_GROUP", 2 * 3 * each)
+            expected = [(2, 3)] * 6 + [(3, 2), (1, 2)]
+        else:
+            monkeypatch.setattr(one_pass, "CPU_GROUP", 2 * 4 * each)
+            expected = [(1, 8)] * 4 + [(2, 4)] * 2
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
+        assert passes == expected * 2
 
-    def test_one_label_a_chunk_in_float64(self, first_child, layers, evidence, monkeypatch):
-        monkeypatch.setattr(module, "CHUNK_VALUES", 1)
-        compare(network_of(first_child, layers, evidence=evidence).double(), rtol=1e-6, atol=2e-7)
-
-    def test_bfloat16_is_close(self, first_child, layers, evidence):
-        network = network_of(first_child, layers, evidence=evidence)
+    def test_bfloat16_is_close(self, case, monkeypatch):
+        monkeypatch.setattr(one_pass, "CAST_ROWS", 2)
+        network = case.network()
+        one = batch(network, case)
         with torch.autocast("cpu", torch.bfloat16):
-            reduced = fast_rows(network, batch(network))
-        exact = fast_rows(network, batch(network))
+            assert network.encode(one.tokens, one.own_lengths).dtype == torch.bfloat16
+            reduced = fast_rows(network, one)
         assert all(row.dtype == torch.float32 for row in reduced)
         # bfloat16 keeps 8 bits: a few parts in a hundred after five layers
-        torch.testing.assert_close(torch.cat(reduced), torch.cat(exact), rtol=0.05, atol=0.05)
+        exact = torch.cat(fast_rows(network, one))
+        torch.testing.assert_close(torch.cat(reduced), exact, rtol=0.05, atol=0.05)
         with torch.autocast("cpu", torch.bfloat16):
-            value = fast_loss(network)
+            value = fast_loss(network, one)
+        assert value.dtype == torch.float32
         value.backward()
-        gradients = {name: p.grad.to_dense().clone() for name, p in network.named_parameters()}
+        found = gradients(network)
         network.zero_grad()
-        fast_loss(network).backward()
-        for name, parameter in network.named_parameters():
-            wanted = parameter.grad.to_dense()
+        fast_loss(network, one).backward()
+        for name, wanted in gradients(network).items():
             # the evidence's weight is one number, and a sum in which much cancels
-            assert (gradients[name] - wanted).norm() < 0.05 * wanted.norm() + 1e-3, name
+            assert (found[name] - wanted).norm() < 0.05 * wanted.norm() + 1e-3, name
 
-    def test_a_text_does_not_see_the_others(self, first_child, layers, evidence):
-        network = network_of(first_child, layers, evidence=evidence)
-        together = fast_rows(network, batch(network))
-        parents = None if first_child is None else np.array(PARENTS)
-        data = LevelData(Ragged.from_rows(TEXTS), Ragged.from_rows(TRUTH), parents)
+    def test_a_text_does_not_see_the_others(self, case):
+        network = case.network()
+        together = fast_rows(network, batch(network, case))
         for row, expected in enumerate(together):
-            alone = fast_rows(network, batch_of(data, network.level, np.array([row])))[0]
+            alone = fast_rows(network, batch(network, case, [row]))[0]
             torch.testing.assert_close(alone, expected, rtol=1e-5, atol=1e-6)
+
+    def test_what_stands_at_padding_does_not_count(self, case):
+        network = case.network()
+        one = batch(network, case)
+        found = []
+        for fill in (0.0, 1e4):
+            states = network.encode(one.tokens, one.own_lengths).detach()
+            for row, text in enumerate(TEXTS):
+                states[row, len(text) :] = fill
+            states.requires_grad_()
+            value = network.loss(states, one.lengths, one.positives, one.count, one.candidates)
+            value.backward()
+            found.append((value.item(), states.grad))
+            for row, text in enumerate(TEXTS):
+                assert not states.grad[row, len(text) :].any() and states.grad[row, : len(text)].any()
+        assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+def test_states_are_the_equations():
+    """The LSTMs, with and without gradients, and with words that nobody has looked for."""
+    network = network_of(None).double()
+    one, p = batch(network, Case()), parameters_of(network)
+    with_words = network.encode(one.tokens, one.own_lengths, one.words)
+    without = network.encode(one.tokens, one.own_lengths)
+    with torch.no_grad():
+        plain = network.encode(one.tokens, one.own_lengths)
+    for row, text in enumerate(TEXTS):
+        expected = torch.stack(hidden_states(p, text))
+        for found in (with_words, without, plain):
+            torch.testing.assert_close(found[row, : len(text)], expected, rtol=1e-9, atol=1e-11)
+    assert torch.equal(network.encoded(one.lengths), one.lengths)
 
 
 class TestGradients:
     def test_only_touched_rows_of_tables_get_one(self):
-        network = network_of(FIRST_CHILD)
-        fast_loss(network).backward()
+        case = Case(FIRST_CHILD, parents=[[2, 4, -1]] * 4)
+        network = case.network()
+        fast_loss(network, batch(network, case)).backward()
         words = network.encoder.embedding.weight.grad
         blocks = network.attention.weight.grad
         assert words.is_sparse and blocks.is_sparse
-        # padding has none
-        assert words.coalesce().indices()[0].tolist() == sorted({word for text in TEXTS for word in text})
-        assert blocks.coalesce().indices()[0].tolist() == [0, 1, 2, 3, 4]
+        # padding's is zero
+        assert words._indices()[0].tolist() == sorted({0, *(word for text in TEXTS for word in text)})
+        assert not words.to_dense()[0].any()
+        # not row 0, by which a missing parent might be replaced
+        assert blocks._indices()[0].tolist() == [2, 4]
 
     def test_frozen_word_vectors_have_none(self):
-        network = network_of(None, train_embeddings=False)
+        network, case = network_of(None, train_embeddings=False), Case()
         before = network.encoder.embedding.weight.clone()
-        fast_loss(network).backward()
+        fast_loss(network, batch(network, case)).backward()
         assert network.encoder.embedding.weight.grad is None
         assert torch.equal(network.encoder.embedding.weight, before)
+        # and the others have the same as ever
+        found, expected = gradients(network), case.network()
+        fast_loss(expected, batch(expected, case)).backward()
+        for name, gradient in gradients(expected).items():
+            if name != "encoder.embedding.weight":
+                torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-7)
 
     def test_unused_rows_of_a_block_have_zero(self):
-        network = network_of(FIRST_CHILD)
-        fast_loss(network).backward()
+        case = CASES["candidates"]
+        network = case.network()
+        fast_loss(network, batch(network, case)).backward()
         gradient = network.attention.weight.grad.to_dense().view(5, 4, 6)
         for parent, children in enumerate(np.diff(FIRST_CHILD)):
             assert not gradient[parent, children:].any()
             assert gradient[parent, :children].any()
 
+    @two_cases
+    def test_add_up_over_steps(self, case):
+        network = case.network()
+        fast_loss(network, batch(network, case)).backward()
+        once = gradients(network)
+        fast_loss(network, batch(network, case)).backward()
+        for name, twice in gradients(network).items():
+            torch.testing.assert_close(twice, 2 * once[name], rtol=1e-5, atol=1e-7)
+
+
+def in_double(network: AttentionXML) -> AttentionXML:
+    return network.double().train()
+
+
+@every_case
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 12])
+class TestShards:
+    """Three parents a text of five: of three shards and more, some hold none of a text's; of twelve, some hold none."""
+
+    def test_losses_and_gradients_add_up_to_the_whole(self, case, count):
+        whole = in_double(case.network())
+        shards = [in_double(case.network(Shard(rank, count))) for rank in range(count)]
+        parts = [batch(shard, case) for shard in shards]
+        order = parts[0].rows
+        # the texts' order is that of the workers; there, masks and all, the encodings are the whole's
+        one = batch_of(case.data(), whole.level, order)
+        with patch.object(whole.encoder, "encoder_dropout", 0.5):
+            states = whole.encode(one.tokens, one.own_lengths, one.words, 1 + one.encoded)
+        value = whole.loss(states, one.lengths, one.positives, one.count, one.candidates)
+        value.backward()
+
+        encoded = []
+        for shard, part in zip(shards, parts, strict=True):
+            with patch.object(shard.encoder, "encoder_dropout", 0.5):
+                encoded.append(shard.encode(part.tokens, part.own_lengths, part.words, 1 + part.encoded))
+        sizes = [len(range(rank, len(TEXTS), count)) for rank in range(count)]
+        gathered = torch.cat([own[:size] for own, size in zip(encoded, sizes, strict=True)]).detach()
+        torch.testing.assert_close(gathered, states.detach(), rtol=1e-9, atol=1e-11)
+        total, of_states = 0.0, torch.zeros_like(gathered)
+        for shard, part in zip(shards, parts, strict=True):
+            leaf = gathered.clone().requires_grad_()
+            own = shard.loss(leaf, part.lengths, part.positives, part.count, part.candidates)
+            own.backward()
+            total += own.item()
+            of_states += leaf.grad
+        for own, size, gradient in zip(encoded, sizes, of_states.split(sizes), strict=True):
+            own[:size].backward(gradient)
+
+        assert total == pytest.approx(value.item(), rel=1e-9)
+        expected = gradients(whole)
+        rows = gradients(shards[0]).keys()
+        assert rows == expected.keys()
+        for name, gradient in expected.items():
+            found = [gradients(shard)[name] for shard in shards]
+            if name == TABLE:
+                for rank, own in enumerate(found):
+                    torch.testing.assert_close(own, gradient[rank::count], rtol=1e-9, atol=1e-11)
+            else:
+                torch.testing.assert_close(sum(found), gradient, rtol=1e-9, atol=1e-11)
+
+    def test_expanded_beams_merge_to_the_wholes(self, case, count):
+        whole = case.network().double().eval()
+        one, keep = batch(whole, case), 5
+        above = torch.randn(4, 3).sub(1)
+        if case.parents is not None:
+            above[torch.tensor(case.parents) < 0] = -torch.inf
+        found = []
+        with torch.inference_mode():
+            encodings = whole.encode(one.tokens, one.own_lengths)
+            expected = whole.expand(encodings, one.lengths, one.candidates, above, keep)
+            for rank in range(count):
+                shard = case.network(Shard(rank, count)).double().eval()
+                candidates = None
+                if case.parents is not None:
+                    candidates = Candidates.of(np.array(case.parents), np.array(FIRST_CHILD), Shard(rank, count))
+                best = shard.expand(encodings, one.lengths, candidates, above, keep)
+                assert ((best.nodes < 0) == best.scores.isneginf()).all()
+                found.append(best)
+            every = whole.expand(encodings, one.lengths, one.candidates, above, 30)
+        merged = Beam(torch.cat([b.nodes for b in found], 1), torch.cat([b.scores for b in found], 1)).best(keep)
+        torch.testing.assert_close(merged.scores, expected.scores, rtol=1e-9, atol=1e-11)
+        for row, nodes in enumerate(merged.nodes.tolist()):
+            # without evidence, all nodes are alike to a text of one word: any of them will do
+            scores = dict(zip(every.nodes[row].tolist(), every.scores[row].tolist(), strict=True))
+            assert merged.scores[row].tolist() == pytest.approx([scores[node] for node in nodes], rel=1e-9)
+            real = [node for node in nodes if node >= 0]
+            assert len(set(real)) == len(real) == (expected.nodes[row] >= 0).sum()
+
+
+class TestExpand:
+    @pytest.mark.parametrize("keep", [1, 4, 8, 30])
+    def test_against_the_equations(self, keep):
+        case = CASES["fewer candidates"]
+        network = case.network().double().eval()
+        one, p = batch(network, case), parameters_of(network)
+        above = torch.log(torch.tensor([[0.5, 0.25, 0.125]] * 4))
+        above[torch.tensor(FEWER) < 0] = -torch.inf
+        with torch.inference_mode():
+            encodings = network.encode(one.tokens, one.own_lengths)
+            best = network.expand(encodings, one.lengths, one.candidates, above, keep)
+        assert best.nodes.shape == best.scores.shape == (4, min(keep, 12))
+        for row, slow in enumerate(logits(p, TEXTS, case.nodes(), FIRST_CHILD)):
+            scores = {}
+            for node, score in zip(case.nodes()[row], slow, strict=True):
+                parent = np.searchsorted(FIRST_CHILD, node, side="right") - 1
+                scores[node] = torch.sigmoid(score).item() * 0.5 ** (1 + FEWER[row].index(parent))
+            order = sorted(scores, key=scores.get, reverse=True)[:keep]
+            missing = best.nodes.shape[1] - len(order)
+            assert best.nodes[row].tolist() == [*order, *[-1] * missing]
+            np.testing.assert_allclose(best.scores[row, : len(order)].exp(), [scores[node] for node in order], 1e-6)
+            assert best.scores[row, len(order) :].isneginf().all()
+
+    def test_of_all_nodes(self):
+        network = network_of(None, evidence=True).eval()
+        one = batch(network, Case())
+        with torch.inference_mode():
+            encodings = network.encode(one.tokens, one.own_lengths)
+            found = network.logits(encodings, one.lengths)
+            best = network.expand(encodings, one.lengths, None, None, 3)
+            every = network.expand(encodings, one.lengths, None, None, 30)
+        assert torch.equal(best.nodes, found.argsort(dim=1, descending=True)[:, :3])
+        torch.testing.assert_close(best.scores.exp(), found.sigmoid().sort(dim=1, descending=True)[0][:, :3])
+        assert every.nodes.shape == (4, 11) and torch.equal(every.best(3).nodes, best.nodes)
+
+    def test_nodes_of_blocks(self):
+        network = network_of(FIRST_CHILD)
+        exists = Candidates.of(np.array([[3, 0]]), np.array(FIRST_CHILD)).exists
+        assert network.children_of(torch.tensor([[3, 0]]))[exists].tolist() == [8, 9, 0, 1, 2]
+
 
 class TestDropout:
-    def test_both_drop_in_training_only(self):
-        for one in ({"embedding_dropout": 0.5}, {"encoder_dropout": 0.5}):
-            network = network_of(None, **one)
-            tokens, lengths = batch(network).tokens, batch(network).lengths
-            assert not torch.equal(network(tokens, lengths), network(tokens, lengths))
-            network.eval()
-            assert torch.equal(network(tokens, lengths), network_of(None)(tokens, lengths))
+    @pytest.mark.parametrize("layer", ["embedding_dropout", "encoder_dropout"])
+    def test_drops_in_training_only(self, layer):
+        network = network_of(None, **{layer: 0.5})
+        one = batch(network, Case())
+        assert not torch.equal(*(network.encode(one.tokens, one.own_lengths) for _ in range(2)))
+        network.eval()
+        plain = network_of(None).encode(one.tokens, one.own_lengths)
+        assert torch.equal(network.encode(one.tokens, one.own_lengths), plain)
 
     @pytest.mark.parametrize("share", [0.2, 0.5])
     def test_drops_its_share_and_keeps_the_mean(self, share):
@@ -196,11 +424,12 @@ class TestDropout:
         assert dropped.mean().item() == pytest.approx(3, rel=0.02)
         kept = dropped[dropped != 0]
         assert (kept == kept[0]).all()
+        assert kept[0].item() == pytest.approx(3 * 256 / (256 - round(256 * share)), rel=1e-6)
         dropped.sum().backward()
         torch.testing.assert_close(values.grad, dropped.detach() / 3)
-        assert dropout(values, share, False) is values
+        assert dropout(values, share, False) is values and dropout(values, 0.0, True) is values
 
-    def test_masks_follow_the_seed(self):
+    def test_masks_without_seeds_follow_pytorchs(self):
         values = torch.ones(50, 50)
         masks = []
         for seed in (1, 1, 2):
@@ -209,16 +438,119 @@ class TestDropout:
         assert torch.equal(masks[0][0], masks[1][0]) and torch.equal(masks[0][1], masks[1][1])
         assert not torch.equal(masks[0][0], masks[0][1]) and not torch.equal(masks[0][0], masks[2][0])
 
+    def test_a_texts_mask_follows_its_own_seed_alone(self):
+        """Not its batch, its place there, its padded width, the worker's seed, or the number format."""
+
+        def masks(seeds: list[int], width: int, layer: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            torch.manual_seed(width)
+            return dropout(torch.ones(len(seeds), width, 5, dtype=dtype), 0.5, True, np.array(seeds), layer) != 0
+
+        one = masks([7, 2**61, 9], 13)
+        assert torch.equal(masks([9, 7], 13)[1], one[0]) and torch.equal(masks([9, 7], 13)[0], one[2])
+        assert torch.equal(masks([2**61], 32)[0, :13], one[1])
+        assert torch.equal(masks([2**61], 6)[0], one[1, :6])
+        assert torch.equal(masks([7], 13, dtype=torch.bfloat16)[0], one[0])
+        for other in (masks([8], 13)[0], masks([7], 13, layer=1)[0], one[1], one[2]):
+            assert not torch.equal(other, one[0])
+
+    def test_a_networks_masks_follow_the_texts_seeds(self):
+        network = network_of(None, embedding_dropout=0.5, encoder_dropout=0.5)
+        together, seeds = batch(network, Case()), np.array([5, 6, 7, 8])
+        states = network.encode(together.tokens, together.own_lengths, together.words, seeds)
+        for row, text in enumerate(TEXTS):
+            alone = batch(network, Case(), [row])
+            found = network.encode(alone.tokens, alone.own_lengths, None, seeds[row : row + 1])
+            torch.testing.assert_close(found[0, : len(text)], states[row, : len(text)], rtol=1e-5, atol=1e-6)
+        other = network.encode(together.tokens, together.own_lengths, together.words, seeds + 1)
+        assert not torch.allclose(other[0, :5], states[0, :5])
+
+
+class TestBothDirections:
+    """Two LSTMs side by side on two threads, and in turn on one."""
+
+    @pytest.fixture(autouse=True)
+    def _threads_again(self):
+        yield
+        torch.set_num_threads(1)
+
+    @staticmethod
+    def run(threads: int, *, frozen_words: bool = False) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        torch.manual_seed(3)
+        lstms = [torch.nn.LSTM(5, 4, batch_first=True) for _ in range(2)]
+        words = [torch.randn(3, 6, 5, requires_grad=not frozen_words) for _ in range(2)]
+        states = [torch.randn(2, 1, 3, 4, requires_grad=True) for _ in range(2)]
+        weights = [torch.randn(3, 6, 4) for _ in range(2)]
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
+        torch.set_num_threads(threads)
+        with patch.object(bilstm, "_at_once", wraps=bilstm._at_once) as at_once:
+            outputs = both_directions(lstms, [one.to(dtype) for one in words], states)
+            if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+                sum((one.float() * w).sum() for one, w in zip(outputs, weights, strict=True)).backward()
+        assert bool(at_once.call_count) == (threads > 1)
+        assert torch.get_num_threads() == threads
+        inputs = [*words, *states, *(p for lstm in lstms for p in lstm.parameters())]
+        return [output.detach() for output in outputs], [tensor.grad for tensor in inputs]
+
+    @pytest.mark.parametrize("frozen_words", [False, True], ids=["words", "frozen words"])
+    @pytest.mark.parametrize("reduced", [False, True], ids=["float32", "bfloat16"])
+    def test_same_outputs_and_gradients(self, reduced, frozen_words):
+        with torch.autocast("cpu", torch.bfloat16, enabled=reduced):
+            turns, expected = self.run(1, frozen_words=frozen_words)
+            together, found = self.run(2, frozen_words=frozen_words)
+        close = {"rtol": 0.02, "atol": 0.02} if reduced else {"rtol": 1e-5, "atol": 1e-6}
+        for one, other in zip(together, turns, strict=True):
+            assert one.dtype == (torch.bfloat16 if reduced else torch.float32)
+            torch.testing.assert_close(one, other, **close)
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert (one is None) == (other is None) == (frozen_words and i < 2)
+            if one is not None:
+                assert other.abs().max() > 0.1
+                torch.testing.assert_close(one, other, **close)
+
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    @pytest.mark.parametrize("reduced", [False, True], ids=["float32", "bfloat16"])
+    def test_without_gradients(self, mode, reduced):
+        recorded = []
+        original = bilstm._run
+
+        def watching(*arguments):
+            output = original(*arguments)
+            recorded.append((output.requires_grad, torch.is_grad_enabled(), torch.get_num_threads()))
+            return output
+
+        with mode(), torch.autocast("cpu", torch.bfloat16, enabled=reduced):
+            turns, _ = self.run(1)
+            with patch.object(bilstm, "_run", watching):
+                together, found = self.run(2)
+        close = {"rtol": 0.02, "atol": 0.02} if reduced else {"rtol": 1e-5, "atol": 1e-6}
+        for one, other in zip(together, turns, strict=True):
+            torch.testing.assert_close(one, other, **close)
+        assert not any(gradient is not None for gradient in found)
+        # nothing is kept for a backward pass, and each direction has half of the threads
+        assert recorded == [(False, False, 1)] * 2
+
+    @every_case
+    def test_in_a_network(self, case):
+        torch.set_num_threads(2)
+        compare(case.network(), case, rtol=1e-4, atol=2e-6)
+
+    def test_an_error_arrives(self):
+        torch.set_num_threads(2)
+        lstms = [torch.nn.LSTM(5, 4, batch_first=True) for _ in range(2)]
+        with pytest.raises(RuntimeError, match="input"):
+            both_directions(lstms, [torch.randn(3, 6, 7)] * 2, [torch.zeros(2, 1, 3, 4)] * 2)
+
 
 class TestLevel:
-    def test_inherits_all_but_attention(self):
+    @pytest.mark.parametrize("shard", [WHOLE, Shard(1, 3)])
+    def test_inherits_all_but_attention(self, shard):
         above = network_of(None, evidence=True)
         settings = NetworkSettings(hidden=3, fully_connected=(4,), evidence=True)
-        below = AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings)
+        below = AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
         attention = below.attention.weight.clone()
         below.inherit(above)
         for name, value in below.state_dict().items():
-            if name == "attention.weight":
+            if name == TABLE:
                 assert torch.equal(value, attention)
             else:
                 assert torch.equal(value, above.state_dict()[name]), name
@@ -226,30 +558,19 @@ class TestLevel:
             below.head.output.bias.add_(1)
         assert not torch.equal(below.head.output.bias, above.head.output.bias)
 
-    def test_candidates(self):
-        network = network_of(FIRST_CHILD)
-        parents = torch.tensor([[3, 0]])
-        exists = network.exists(parents)[0]
-        assert exists.tolist() == [True, True, False, False, True, True, True, False]
-        assert network.candidates(parents)[0][exists].tolist() == [8, 9, 0, 1, 2]
-
     @pytest.mark.parametrize("rate", [0.0, 0.01, 1.0])
     def test_expected_rate(self, rate):
         network = network_of(None)
-        network.head.expect(rate)
+        network.expect(rate)
         assert torch.sigmoid(network.head.output.bias).item() == pytest.approx(rate, abs=2e-3)
 
-    def test_expand_keeps_what_exists(self):
-        network = network_of(FIRST_CHILD).eval()
-        one = batch(network)
-        above = Beam(torch.tensor([[4, 1]] * 4), torch.log(torch.tensor([[0.5, 0.25]] * 4)))
-        with torch.inference_mode():
-            best = network.expand(one.tokens, one.lengths, above, 5)
-            found = network(one.tokens, one.lengths, above.nodes)
-        for row in range(4):
-            # of nodes 10 and 3, the only children
-            scores = {10: 0.5 * found[row, 0].sigmoid().item(), 3: 0.25 * found[row, 4].sigmoid().item()}
-            order = sorted(scores, key=scores.get, reverse=True)
-            assert best.nodes[row].tolist() == [*order, -1, -1, -1]
-            np.testing.assert_allclose(best.scores[row, :2].exp(), [scores[node] for node in order], rtol=1e-5)
-            assert best.scores[row, 2:].isneginf().all()
+    def test_shards_start_as_the_whole_would(self):
+        def fresh(shard: Shard) -> AttentionXML:
+            torch.manual_seed(4)
+            settings = NetworkSettings(hidden=3, fully_connected=(4,))
+            return AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
+
+        whole = dict(fresh(WHOLE).named_parameters())
+        for rank in range(2):
+            for name, value in fresh(Shard(rank, 2)).named_parameters():
+                assert torch.equal(value, whole[name][rank::2] if name == TABLE else whole[name]), name

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage
+from axml_ray.network import optimizer as module
+from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage, gradients_of
 
 
 def table_loss(table: nn.Embedding, rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -30,14 +31,22 @@ class TestLazyAdam:
             for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
-    def test_sparse_is_sparse_adam(self):
+    # four values a row: all rows at once, two at a time, one at a time
+    @pytest.mark.parametrize("cached", [1 << 18, 8, 1])
+    def test_sparse_is_sparse_adam(self, cached, monkeypatch):
+        monkeypatch.setattr(module, "CACHED_VALUES", cached)
+        pieces = []
+        monkeypatch.setattr(
+            module, "_adam", lambda group, some, _do=module._adam: (pieces.append(len(some[0][0])), _do(group, some))
+        )
         torch.manual_seed(0)
         ours = nn.Embedding(9, 4, sparse=True)
         theirs = nn.Embedding(9, 4, sparse=True)
         theirs.load_state_dict(ours.state_dict())
         optimizers = LazyAdam(ours.parameters(), lr=0.01), torch.optim.SparseAdam(theirs.parameters(), lr=0.01)
-        for _ in range(12):
+        for step in range(12):
             rows = torch.randint(0, 8, (6,))  # with repeats; row 8 never
+            pieces.clear()
             target = torch.randn(6, 4)
             before = ours.weight.detach().clone()
             for table, optimizer in zip((ours, theirs), optimizers, strict=True):
@@ -46,6 +55,9 @@ class TestLazyAdam:
                 optimizer.step()
             # they differ in where eps stands, 1e-8 beside gradients of about one
             torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+            assert optimizers[0].state[ours.weight]["step"] == step + 1
+            distinct, size = len(rows.unique()), max(1, cached // 4)
+            assert pieces == [min(size, distinct - start) for start in range(0, distinct, size)]
             others = torch.ones(9, dtype=torch.bool)
             others[rows] = False
             assert torch.equal(ours.weight[others], before[others])
@@ -59,11 +71,30 @@ class TestLazyAdam:
             table_loss(table, torch.tensor(rows), torch.zeros(2)).backward()
             moments = {k: v.clone() for k, v in optimizer.state[table.weight].items() if torch.is_tensor(v)}
             optimizer.step()
+        assert moments.pop("step") == 1 and moments.keys() == {"first", "second"}
         for name, before in moments.items():
             after = optimizer.state[table.weight][name]
             assert torch.equal(after[0], before[0]) and after[0].any()
             assert not torch.equal(after[1], before[1])
             assert not after[3].any()
+
+    def test_steps_without_rows_count_too(self):
+        """A shard that a batch missed goes on as the same rows of the whole table would."""
+        torch.manual_seed(0)
+        whole = nn.Parameter(torch.randn(4, 2))
+        part = nn.Parameter(whole.detach()[2:].clone())
+        empty = nn.Parameter(torch.zeros(0, 2))
+        optimizers = [LazyAdam([one], lr=0.1) for one in (whole, part, empty)]
+        for rows in ([0, 2], [1], [0, 1], [2, 3]):
+            values = torch.randn(len(rows), 2)
+            whole.grad = torch.sparse_coo_tensor(torch.tensor([rows]), values, (4, 2))
+            own = [row - 2 for row in rows if row >= 2]
+            here = values[[i for i, row in enumerate(rows) if row >= 2]]
+            part.grad = torch.sparse_coo_tensor(torch.tensor([own], dtype=torch.int64), here, (2, 2))
+            empty.grad = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 2), (0, 2))
+            for optimizer in optimizers:
+                optimizer.step()
+            torch.testing.assert_close(part, whole[2:], rtol=1e-6, atol=1e-7)
 
     def test_a_parameter_without_gradient_is_left(self):
         one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
@@ -107,7 +138,8 @@ class TestNormHistory:
             values = torch.tensor([[0.3 * norm, 0.0], [0.3 * norm, 0.0]])
             table.grad = torch.sparse_coo_tensor(torch.tensor([[4, 4]]), values, (6, 2))
             weight.grad = torch.tensor([0.0, 0.8 * norm, 0.0])
-            assert history.apply([table, weight]) == pytest.approx(norm, rel=1e-5)
+            gradients = gradients_of([table, weight])
+            history.apply(gradients, torch.linalg.vector_norm(torch.cat([one.flatten() for one in gradients])))
 
             largest = max(counted[-5:])
             kept = min(norm, 5.0 * largest)
@@ -117,10 +149,30 @@ class TestNormHistory:
             assert table.grad.to_dense()[4, 0].item() == pytest.approx(0.6 * kept, rel=1e-5)
         assert clipped >= 3
 
-    def test_a_parameter_without_gradient(self):
-        weight = nn.Parameter(torch.zeros(2))
-        weight.grad = torch.tensor([3.0, 4.0])
-        assert NormHistory().apply([nn.Parameter(torch.zeros(1)), weight]) == pytest.approx(5)
+    def test_goes_on_from_kept_norms(self):
+        ours, theirs = NormHistory(2.0), NormHistory(2.0)
+        for i, norm in enumerate([0.1, 0.2, 0.1, 0.1, 0.1, 5.0, 0.3, 9.0]):
+            if i == 4:
+                theirs = NormHistory(2.0)
+                theirs.norms = ours.norms.clone()
+            gradients = [torch.tensor([norm]) for _ in range(2)]
+            for history, gradient in zip((ours, theirs), gradients, strict=True):
+                history.apply([gradient], torch.tensor(norm))
+            assert torch.equal(*gradients)
+        assert gradients[0] < 9
+
+
+def test_gradients_of_are_the_gradients_themselves():
+    table, weight, without = (nn.Parameter(torch.zeros(shape)) for shape in ((5, 2), (3,), (1,)))
+    table.grad = torch.sparse_coo_tensor(torch.tensor([[4, 1, 4]]), torch.ones(3, 2), (5, 2))
+    weight.grad = torch.ones(3)
+    rows, whole = gradients_of([table, without, weight])
+    # repeated rows add up before a norm is taken of them
+    assert rows.tolist() == [[1, 1], [2, 2]] and whole.tolist() == [1, 1, 1]
+    rows.mul_(3)
+    whole.mul_(3)
+    assert table.grad.to_dense().tolist() == [[0, 0], [3, 3], [0, 0], [0, 0], [6, 6]]
+    assert weight.grad.tolist() == [3, 3, 3]
 
 
 class TestWeightAverage:
@@ -138,7 +190,12 @@ class TestWeightAverage:
                 torch.testing.assert_close(network.weight.detach(), torch.stack(seen).mean(0))
                 assert torch.equal(network.bias, bias)
             assert torch.equal(network.weight, seen[-1])
+            if step == 2:  # as from a checkpoint
+                kept, average = average, WeightAverage()
+                average.snapshots, average.mean = kept.snapshots, {k: v.clone() for k, v in kept.mean.items()}
         assert average.snapshots == 5
+        assert average.mean.keys() == {"weight"}
+        torch.testing.assert_close(average.mean["weight"], torch.stack(seen).mean(0))
 
     def test_before_the_first_snapshot_stands_for_the_network(self):
         network, average = nn.Linear(2, 2), WeightAverage()

@@ -1,13 +1,23 @@
-"""Attention vectors started from label features, against the definition written out."""
+"""Attention vectors started from label features, against the definition written out.
+
+Run: pytest tests/training/test_attention_start.py
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
 
-from axml_ray.network.attention_xml import AttentionXML, Level
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.level_network import Level
+from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
+from axml_ray.training import attention_start as module
 from axml_ray.training.attention_start import START_LENGTH, node_features, start_attention, word_states
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
@@ -31,12 +41,12 @@ def tokens() -> Ragged:
     return Ragged.from_rows([random.integers(1, WORDS - 1, length) for length in (5, 1, 9, 3, 7)])
 
 
-def network_of(tree: LabelTree, level: int) -> AttentionXML:
+def network_of(tree: LabelTree, level: int, shard: Shard = WHOLE) -> AttentionXML:
     torch.manual_seed(2)
     settings = NetworkSettings(hidden=4, fully_connected=(3,))
     vectors = torch.randn(WORDS, 6)
     vectors[0] = 0
-    return AttentionXML(Level.of(tree, level), vectors, settings)
+    return AttentionXML(Level.of(tree, level), vectors, settings, shard)
 
 
 def literal_states(network: AttentionXML, tokens: Ragged) -> np.ndarray:
@@ -92,7 +102,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
     blocks = network.attention.weight.detach().view(-1, 8)
     old = before.view(-1, 8)
     sizes = np.diff(tree.first_child[1]) if level == 2 else np.ones(tree.level_sizes[0], dtype=int)
-    width = network.block if level == 2 else 1
+    width = network.attention.block if level == 2 else 1
     node = 0
     for parent, size in enumerate(sizes):
         for place in range(width):
@@ -106,3 +116,55 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
                 torch.testing.assert_close(row, old[parent * width + place])
             node += 1
     assert node == tree.level_sizes[level - 1]
+
+
+@dataclass(frozen=True)
+class Threads(Workers):
+    """Workers that are threads of this process."""
+
+    barrier_of_all: Barrier = field(default_factory=lambda: Barrier(1))
+    given: list = field(default_factory=list)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        self.barrier_of_all.wait(10)
+        self.given.append(values)
+        self.barrier_of_all.wait(10)
+        total = torch.stack(list(self.given)).sum(0)
+        if self.barrier_of_all.wait(10) == 0:
+            self.given.clear()
+        self.barrier_of_all.wait(10)
+        return total
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("level", [1, 2])
+def test_shards_start_as_the_whole_does(
+    features: sparse.csr_matrix, tokens: Ragged, level: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(module, "SCORING_BATCH", 2)
+    tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
+    whole = network_of(tree, level)
+    before = whole.attention.weight.detach().clone()
+    start_attention(whole, tree, tokens, features, "float32", Workers())
+    assert not torch.equal(whole.attention.weight, before)
+    shards = [network_of(tree, level, Shard(rank, workers)) for rank in range(workers)]
+    all_of_them, given = Barrier(workers), []
+
+    def start(rank: int) -> None:
+        worker = Threads(rank, workers, barrier_of_all=all_of_them, given=given)
+        start_attention(shards[rank], tree, tokens, features, "float32", worker)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(start, range(workers)))
+    for rank, shard in enumerate(shards):
+        expected = whole.attention.weight[rank::workers]
+        torch.testing.assert_close(shard.attention.weight, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_features_all_stays(tokens: Ragged, features: sparse.csr_matrix) -> None:
+    tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
+    network = network_of(tree, 2)
+    before = network.attention.weight.detach().clone()
+    start_attention(network, tree, tokens, sparse.csr_matrix((LABELS, WORDS), dtype=np.float32), "float32", Workers())
+    assert torch.equal(network.attention.weight, before)

@@ -2,17 +2,22 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.network.attention_xml import Level
+from axml_ray.network.level_network import Level
+from axml_ray.network.rows import Shard
 from axml_ray.ragged import Ragged
 from axml_ray.training.batches import (
     POOL,
+    Batch,
     LevelData,
     batch_of,
     by_length,
     choose_parents,
+    in_workers_order,
+    padded_tokens,
     shuffled,
     training_batches,
 )
@@ -59,14 +64,32 @@ class TestShuffled:
         assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.2
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_scoring_covers_every_document_longest_first(workers):
+def test_scoring_covers_every_document_longest_first():
     lengths = lengths_of(50)
-    shares = [by_length(lengths, 7, rank, workers) for rank in range(workers)]
-    assert sorted(row for share in shares for batch in share for row in batch) == list(range(50))
-    for share in shares:
-        inside = lengths[np.concatenate(share)]
-        assert (np.diff(inside) <= 0).all()
+    batches = by_length(lengths, 7)
+    assert [len(batch) for batch in batches] == [7] * 7 + [1]
+    rows = np.concatenate(batches)
+    assert sorted(rows) == list(range(50)) and (np.diff(lengths[rows]) <= 0).all()
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=9, unique=True), st.integers(1, 4))
+def test_workers_order(rows, workers):
+    found = [in_workers_order(np.array(rows), Shard(rank, workers)) for rank in range(workers)]
+    for order, _ in found:
+        assert np.array_equal(order, found[0][0])
+    assert sorted(found[0][0].tolist()) == sorted(rows)
+    # what workers encode, one after the other, is the order; one too many encodes the first, for nothing
+    for rank, (_, encoded) in enumerate(found):
+        assert encoded.tolist() == (rows[rank::workers] or rows[:1])
+    own = [encoded for rank, (_, encoded) in enumerate(found) if rank < len(rows)]
+    assert np.array_equal(np.concatenate(own), found[0][0])
+
+
+def test_padded_tokens():
+    tokens = Ragged.from_rows([[1], [2] * 9, [3, 4]])
+    found = padded_tokens(tokens, np.array([2, 0]), 2)
+    assert found.tolist() == [[3, 4] + [0] * 6, [1] + [0] * 7] and found.dtype == torch.int64
+    assert padded_tokens(tokens, np.array([0]), 9).shape == (1, 16)  # as wide as the longest of another worker
 
 
 def data_of(documents: int, level: Level) -> LevelData:
@@ -76,6 +99,7 @@ def data_of(documents: int, level: Level) -> LevelData:
     parents = None
     if level.first_child is not None:
         parents = np.stack([random.permutation(5)[:3] for _ in range(documents)])
+        parents[::4, 1] = -1  # some have fewer
     return LevelData(tokens, positives, parents)
 
 
@@ -84,11 +108,16 @@ class TestBatch:
     def test_all_nodes(self, rows):
         data = data_of(20, FLAT)
         batch = batch_of(data, FLAT, np.array(rows))
-        assert batch.rows.tolist() == rows and batch.size == len(rows) and batch.parents is None
+        assert batch.rows.tolist() == batch.encoded.tolist() == rows and batch.size == len(rows)
+        assert batch.candidates is None and batch.count == 6 * len(rows)
+        assert torch.equal(batch.lengths, batch.own_lengths)
         for place, row in enumerate(rows):
             words = data.tokens[row].tolist()
             assert batch.lengths[place] == len(words)
             assert batch.tokens[place].tolist() == words + [0] * (batch.tokens.shape[1] - len(words))
+        words, places = batch.words
+        assert torch.equal(words[places].view_as(batch.tokens), batch.tokens)
+        assert words.tolist() == sorted(set(batch.tokens.flatten().tolist()))
         longest = max(len(data.tokens[row]) for row in rows)
         assert batch.tokens.shape[1] % 8 == 0 and longest <= batch.tokens.shape[1] < longest + 8
         expected = [(place, node) for place, row in enumerate(rows) for node in data.positives[row].tolist()]
@@ -97,12 +126,13 @@ class TestBatch:
     @given(st.lists(st.integers(0, 19), min_size=1, max_size=6, unique=True))
     def test_places_among_candidates(self, rows):
         data = data_of(20, DEEP)
-        batch = batch_of(data, DEEP, np.array(rows), 17)
-        assert batch.size == 17 and np.array_equal(batch.parents, data.parents[rows])
+        batch = batch_of(data, DEEP, np.array(rows))
+        assert batch.size == len(rows) and np.array_equal(batch.candidates.parents, data.parents[rows])
+        assert batch.count == int(batch.candidates.exists.sum())
         expected = set()
         for document, row in enumerate(rows):
             for column, parent in enumerate(data.parents[row]):
-                for child in range(4):
+                for child in range(4 if parent >= 0 else 0):
                     node = DEEP.first_child[parent] + child
                     if node < DEEP.first_child[parent + 1] and node in data.positives[row]:
                         expected.add((document, column * 4 + child))
@@ -118,24 +148,81 @@ class TestBatch:
         assert sorted(batch.positives.T.tolist()) == [[0, 0], [0, 4], [1, 3], [1, 5]]
 
 
-class TestWorkers:
-    @pytest.mark.parametrize("level", [FLAT, DEEP], ids=["flat", "deep"])
-    @pytest.mark.parametrize("workers", [2, 3])
-    def test_shares_are_the_same_batches(self, level, workers):
-        data = data_of(53, level)  # 13 batches of 4 and one of 1, which several workers leave out
+def truth_of(batch: Batch, level: Level, shard: Shard) -> set[tuple[int, int]]:
+    """Documents and their true nodes, read from what a shard scores."""
+    found = set()
+    for place, column in batch.positives.T.tolist():
+        if batch.candidates is None:
+            node = column * shard.count + shard.rank
+        else:
+            assert batch.candidates.exists[place, column]
+            node = int(level.first_child[int(batch.candidates.parents[place, column // 4])]) + column % 4
+        found.add((int(batch.rows[place]), node))
+    assert len(found) == batch.positives.shape[1]
+    return found
 
-        def epoch(rank: int, count: int) -> list:
-            found = training_batches(data, level, batch_size=4, seed=2, epoch=1, rank=rank, workers=count)
-            return list(found)
 
-        alone = [batch for batch in epoch(0, 1) if batch.size >= workers]
-        assert len(alone) == 13
+@pytest.mark.parametrize("level", [FLAT, DEEP], ids=["flat", "deep"])
+class TestEpoch:
+    @pytest.mark.parametrize("workers", [1, 2, 3, 5])
+    def test_shares_make_the_whole(self, level, workers):
+        data = data_of(53, level)  # 13 batches of 4 and one of 1
+
+        def epoch(rank: int, count: int) -> list[Batch]:
+            return list(training_batches(data, level, batch_size=4, seed=2, epoch=1, shard=Shard(rank, count)))
+
+        alone = epoch(0, 1)
+        assert sorted(np.concatenate([batch.rows for batch in alone]).tolist()) == list(range(53))
         shares = [epoch(rank, workers) for rank in range(workers)]
         for whole, *parts in zip(alone, *shares, strict=True):
-            assert sorted(row for part in parts for row in part.rows.tolist()) == sorted(whole.rows.tolist())
-            assert all(len(part.rows) for part in parts)
-            assert {part.size for part in parts} == {whole.size}
-            assert sum(part.positives.shape[1] for part in parts) == whole.positives.shape[1]
+            assert sorted(parts[0].rows.tolist()) == whole.rows.tolist()
+            for part in parts:
+                assert np.array_equal(part.rows, parts[0].rows) and part.count == whole.count
+                # states of all workers are joined: one width, and the lengths of all
+                assert part.tokens.shape[1] == whole.tokens.shape[1]
+                assert part.lengths.tolist() == data.tokens.lengths[part.rows].tolist()
+                for words, length, row in zip(part.tokens, part.own_lengths.tolist(), part.encoded, strict=True):
+                    assert words[:length].tolist() == data.tokens[row].tolist() and not words[length:].any()
+                words, places = part.words
+                assert torch.equal(words[places].view_as(part.tokens), part.tokens)
+            encoded = [part.encoded for rank, part in enumerate(parts) if rank < whole.size]
+            assert np.array_equal(np.concatenate(encoded), parts[0].rows)
+            truths = [truth_of(part, level, Shard(rank, workers)) for rank, part in enumerate(parts)]
+            assert sum(map(len, truths)) == len(set.union(*truths))
+            assert set.union(*truths) == truth_of(whole, level, Shard())
+            if whole.candidates is not None:
+                assert sum(int(part.candidates.exists.sum()) for part in parts) == whole.count
+
+    @pytest.mark.parametrize("start", [0, 1, 5, 13, 14])
+    def test_goes_on_where_it_was(self, level, start):
+        data = data_of(53, level)
+        options = {"batch_size": 4, "seed": 2, "epoch": 1}
+        whole = list(training_batches(data, level, **options))
+        rest = list(training_batches(data, level, start=start, **options))
+        assert len(whole) == 14 and len(rest) == 14 - start
+        for one, other in zip(whole[start:], rest, strict=True):
+            assert np.array_equal(one.rows, other.rows) and torch.equal(one.positives, other.positives)
+            assert torch.equal(one.tokens, other.tokens)
+
+    def test_may_be_left_early(self, level):
+        for batch in training_batches(data_of(53, level), level, batch_size=4, seed=2, epoch=1):
+            assert batch.size
+            break
+
+    def test_an_error_arrives(self, level):
+        data = data_of(53, level)
+        broken = LevelData(data.tokens, data.positives.take(np.arange(9)), data.parents)
+        with pytest.raises(IndexError):
+            list(training_batches(broken, level, batch_size=4, seed=2, epoch=1))
+
+    def test_on_another_device(self, level):
+        batch = batch_of(data_of(9, level), level, np.array([3, 1]))
+        assert batch.to(torch.device("cpu")) is batch
+        moved = batch.to(torch.device("meta"))
+        tensors = [moved.tokens, *moved.words, moved.own_lengths, moved.lengths, moved.positives]
+        tensors += [] if moved.candidates is None else [moved.candidates.exists, moved.candidates.places]
+        assert {tensor.device.type for tensor in tensors} == {"meta"}
+        assert np.array_equal(moved.rows, batch.rows) and moved.count == batch.count
 
 
 def literal_parents(predicted: list[int], true: list[int], keep: int) -> list[int]:

@@ -1,61 +1,34 @@
 """Run: pytest tests/training/test_level.py"""
 
 import copy
-import math
+import json
 
 import numpy as np
 import pytest
 import torch
 from literal_attention_xml import logits, loss, parameters_of
-from tiny_corpus import key_documents
+from tiny_corpus import DEEP, FLAT, WIDE, curve_of, key_documents, small_network, small_training
 
 import axml_ray.training.level as module
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.network.attention_xml import AttentionXML, Beam, Level
+from axml_ray.network.candidates import Candidates
+from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, TrainingSettings
-from axml_ray.training.batches import LevelData
-from axml_ray.training.level import Diverged, LevelTraining, Validation, validation_score
+from axml_ray.training.batches import batch_of
+from axml_ray.training.checkpoints import FORMAT, MANIFEST, Checkpoints
+from axml_ray.training.level import DIVERGED, Diverged, Validation, validation_score
+from axml_ray.training.level_files import manifest_of
 from axml_ray.training.workers import Workers
 
-LABELS = 10
-FIRST_CHILD = np.array([0, 3, 4, 8, 10])
+BOTH = pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
 
 
-def network_of(level: Level, dropout: float = 0.0) -> AttentionXML:
-    torch.manual_seed(4)
-    vectors = torch.randn(LABELS + 12, 12)
-    vectors[0] = 0
-    settings = NetworkSettings(hidden=10, fully_connected=(12,), embedding_dropout=dropout, encoder_dropout=dropout)
-    return AttentionXML(level, vectors, settings)
-
-
-def training_of(
-    network: AttentionXML, documents: int = 200, seed: int = 1, report=lambda record: None, **changes: object
-) -> LevelTraining:
-    """Labels 0 to 9; at a deep level, three of their four parents are candidates."""
-    settings = TrainingSettings(**{"batch_size": 20, "learning_rate": 0.01, "precision": "float32", **changes})
-    tokens, positives = key_documents(documents, LABELS)
-    valid_tokens, valid_positives = key_documents(40, LABELS, seed=9)
-    parents = beam = None
-    if network.level.first_child is not None:
-        random = np.random.default_rng(2)
-        parents = np.stack([random.permutation(4)[:3] for _ in range(documents)])
-        beam = Beam(torch.arange(4).expand(40, 4), torch.zeros(40, 4))
-    data = LevelData(tokens, positives, parents)
-    validation = Validation(valid_tokens, valid_positives, beam)
-    return LevelTraining(network, data, validation, settings, seed, report=report)
-
-
-def weights(network: AttentionXML) -> dict[str, torch.Tensor]:
+def weights(network: LevelNetwork) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in network.named_parameters()}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
-
-
-FLAT, DEEP = Level(1, LABELS, None), Level(2, LABELS, FIRST_CHILD)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture
@@ -75,28 +48,34 @@ def scripted(monkeypatch):
     return script
 
 
-@pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
+@BOTH
 class TestLearning:
     def test_learns_and_leaves_the_best_weights(self, level):
         records = []
-        training = training_of(
-            network_of(level, dropout=0.1), 400, report=records.append, epochs=(12,), average_after=(9,), score_every=20
+        training = small_training(
+            small_network(level, 0.1), 400, report=records.append, epochs=(12,), average_after=(9,), score_every=20
         )
+        losses = curve_of(training)
         best = training.run()
         assert best > 95
-        assert training.average.snapshots > 0
+        assert training.average.snapshots == training.at.snapshots > 0
         score = validation_score(training.network, training.validation, "float32", Workers())
         assert score == pytest.approx(best, abs=1e-6)
-        assert np.mean(training.losses[-10:]) < 0.25 * training.losses[0]
-        assert records[-1]["step"] == len(training.losses) == 240
+        assert same(weights(training.network), training.best)
+        assert np.mean(losses[-10:]) < 0.25 * losses[0]
+        assert records[-1]["step"] == len(losses) == training.at.step == 240
+        assert records[-1]["loss"] == pytest.approx(np.mean(losses[-50:]))
         assert records[-1]["valid_nDCG@5"] == best
+        assert (training.at.epoch, training.at.batch, training.at.documents) == (12, 0, 4_800)
 
-    def test_first_loss_is_the_literal_one(self, level):
-        network = network_of(level)
-        training = training_of(network, 12, batch_size=12, epochs=(1,))
+    @pytest.mark.parametrize("evidence", [False, True])
+    def test_first_loss_is_the_literal_one(self, level, evidence):
+        network = small_network(level, evidence=evidence, fully_connected=(12, 7))
+        training = small_training(network, 12, batch_size=12, epochs=(1,))
+        losses = curve_of(training)
         p = parameters_of(network)
         first_child = None if level.first_child is None else level.first_child.tolist()
-        nodes = [list(range(LABELS))] * 12
+        nodes = [list(range(level.nodes))] * 12
         if first_child is not None:
             rows = training.data.parents.tolist()
             nodes = [[node for i in row for node in range(first_child[i], first_child[i + 1])] for row in rows]
@@ -104,50 +83,100 @@ class TestLearning:
         scores = logits(p, [tokens[row].tolist() for row in range(12)], nodes, first_child)
         expected = loss(scores, nodes, [truth[row].tolist() for row in range(12)])
         training.run()
-        assert len(training.losses) == 1
-        assert training.losses[0] == pytest.approx(expected.item(), rel=1e-5)
+        assert losses == [pytest.approx(expected.item(), rel=1e-5)]
 
     def test_same_seed_same_curve(self, level):
         curves = {}
         for name, seed in (("one", 1), ("again", 1), ("other", 2)):
-            training = training_of(network_of(level, dropout=0.3), 100, seed=seed, epochs=(3,))
+            training = small_training(small_network(level, 0.3), 100, seed=seed, epochs=(3,))
+            curves[name] = curve_of(training)
             training.run()
-            curves[name] = training.losses
         assert curves["one"] == curves["again"]
-        assert curves["one"] != curves["other"]
+        assert len(curves["one"]) == 15 and curves["one"] != curves["other"]
 
 
 def test_reduced_precision_learns_too():
-    training = training_of(network_of(FLAT), 300, epochs=(10,), score_every=50, precision="bfloat16")
+    training = small_training(small_network(FLAT), 300, epochs=(10,), score_every=50, precision="bfloat16")
     assert training.run() > 90
     assert all(parameter.dtype == torch.float32 for parameter in training.network.parameters())
 
 
+class TestStep:
+    def test_moves_on_by_one_batch(self):
+        training = small_training(small_network(WIDE), 50)
+        batches = list(training.batches())
+        assert [batch.size for batch in batches] and sum(batch.size for batch in batches) == 50
+        training.step(batches[0])
+        at = training.at
+        assert (at.epoch, at.batch, at.step, at.documents) == (0, 1, 1, batches[0].size)
+        # and the rest of the epoch is what was left
+        assert [batch.rows.tolist() for batch in training.batches()] == [batch.rows.tolist() for batch in batches[1:]]
+
+    def test_leaves_rows_alone_that_no_document_asks_for(self):
+        """Adam's moments would move a row whose gradient is zero, and a step's cost would grow with the level."""
+        training = small_training(small_network(WIDE), 40, keep=2)
+        table = training.network.attention.weight
+        for row in range(12):
+            training.step(batch_of(training.data, WIDE, np.array([row])))
+        before = table.detach().clone()
+        batch = batch_of(training.data, WIDE, np.array([12]))
+        training.step(batch)
+        moved = (table.detach() != before).any(dim=1).nonzero()[:, 0]
+        assert moved.tolist() == sorted(training.data.parents[12])
+
+    def test_a_candidate_that_is_missing_touches_no_row(self):
+        """Fewer candidates than C are filled up with -1: no node's row may be moved by that."""
+        training = small_training(small_network(WIDE), 40, keep=2)
+        table = training.network.attention.weight
+        training.data.parents[:3] = [[0, 5], [0, 7], [0, 9]]
+        for row in range(3):
+            training.step(batch_of(training.data, WIDE, np.array([row])))
+        training.data.parents[3] = [4, -1]
+        before = table.detach().clone()
+        training.step(batch_of(training.data, WIDE, np.array([3])))
+        assert (table.detach() != before).any(dim=1).nonzero()[:, 0].tolist() == [4]
+
+    def test_dropout_is_another_at_each_step_and_document(self):
+        training = small_training(small_network(FLAT, 0.5), 40)
+        batch = next(training.batches())
+        first = training._seeds(batch.encoded)
+        assert len(set(first.tolist())) == len(first)
+        training.at.step += 1
+        assert not set(first.tolist()) & set(training._seeds(batch.encoded).tolist())
+
+
 class TestWhenItEnds:
     def test_epochs_of_the_level(self):
-        for level, epochs in ((FLAT, 2), (DEEP, 3), (Level(3, LABELS, FIRST_CHILD), 3)):
-            training = training_of(network_of(level), 50, epochs=(2, 3), score_every=100)
+        for level, epochs in ((FLAT, 2), (DEEP, 3), (Level(3, 10, DEEP.first_child), 3)):
+            training = small_training(small_network(level), 50, epochs=(2, 3), score_every=100)
             training.run()
-            assert len(training.losses) == epochs * 3  # batches of 20, 20 and 10
+            assert training.at.step == epochs * 3  # batches of 20, 20 and 10
 
     def test_patience(self, scripted):
         seen = scripted([10, 30, 20, 30, 29, 99])
-        training = training_of(network_of(FLAT), 200, epochs=(9,), score_every=2, patience=3)
+        training = small_training(small_network(FLAT), 200, epochs=(9,), score_every=2, patience=3)
         assert training.run() == 30
-        assert len(seen) == 5 and len(training.losses) == 10
+        assert len(seen) == 5 and training.at.step == 10
+        assert (training.at.best_step, training.at.scorings_without_gain) == (4, 3)
         assert same(weights(training.network), seen[1])
         assert not same(seen[1], seen[4])
 
+    def test_a_gain_renews_patience(self, scripted):
+        seen = scripted([10, 9, 11, 10, 12, 11, 10])
+        training = small_training(small_network(FLAT), 200, epochs=(9,), score_every=1, patience=2)
+        assert training.run() == 12
+        assert len(seen) == 7
+
     def test_what_is_left_over_is_scored_too(self, scripted):
         seen = scripted([10, 20])
-        training = training_of(network_of(FLAT), 100, epochs=(1,), score_every=3)
+        training = small_training(small_network(FLAT), 100, epochs=(1,), score_every=3)
         assert training.run() == 20
-        assert len(training.losses) == 5 and len(seen) == 2
+        assert training.at.step == 5 and len(seen) == 2
         assert same(weights(training.network), seen[1])
 
     def test_a_score_of_zero_is_a_score(self, scripted):
         seen = scripted([0, 0])
-        training = training_of(network_of(FLAT), 40, epochs=(2,), score_every=2)
+        training = small_training(small_network(FLAT), 40, epochs=(2,), score_every=2)
         assert training.run() == 0
         assert same(weights(training.network), seen[0])
 
@@ -163,70 +192,139 @@ class TestAveraging:
 
         monkeypatch.setattr(module.WeightAverage, "add", watched)
         seen = scripted([1, 2, 3, 4, 5, 6])
-        training = training_of(network_of(FLAT), 200, epochs=(3,), average_after=(1,), score_every=5)
+        training = small_training(small_network(FLAT), 200, epochs=(3,), average_after=(1,), score_every=5)
         training.run()
         # at steps 15, 20, 25 and 30, not at 5 and 10
-        assert training.average.snapshots == len(snapshots) == 4
+        assert training.average.snapshots == training.at.snapshots == len(snapshots) == 4
         assert same(seen[2], snapshots[0])
         for count in (2, 3, 4):
             for name, value in seen[1 + count].items():
                 mean = torch.stack([snapshot[name] for snapshot in snapshots[:count]]).mean(0)
                 torch.testing.assert_close(value, mean, rtol=1e-5, atol=1e-6)
+        for name, mean in training.average.mean.items():
+            assert torch.equal(mean, seen[-1][name])
 
     def test_may_be_switched_off(self):
-        training = training_of(network_of(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, score_every=1)
+        training = small_training(
+            small_network(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, score_every=1
+        )
         training.run()
-        assert training.average.snapshots == 0
+        assert training.average.snapshots == training.at.snapshots == 0
+        assert not training.average.mean
 
-    def test_scoring_does_not_disturb_training(self):
+    @BOTH
+    def test_scoring_does_not_disturb_training(self, level):
         curves = []
         for every in (1, 100):
-            training = training_of(network_of(FLAT, 0.2), 100, epochs=(2,), average_after=(0,), score_every=every)
+            training = small_training(
+                small_network(level, 0.2), 100, epochs=(2,), average_after=(0,), score_every=every
+            )
+            curves.append(curve_of(training))
             training.run()
-            curves.append(training.losses)
         assert curves[0] == curves[1]
 
 
 class TestDiverged:
-    def test_keeps_the_last_good_weights(self, scripted, monkeypatch):
+    def kept(self, directory) -> Checkpoints:
+        return Checkpoints(directory, "mark", 0)
+
+    def test_keeps_the_best_weights_and_the_last_checkpoint(self, scripted, tmp_path):
         seen = scripted([10, 20, 15])
-        score = module.validation_score
+        checkpoints = self.kept(tmp_path / "checkpoint")
+        training = small_training(small_network(FLAT), 200, epochs=(5,), score_every=2, checkpoints=checkpoints)
+        step = training.step
+        before: dict[str, torch.Tensor] = {}
 
-        def poison_after_the_third(network, *rest):
-            value = score(network, *rest)
-            if len(seen) == 3:
+        def poisoned(batch):
+            if training.at.step == 6:
+                before.update(weights(training.network))
                 with torch.no_grad():
-                    network.head.output.bias.fill_(float("nan"))
-            return value
+                    training.network.head.output.bias.fill_(float("nan"))
+            step(batch)
 
-        monkeypatch.setattr(module, "validation_score", poison_after_the_third)
-        training = training_of(network_of(FLAT), 200, epochs=(5,), score_every=2)
-        with pytest.raises(Diverged, match=r"level 1: the loss is nan after 6 steps.*learning_rate"):
+        training.step = poisoned
+        with pytest.raises(Diverged, match=r"level 1: the loss is nan after 7 steps.*kept.*learning_rate"):
             training.run()
         assert same(weights(training.network), seen[1])
-        assert all(map(math.isfinite, training.losses))
+        # the checkpoint is that of step 6, and a new training starts there
+        assert json.loads((tmp_path / "checkpoint" / MANIFEST).read_text())["position"]["step"] == 6
+        again = small_training(small_network(FLAT, seed=5), 200, epochs=(5,), score_every=2)
+        assert self.kept(tmp_path / "checkpoint").resume(again)
+        assert same(weights(again.network), before) and same(again.best, seen[1])
+
+    def test_a_checkpoint_never_takes_the_place_of_a_good_one_with_weights_that_are_no_numbers(
+        self, scripted, tmp_path
+    ):
+        """The loss of a step is of the weights before it: at a scoring they may be past mending, unseen."""
+        scripted([10, 20, 15])
+        training = small_training(
+            small_network(FLAT), 200, epochs=(5,), score_every=2, checkpoints=self.kept(tmp_path / "checkpoint")
+        )
+        update = training.optimizer.step
+
+        def wild():
+            update()
+            if training.at.step == 3:  # the fourth, after which a checkpoint is due
+                with torch.no_grad():
+                    training.network.attention.weight[0, 0] = float("inf")
+
+        training.optimizer.step = wild
+        with pytest.raises(Diverged, match="level 1: after 4 steps, some weights are no numbers"):
+            training.run()
+        assert all(parameter.isfinite().all() for parameter in training.network.parameters())
+        again = small_training(small_network(FLAT), 200)
+        assert self.kept(tmp_path / "checkpoint").resume(again)
+        assert again.at.step == 2
+        assert all(parameter.isfinite().all() for parameter in again.network.parameters())
+
+    def test_a_loss_far_above_the_first(self, scripted, tmp_path, monkeypatch):
+        """Finite throughout: the mean of ten steps is held against the mean of the first ten."""
+        seen = scripted(list(range(1, 100)))
+        training = small_training(
+            small_network(FLAT), 400, epochs=(5,), score_every=10, checkpoints=self.kept(tmp_path / "checkpoint")
+        )
+        losses = curve_of(training)
+        loss = LevelNetwork.loss
+        first = 0.5
+
+        def rising(network, *rest):
+            # 0.5 for thirty steps, 2.4 for twenty (below 5 times the first), then 2.6
+            wanted = first if len(losses) < 30 else 2.4 if len(losses) < 50 else 2.6
+            found = loss(network, *rest)
+            return found + (wanted - found.detach())
+
+        monkeypatch.setattr(LevelNetwork, "loss", rising)
+        assert DIVERGED == 5
+        with pytest.raises(Diverged, match=r"the loss is 2\.52 after 56 steps, 0\.5 at first"):
+            training.run()
+        assert same(weights(training.network), seen[-1]) and len(seen) == 5
+        assert manifest_of(tmp_path / "checkpoint", MANIFEST, FORMAT, "mark")["position"]["step"] == 50
 
     def test_a_learning_rate_beyond_reason(self):
-        training = training_of(network_of(DEEP), 200, epochs=(5,), score_every=1, learning_rate=1e30)
+        training = small_training(small_network(DEEP), 200, epochs=(5,), score_every=1, learning_rate=1e30)
         with pytest.raises(Diverged):
             training.run()
         assert all(parameter.isfinite().all() for parameter in training.network.parameters())
 
 
 class TestValidationScore:
-    @pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
+    @BOTH
     def test_is_the_mean_ndcg(self, level):
-        network = network_of(level)
-        training = training_of(network)
-        valid = training.validation
+        network = small_network(level)
+        valid = small_training(network).validation
         score = validation_score(network, valid, "float32", Workers())
         gains = []
         for row in range(len(valid.tokens)):
             words = torch.from_numpy(valid.tokens[row].astype(np.int64))[None]
-            parents = None if level.first_child is None else torch.arange(4)[None]
-            found = network(words, torch.tensor([words.shape[1]]), parents)
-            if parents is not None:
-                found = found[:, network.exists(parents)[0]]  # 0 to 9 again
+            length = torch.tensor([words.shape[1]])
+            candidates = None
+            if level.first_child is not None:
+                candidates = Candidates.of(np.arange(4)[None], level.first_child)
+            with torch.no_grad():
+                found = network.logits(network.encode(words, length), length, candidates)
+            if candidates is not None:
+                found = found[:, candidates.exists[0]]  # 0 to 9 again
+            assert found.shape == (1, 10)
             top = found[0].argsort(descending=True)[None, :5].numpy()
             truth = valid.positives[row]
             gains.append(ndcg_at(top, truth, np.array([0, len(truth)]), 5)[0])
@@ -234,17 +332,17 @@ class TestValidationScore:
 
     def test_places_that_hold_no_child_are_no_hits(self):
         """One candidate, and four empty places whose numbers would be those of true nodes."""
-        network = network_of(Level(2, 6, np.array([0, 1, 6])))
-        tokens, _ = key_documents(3, LABELS)
+        network = small_network(Level(2, 6, np.array([0, 1, 6])))
+        tokens, _ = key_documents(3, 6)
         beam = Beam(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1))
         truth = Ragged.from_rows([[1, 2], [3], [4]])
         assert validation_score(network, Validation(tokens, truth, beam), "float32", Workers()) == 0
 
 
 def test_the_network_handed_in_is_the_one_trained():
-    network = network_of(FLAT)
+    network = small_network(FLAT)
     before = copy.deepcopy(network.state_dict())
-    training_of(network, 40, epochs=(1,)).run()
+    small_training(network, 40, epochs=(1,)).run()
     after = network.state_dict()
     assert all(not torch.equal(after[name], before[name]) for name in before)
     assert not after["encoder.embedding.weight"][0].any()

@@ -10,21 +10,21 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
+import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.attention_xml import AttentionXML, Level
-from axml_ray.settings import Experiment
-from axml_ray.training.tree import (
-    MANIFEST,
-    MODEL,
-    TREE,
-    finished,
-    level_directory,
-    level_fingerprint,
-    load_weights,
-    save_level,
-    tree_directory,
-)
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.level_network import TABLE, Level
+from axml_ray.settings import Experiment, fingerprint
+from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, finished, load_level, save_level
+from axml_ray.training.scored import NODES, PARENTS, SCORES, VALID_NODES, VALID_SCORES, Scored, is_scored
+from axml_ray.training.scored import MANIFEST as SCORED_MANIFEST
+from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
+from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
+
+ROWS_0 = ROWS.format(0)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ class TestTraining:
         assert tree.level_sizes == (4, 14)
         for level in (1, 2):
             assert finished(level_directory(directory, level), level_fingerprint(settings, corpus, 0, level))
-            about = json.loads(level_file(settings, level, MANIFEST).read_text())
+            about = json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())
             assert about["nodes"] == tree.level_sizes[level - 1] and about["level"] == level
             assert about["steps"] == 6 * 30 and about["snapshots"] == 2
             assert about["valid_nDCG@5"] > 90
@@ -99,17 +99,17 @@ class TestTraining:
         for number in (1, 2):
             vectors = torch.zeros(corpus.word_vectors().shape)
             network = AttentionXML(Level.of(tree, number), vectors, settings.network)
-            load_weights(network, level_directory(tree_directory(settings.run_directory, 0), number))
+            load_level(network, level_directory(tree_directory(settings.run_directory, 0), number))
             levels.append(network.state_dict())
         assert np.allclose(levels[0]["encoder.embedding.weight"], corpus.word_vectors(), atol=1e-6)
-        for name in levels[0].keys() - {"attention.weight"}:
+        for name in levels[0].keys() - {TABLE}:
             torch.testing.assert_close(levels[0][name], levels[1][name], rtol=0, atol=1e-6)
-        assert levels[1]["attention.weight"].shape == (4, 4 * 20)
+        assert levels[1][TABLE].shape == (4, 4 * 20)
 
     def test_without_a_tree(self, home, corpus):
         settings = experiment(home, tree={"height": 0}).model_copy(update={"name": "flat"})
         train_tree(settings, corpus)
-        about = json.loads(level_file(settings, 1, MANIFEST).read_text())
+        about = json.loads(level_file(settings, 1, LEVEL_MANIFEST).read_text())
         assert about["nodes"] == 14 and about["valid_nDCG@5"] > 90
         assert not level_file(settings, 2).exists()
 
@@ -117,7 +117,7 @@ class TestTraining:
         settings = experiment(home, tree={"height": 2, "cluster_size": 2, "beam": 3})
         settings = settings.model_copy(update={"name": "high"})
         train_tree(settings, corpus)
-        abouts = [json.loads(level_file(settings, level, MANIFEST).read_text()) for level in (1, 2, 3)]
+        abouts = [json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text()) for level in (1, 2, 3)]
         assert [about["nodes"] for about in abouts] == [4, 8, 14]
         assert abouts[2]["valid_nDCG@5"] > 85
 
@@ -128,9 +128,10 @@ class TestResuming:
         assert opened(train_tree(run, corpus, build=False)) == [1, 2]
         assert times(run) == before
 
+    @pytest.mark.parametrize("name", [MODEL, ROWS_0])
     @pytest.mark.parametrize("level", [1, 2])
-    def test_a_torn_model_is_trained_again(self, run, corpus, level):
-        file = level_file(run, level)
+    def test_a_torn_file_is_trained_again(self, run, corpus, level, name):
+        file = level_file(run, level, name)
         whole, before = file.read_bytes(), times(run)
         file.write_bytes(whole[:-7])
         assert opened(train_tree(run, corpus, build=False)) == [3 - level]
@@ -142,7 +143,7 @@ class TestResuming:
 
     @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}"])
     def test_without_a_whole_manifest_it_is_trained_again(self, run, corpus, content):
-        file = level_file(run, 2, MANIFEST)
+        file = level_file(run, 2, LEVEL_MANIFEST)
         if content is None:
             file.unlink()
         else:
@@ -151,7 +152,7 @@ class TestResuming:
         assert not finished(file.parent, mark)
 
     def test_a_stale_fingerprint(self, run, corpus):
-        file = level_file(run, 1, MANIFEST)
+        file = level_file(run, 1, LEVEL_MANIFEST)
         file.write_text(file.read_text().replace(level_fingerprint(run, corpus, 0, 1), "0123456789ab"))
         assert opened(train_tree(run, corpus, build=False)) == [2]
 
@@ -178,17 +179,216 @@ class TestResuming:
         assert marks[0] == marks[5] and len(set(marks)) == len(marks) - 1
         assert mark(run.model_copy(update={"name": "x", "runs": Path("/elsewhere")})) == mark()
 
-    def test_an_interrupted_save_leaves_the_old_level(self, run, corpus, monkeypatch):
+    @pytest.mark.parametrize("name", ["save_rows", "save_file", "write_json"])
+    def test_an_interrupted_save_leaves_the_old_level(self, run, corpus, monkeypatch, name):
         directory = level_file(run, 1).parent
         tree = LabelTree.load(directory.parent / TREE)
         network = AttentionXML(Level.of(tree, 1), torch.zeros(corpus.word_vectors().shape), run.network)
-        before = level_file(run, 1).read_bytes()
+        before = {path: path.read_bytes() for path in directory.iterdir()}
+        assert {path.name for path in before} == {LEVEL_MANIFEST, MODEL, ROWS_0}
 
         def killed(*rest):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("axml_ray.training.tree.write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            save_level(network, directory, "mark", {})
-        assert level_file(run, 1).read_bytes() == before
+        with monkeypatch.context() as patch:
+            patch.setattr(f"axml_ray.training.level_files.{name}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                save_level(network, directory, "mark", {}, Workers())
+        assert {path: path.read_bytes() for path in directory.iterdir()} == before
+        # what is left of it is in nobody's way
+        save_level(network, directory, "mark", {}, Workers())
+        assert finished(directory, "mark")
         assert sorted(path.name for path in directory.parent.iterdir()) == ["level-1", "level-2", TREE]
+
+    def test_a_level_that_is_wanted_again_starts_from_nothing(self, run, corpus):
+        """Its checkpoint is gone with its end."""
+        level_file(run, 2, LEVEL_MANIFEST).unlink()
+        records = train_tree(run, corpus, build=False)
+        assert [record["step"] for record in records if "step" in record] == [180]
+
+    def test_a_checkpoint_beside_a_finished_level_is_removed(self, run, corpus):
+        """Of a worker that was killed between the two."""
+        left = beside(run, 1, "checkpoint")
+        left.mkdir()
+        (left / "file").write_text("large")
+        train_tree(run, corpus, build=False)
+        assert not left.exists()
+
+
+def beside(settings: Experiment, level: int, what: str) -> Path:
+    return tree_directory(settings.run_directory, 0) / f"level-{level}.{what}"
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    """Stops training after a level's checkpoint of some scoring, as a kill would."""
+
+    def at(level: int, scoring: int) -> None:
+        keep, seen = Checkpoints.keep, []
+
+        def kept(checkpoints, training):
+            keep(checkpoints, training)
+            seen.append(training.network.level.number)
+            if seen.count(level) == scoring:
+                monkeypatch.setattr(Checkpoints, "keep", keep)
+                raise Killed
+
+        monkeypatch.setattr(Checkpoints, "keep", kept)
+
+    return at
+
+
+@pytest.fixture
+def scorings(monkeypatch) -> list[int]:
+    """The levels whose documents were scored."""
+    seen: list[int] = []
+    score = module.score_level
+
+    def followed(network, *rest, **named):
+        seen.append(network.level.number)
+        score(network, *rest, **named)
+
+    monkeypatch.setattr(module, "score_level", followed)
+    return seen
+
+
+def fresh(settings: Experiment, tmp_path: Path, minutes: float = 0) -> Experiment:
+    resources = settings.resources.model_copy(update={"checkpoint_minutes": minutes})
+    return settings.model_copy(update={"runs": tmp_path / "fresh", "resources": resources})
+
+
+def files(settings: Experiment) -> dict[str, bytes]:
+    found = {}
+    for level in (1, 2):
+        for name in (MODEL, ROWS_0):
+            found[f"{level}/{name}"] = level_file(settings, level, name).read_bytes()
+    return found
+
+
+class TestKilledInsideALevel:
+    @pytest.mark.parametrize(("level", "scoring"), [(1, 1), (1, 5), (2, 2), (2, 5)])
+    def test_ends_as_one_that_never_stopped(self, trained, corpus, tmp_path, stop, scorings, level, scoring):
+        settings = fresh(trained[0], tmp_path)
+        stop(level, scoring)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        about = json.loads((beside(settings, level, "checkpoint") / CHECKPOINT_MANIFEST).read_text())
+        assert about["position"]["step"] == 30 * scoring
+        assert is_finished(settings, corpus) == ([1] if level == 2 else [])
+        assert beside(settings, 1, "scored").exists() == (level == 2)
+        assert scorings == ([1] if level == 2 else [])
+        records = train_tree(settings, corpus, build=False)
+        assert opened(records) == ([1] if level == 2 else [])
+        assert scorings == [1]  # once, by whichever of the two
+        assert [record["level"] for record in records if "scored" in record] == ([] if level == 2 else [1])
+        assert files(settings) == files(trained[0])
+        for number in (1, 2):
+            about, expected = (
+                json.loads(level_file(one, number, LEVEL_MANIFEST).read_text()) for one in (settings, trained[0])
+            )
+            for one in (about, expected):
+                one.pop("seconds")
+            assert about == expected
+        directory = tree_directory(settings.run_directory, 0)
+        assert sorted(path.name for path in directory.iterdir()) == ["level-1", "level-2", TREE]
+
+    def test_before_its_first_checkpoint(self, trained, corpus, tmp_path, stop, scorings):
+        settings = fresh(trained[0], tmp_path, minutes=60)
+        stop(2, 3)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        assert not beside(settings, 2, "checkpoint").exists()
+        assert opened(train_tree(settings, corpus, build=False)) == [1]
+        assert scorings == [1]
+        assert files(settings) == files(trained[0])
+
+    def test_with_other_settings_nothing_of_it_is_taken(self, trained, corpus, tmp_path, stop, scorings):
+        settings = fresh(trained[0], tmp_path)
+        stop(2, 3)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        other = settings.model_copy(update={"training": settings.training.model_copy(update={"clip": 4.0})})
+        records = train_tree(other, corpus, build=False)
+        assert opened(records) == [] and scorings == [1, 1]
+        assert [record["step"] for record in records if "step" in record] == [180, 180]
+
+    def test_a_torn_level_above_is_trained_and_scored_again(self, trained, corpus, tmp_path, stop, scorings):
+        settings = fresh(trained[0], tmp_path)
+        stop(2, 3)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        level_file(settings, 1, ROWS_0).write_bytes(b"")
+        assert opened(train_tree(settings, corpus, build=False)) == []
+        assert scorings == [1, 1]
+        assert files(settings) == files(trained[0])
+
+
+def is_finished(settings: Experiment, corpus: Corpus) -> list[int]:
+    directory = tree_directory(settings.run_directory, 0)
+    return [n for n in (1, 2) if finished(level_directory(directory, n), level_fingerprint(settings, corpus, 0, n))]
+
+
+class TestScored:
+    def interrupted(self, trained, corpus, tmp_path, stop) -> Experiment:
+        settings = fresh(trained[0], tmp_path)
+        stop(2, 1)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        return settings
+
+    def mark(self, settings: Experiment, corpus: Corpus) -> str:
+        return fingerprint(level_fingerprint(settings, corpus, 0, 1), settings.tree.beam)
+
+    @pytest.mark.parametrize("file", [NODES, SCORES, PARENTS, VALID_NODES, VALID_SCORES, SCORED_MANIFEST])
+    def test_torn_it_is_made_again(self, trained, corpus, tmp_path, stop, scorings, file):
+        settings = self.interrupted(trained, corpus, tmp_path, stop)
+        path = beside(settings, 1, "scored") / file
+        assert is_scored(path.parent, self.mark(settings, corpus))
+        path.write_bytes(path.read_bytes()[:-1])
+        if file == SCORED_MANIFEST:
+            path.unlink()
+        assert not is_scored(path.parent, self.mark(settings, corpus))
+        train_tree(settings, corpus, build=False)
+        assert scorings == [1, 1]
+        assert files(settings) == files(trained[0])
+
+    def test_interrupted_it_is_made_again(self, trained, corpus, tmp_path, monkeypatch):
+        settings = fresh(trained[0], tmp_path)
+
+        def killed(*rest, **named):
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr("axml_ray.training.scored.expand_rows", killed)  # all but the validation documents
+            with pytest.raises(Killed):
+                train_tree(settings, corpus)
+        assert not beside(settings, 1, "scored").exists()
+        train_tree(settings, corpus, build=False)
+        assert files(settings) == files(trained[0])
+        assert sorted(path.name for path in level_file(settings, 1).parent.parent.iterdir()) == [
+            "level-1",
+            "level-2",
+            TREE,
+        ]
+
+    def test_what_it_holds(self, trained, corpus, tmp_path, stop):
+        settings = self.interrupted(trained, corpus, tmp_path, stop)
+        found = Scored(beside(settings, 1, "scored"))
+        split = corpus.split("train")
+        tree = LabelTree.load(tree_directory(settings.run_directory, 0) / TREE)
+        values, offsets = tree.node_labels(1, split.labels.values, split.labels.offsets)
+        assert found.train.nodes.shape == found.train.scores.shape == found.parents.shape == (300, 3)
+        assert found.valid.nodes.shape == (24, 3)
+        assert (found.train.scores.diff(dim=1) <= 0).all() and (found.train.scores <= 0).all()
+        for row in range(300):
+            true, parents = set(values[offsets[row] : offsets[row + 1]].tolist()), found.parents[row].tolist()
+            assert len(set(parents)) == 3
+            # true ones first, then the best of the others
+            count = min(3, len(true))
+            assert set(parents[:count]) <= true
+            others = [node for node in found.train.nodes[row].tolist() if node not in true]
+            assert parents[count:] == others[: 3 - count]

@@ -1,60 +1,126 @@
 """Run: pytest tests/training/test_workers.py
 
-Two real processes with gloo, started once, do all that is tested here; one process does the same alone.
+Two and three real processes with gloo, started once each, do all that is tested here; one process does the same alone.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from tiny_corpus import experiment, key_documents, train_tree, write_corpus
+from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.attention_xml import AttentionXML, Beam, Level
-from axml_ray.settings import NetworkSettings, TrainingSettings
-from axml_ray.training.batches import LevelData
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.network.level_network import TABLE, Beam, Level, LevelNetwork
+from axml_ray.settings import Experiment
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
+from axml_ray.training.scoring import expand_rows
+from axml_ray.training.tree import level_directory, tree_directory
 from axml_ray.training.workers import CPU, Workers
 
-LABELS, DOCUMENTS, VALID = 10, 83, 21
-LEVELS = {"all nodes": Level(1, LABELS, None), "candidates": Level(2, LABELS, np.array([0, 3, 4, 8, 10]))}
+COUNTS = (2, 3)
+LEVELS = {
+    "all nodes": FLAT,
+    "candidates": WIDE,
+    # two nodes and two parents: one of three workers holds none
+    "few nodes": Level(1, 2, None),
+    "few parents": Level(2, 5, np.array([0, 2, 5])),
+}
+# The last of 11 batches is of one document, so all workers but the first have none.
+DOCUMENTS, BATCH = 81, 8
 
 
 def train_level(level: Level, workers: Workers) -> dict[str, Any]:
-    """22 steps, the last of an epoch over 3 documents; embeddings are trained, nothing is dropped."""
-    torch.manual_seed(4)
-    vectors = torch.randn(LABELS + 12, 12)
-    vectors[0] = 0
-    sizes = NetworkSettings(hidden=8, fully_connected=(9,), embedding_dropout=0, encoder_dropout=0)
-    network = AttentionXML(level, vectors, sizes)
-    tokens, positives = key_documents(DOCUMENTS, LABELS)
-    valid_tokens, valid_positives = key_documents(VALID, LABELS, seed=9)
-    parents = beam = None
-    if level.first_child is not None:
-        random = np.random.default_rng(2)
-        parents = np.stack([random.permutation(4)[:3] for _ in range(DOCUMENTS)])
-        beam = Beam(torch.arange(4).expand(VALID, 4), torch.zeros(VALID, 4))
-    settings = TrainingSettings(
-        epochs=(2,), batch_size=8, learning_rate=0.01, precision="float32", average_after=(1,), score_every=6
-    )
+    """55 steps with dropout; word vectors are trained, and averaged with the rest from the third epoch."""
+    network = small_network(level, 0.3, workers.shard)
+    words = network.encoder.embedding.weight.detach().clone()
     records: list[dict] = []
-    training = LevelTraining(
-        network,
-        LevelData(tokens, positives, parents),
-        Validation(valid_tokens, valid_positives, beam),
-        settings,
-        1,
-        workers,
-        records.append,
-    )
-    best = training.run()
-    weights = {name: value.detach() for name, value in network.named_parameters()}
-    moved = not torch.equal(network.encoder.embedding.weight, vectors)
-    return {"losses": training.losses, "best": best, "weights": weights, "reports": len(records), "moved": moved}
+    training = small_training(
+        network, DOCUMENTS, keep=2, workers=workers, report=records.append,
+        epochs=(5,), batch_size=BATCH, learning_rate=0.003, average_after=(2,), score_every=6,
+    )  # fmt: skip
+    losses, best = curve_of(training), training.run()
+    table = training.parameters[TABLE]
+    return {
+        "losses": losses,
+        "best": best,
+        "weights": {name: value.detach() for name, value in network.named_parameters()},
+        "moments": {key: training.optimizer.state[table][key] for key in ("step", "first", "second")},
+        "mean": training.average.mean,
+        "reports": len(records),
+        "moved": (network.encoder.embedding.weight != words).any(dim=1),
+        "words": np.unique(training.data.tokens.values).tolist(),
+    }
+
+
+def score(network: LevelNetwork, workers: Workers) -> dict[str, Beam]:
+    """Untrained, of the validation documents: of fewer and of more nodes than there are, under a ragged beam."""
+    tokens, beam = (given := small_training(network).validation).tokens, given.beam
+    if beam is not None:
+        random = torch.Generator().manual_seed(3)
+        nodes = torch.stack([torch.randperm(beam.nodes.shape[1], generator=random)[:4] for _ in range(len(tokens))])
+        scores = -torch.rand(nodes.shape, generator=random)
+        nodes[::3, 2:], scores[::3, 2:] = -1, -torch.inf
+        beam = Beam(nodes, scores)
+    return {f"best {n}": expand_rows(network, tokens, beam, n, precision="float32", workers=workers) for n in (3, 60)}
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """The bytes of all tensors that are handed to torch.distributed."""
+    sizes: list[int] = []
+
+    def counting(name: str):
+        real = getattr(dist, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            for one in (*arguments, *named.values()):
+                tensors = one if isinstance(one, list) else [one]
+                sizes.extend(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+            return real(*arguments, **named)
+
+        return patch.object(dist, name, call)
+
+    names = [name for name in dist.distributed_c10d.__all__ if name.startswith(COLLECTIVES)]
+    patches = [counting(name) for name in names if callable(getattr(dist, name, None))]
+    for one in patches:
+        one.start()
+    try:
+        yield sizes
+    finally:
+        for one in patches:
+            one.stop()
+
+
+COLLECTIVES = "all_", "broadcast", "reduce", "gather", "scatter", "send", "recv", "isend", "irecv"
+
+
+def traffic(workers: Workers, deep: bool) -> list[int]:
+    """Bytes that a step exchanges at a level, and at one of ten times the nodes with the same documents."""
+    found = []
+    for times in (1, 10):
+        first_child = np.arange(17 * times + 1) * 3
+        level = Level(2, 51 * times, first_child) if deep else Level(1, 51 * times, None)
+        small = small_training(small_network(Level(2, 51, np.arange(18) * 3) if deep else Level(1, 51, None)))
+        training = small_training(small_network(level, 0.3, workers.shard, train_embeddings=False), workers=workers)
+        training.data, training.validation = small.data, small.validation
+        with counted() as sizes:
+            training.step(next(training.batches()))
+        found.append(sum(sizes))
+    return found
+
+
+def settings_of(home: Path, count: int) -> Experiment:
+    # Slow enough that no two nodes score alike: which of them is taken could be another one with other workers.
+    settings = experiment(home, epochs=(3,), average_after=(1,), learning_rate=0.005)
+    return settings.model_copy(update={"name": f"by-{count}"})
 
 
 def run_all(rank: int, home: str, count: int) -> None:
@@ -62,79 +128,176 @@ def run_all(rank: int, home: str, count: int) -> None:
     torch.set_num_threads(1)
     directory = Path(home)
     if count > 1:
-        dist.init_process_group("gloo", init_method=f"file://{directory / 'meet'}", rank=rank, world_size=count)
+        dist.init_process_group("gloo", init_method=f"file://{directory}/meet-{count}", rank=rank, world_size=count)
     workers = Workers.current(CPU)
     assert (workers.rank, workers.count, workers.first) == (rank, count, rank == 0)
     found: dict[str, Any] = {name: train_level(level, workers) for name, level in LEVELS.items()}
-    for name, sizes in {"uneven": (1, 4), "empty": (0, 2), "all empty": (0, 0)}.items():
+    for name, level in LEVELS.items():
+        found[f"scores, {name}"] = score(small_network(level, shard=workers.shard), workers)
+    for name, sizes in GATHERED.items():
         rows = torch.arange(sizes[rank] * 3).view(-1, 3) + 100 * rank
         found[f"gather, {name}"] = (workers.gather(rows), workers.gather(rows[:, 0].float()))
     found["sum"] = workers.sum(torch.tensor([1.0 + rank, 10.0], dtype=torch.float64))
-    settings = experiment(directory, epochs=(2,), average_after=(1,)).model_copy(update={"name": f"by-{count}"})
-    corpus = Corpus.open(settings.corpus_directory)
-    records = train_tree(settings, corpus, workers)
-    again = train_tree(settings, corpus, workers, build=False)
-    found["tree"] = [record["valid_nDCG@5"] for record in records if "loss" in record]
-    found["tree losses"] = [record["loss"] for record in records if "loss" in record]
-    found["reports"], found["opened"] = len(records), [record["level"] for record in again if "opened" in record]
+    found["from first"] = workers.from_first(torch.tensor([7.0 + rank]))
+    if count > 1:
+        found["traffic"] = {deep: traffic(workers, deep) for deep in (False, True)}
+    if count < 3:
+        settings = settings_of(directory, count)
+        corpus = Corpus.open(settings.corpus_directory)
+        records = train_tree(settings, corpus, workers)
+        again = train_tree(settings, corpus, workers, build=False)
+        found["tree"] = [record["valid_nDCG@5"] for record in records if "loss" in record]
+        found["tree losses"] = [record["loss"] for record in records if "loss" in record]
+        found["reports"], found["opened"] = len(records), [record["level"] for record in again if "opened" in record]
     torch.save(found, directory / f"{rank}-of-{count}.pt")
     if count > 1:
         dist.destroy_process_group()
 
 
+GATHERED = {"uneven": (1, 4, 2), "empty": (0, 2, 1), "all empty": (0, 0, 0)}
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
+def home(tmp_path_factory) -> Path:
+    torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("workers")
     write_corpus(home / "corpora" / "tiny")
-    torch.multiprocessing.spawn(run_all, (str(home), 2), nprocs=2)
     run_all(0, str(home), 1)
-    names = {"alone": "0-of-1", "first": "0-of-2", "second": "1-of-2"}
-    return {name: torch.load(home / f"{file}.pt", weights_only=False) for name, file in names.items()}
+    for count in COUNTS:
+        torch.multiprocessing.spawn(run_all, (str(home), count), nprocs=count)
+    return home
 
 
+@pytest.fixture(scope="module")
+def results(home) -> dict[int, list[dict[str, Any]]]:
+    """What each of one, two and three workers found."""
+    return {
+        count: [torch.load(home / f"{rank}-of-{count}.pt", weights_only=False) for rank in range(count)]
+        for count in (1, *COUNTS)
+    }
+
+
+def joined(shards: list[torch.Tensor]) -> torch.Tensor:
+    whole = shards[0].new_empty(sum(map(len, shards)), *shards[0].shape[1:])
+    for rank, rows in enumerate(shards):
+        whole[rank :: len(shards)] = rows
+    return whole
+
+
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", LEVELS)
-class TestTwoWorkersTrainAsOne:
-    def test_losses(self, results, name):
-        alone, first, second = (results[who][name] for who in ("alone", "first", "second"))
-        assert len(alone["losses"]) == 22
-        assert first["losses"] == second["losses"]
-        assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
-        assert alone["moved"]
+class TestWorkersTrainAsOne:
+    def test_losses(self, results, name, count):
+        (alone,), many = ([one[name] for one in results[n]] for n in (1, count))
+        assert len(alone["losses"]) == 55
+        assert all(one["losses"] == many[0]["losses"] for one in many)
+        assert many[0]["losses"] == pytest.approx(alone["losses"], rel=1e-4)
 
-    def test_workers_stay_together_to_the_last_bit(self, results, name):
-        first, second = results["first"][name], results["second"][name]
-        assert first["best"] == second["best"]
-        for parameter, value in first["weights"].items():
-            assert torch.equal(value, second["weights"][parameter]), parameter
+    def test_replicated_parameters_are_equal_to_the_last_bit(self, results, name, count):
+        first, *others = (one[name] for one in results[count])
+        for other in others:
+            assert other["best"] == first["best"]
+            for kind in ("weights", "mean"):
+                assert other[kind].keys() == first[kind].keys()
+                for parameter, value in first[kind].items():
+                    if parameter != TABLE:
+                        assert torch.equal(value, other[kind][parameter]), (kind, parameter)
 
-    def test_validation_score(self, results, name):
-        assert results["first"][name]["best"] == pytest.approx(results["alone"][name]["best"], rel=1e-3)
+    def test_each_holds_its_part_of_the_table(self, results, name, count):
+        """Of the weights, of Adam's moments and of the average; put together they are those of one worker."""
+        (alone,), many = ([one[name] for one in results[n]] for n in (1, count))
+        level = LEVELS[name]
+        rows = level.nodes if level.first_child is None else len(level.first_child) - 1
+        kinds = {
+            "weights": lambda one: one["weights"][TABLE],
+            "mean": lambda one: one["mean"][TABLE],
+            "first": lambda one: one["moments"]["first"],
+            "second": lambda one: one["moments"]["second"],
+        }
+        for kind, of in kinds.items():
+            assert [len(of(one)) for one in many] == [len(range(rank, rows, count)) for rank in range(count)]
+            torch.testing.assert_close(joined([of(one) for one in many]), of(alone), rtol=1e-3, atol=1e-4, msg=kind)
+        assert {one["moments"]["step"].item() for one in (alone, *many)} == {55}
 
-    def test_only_the_first_reports(self, results, name):
-        assert results["first"][name]["reports"] == results["alone"][name]["reports"] == 1
-        assert results["second"][name]["reports"] == 0
+    def test_other_parameters_are_those_of_one_worker(self, results, name, count):
+        alone, first = results[1][0][name], results[count][0][name]
+        for parameter, value in alone["weights"].items():
+            if parameter != TABLE:
+                torch.testing.assert_close(first["weights"][parameter], value, rtol=1e-3, atol=1e-4, msg=parameter)
+
+    def test_word_vectors_are_trained_wherever_their_text_is(self, results, name, count):
+        alone, first = results[1][0][name], results[count][0][name]
+        assert torch.equal(first["moved"], alone["moved"])
+        assert alone["moved"].nonzero()[:, 0].tolist() == alone["words"]
+
+    def test_validation_score(self, results, name, count):
+        assert results[count][0][name]["best"] == pytest.approx(results[1][0][name]["best"], rel=1e-3)
+
+    def test_only_the_first_reports(self, results, name, count):
+        assert results[1][0][name]["reports"] == 1
+        assert [one[name]["reports"] for one in results[count]] == [1] + [0] * (count - 1)
 
 
+@pytest.mark.parametrize("count", COUNTS)
 class TestTogether:
-    @pytest.mark.parametrize(("name", "sizes"), [("uneven", (1, 4)), ("empty", (0, 2)), ("all empty", (0, 0))])
-    def test_gather(self, results, name, sizes):
+    @pytest.mark.parametrize("name", LEVELS)
+    def test_score_as_one(self, results, name, count):
+        for what, expected in results[1][0][f"scores, {name}"].items():
+            for one in results[count]:
+                found = one[f"scores, {name}"][what]
+                assert torch.equal(found.nodes, expected.nodes), what
+                torch.testing.assert_close(found.scores, expected.scores, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("deep", [False, True], ids=["all nodes", "candidates"])
+    def test_what_is_exchanged_does_not_grow_with_the_level(self, results, deep, count):
+        for one in results[count]:
+            small, large = one["traffic"][deep]
+            assert small == large > 20 * 16 * 20 * 4  # the encodings are among it
+
+    @pytest.mark.parametrize("name", GATHERED)
+    def test_gather(self, results, name, count):
+        sizes = GATHERED[name][:count]
         rows = torch.cat([torch.arange(size * 3).view(-1, 3) + 100 * rank for rank, size in enumerate(sizes)])
-        for who in ("first", "second"):
-            whole, column = results[who][f"gather, {name}"]
+        for one in results[count]:
+            whole, column = one[f"gather, {name}"]
             assert torch.equal(whole, rows) and whole.dtype == torch.int64
             assert torch.equal(column, rows[:, 0].float()) and column.dtype == torch.float32
 
-    def test_sum(self, results):
-        assert results["first"]["sum"].tolist() == results["second"]["sum"].tolist() == [3.0, 20.0]
+    def test_sum(self, results, count):
+        for one in results[count]:
+            assert one["sum"].tolist() == [count * (count + 1) / 2, 10.0 * count]
+            assert one["from first"].tolist() == [7.0]
 
-    def test_one_worker_alone(self, results):
-        assert results["alone"]["sum"].tolist() == [1.0, 10.0]
-        whole, _ = results["alone"]["gather, uneven"]
-        assert whole.tolist() == [[0, 1, 2]]
 
-    def test_a_tree(self, results):
-        alone, first, second = (results[who] for who in ("alone", "first", "second"))
-        assert first["tree losses"] == pytest.approx(alone["tree losses"], rel=1e-3)
-        assert first["tree"] == pytest.approx(alone["tree"], rel=0.02)
+def test_one_worker_alone(results):
+    (alone,) = results[1]
+    assert alone["sum"].tolist() == [1.0, 10.0] and alone["from first"].tolist() == [7.0]
+    whole, _ = alone["gather, uneven"]
+    assert whole.tolist() == [[0, 1, 2]]
+
+
+class TestTree:
+    def test_of_two_workers_is_that_of_one(self, results):
+        (alone,), (first, second) = results[1], results[2]
+        assert first["tree losses"] == pytest.approx(alone["tree losses"], rel=1e-4)
+        assert first["tree"] == pytest.approx(alone["tree"], rel=1e-4)
         assert second["reports"] == 0
         assert first["opened"] == alone["opened"] == [1, 2]
+
+    def test_opens_for_inference_in_one_process(self, home, results):
+        found = []
+        for count in (1, 2):
+            settings = settings_of(home, count)
+            directory = tree_directory(settings.run_directory, 0)
+            for level in (1, 2):
+                files = {path.name for path in level_directory(directory, level).iterdir()}
+                assert files == {LEVEL_MANIFEST, MODEL, *(ROWS.format(rank) for rank in range(count))}
+            corpus = Corpus.open(settings.corpus_directory)
+            predictor = TreePredictor.open(settings, corpus, 0)
+            found.append((*predictor.predict(corpus.split("test").tokens, 14), predictor.networks))
+        (labels, scores, networks), (other_labels, other_scores, other_networks) = found
+        for network, other in zip(networks, other_networks, strict=True):
+            for name, value in network.state_dict().items():
+                torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
+        assert np.array_equal(other_labels, labels) and (labels >= 0).any()
+        assert np.allclose(other_scores, scores, rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A prepared corpus that is learned in seconds, written as `corpus/prepare.py` would, without Ray.
+"""A prepared corpus that is learned in seconds, written as `corpus/prepare.py` would, without Ray; and single levels.
 
 A document's labels are those whose word it contains: "key3 noise1 key0" is of label-3 and label-0. One validation
 document has a label that no training document has.
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from safetensors.numpy import save_file
 from scipy import sparse
 
@@ -19,8 +20,14 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.tokenizer import Tokenizer, count_documents
 from axml_ray.files import write_json
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.level_network import Beam, Level, LevelNetwork
+from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
+from axml_ray.training.batches import LevelData, choose_parents
+from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.level import LevelTraining, Report, Validation
 from axml_ray.training.tree import TREE, TreeTraining, tree_directory
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
@@ -125,3 +132,70 @@ def key_documents(documents: int, labels: int, seed: int = 0) -> tuple[Ragged, R
     truth = [np.sort(random.permutation(labels)[: random.integers(1, 4)]) for _ in range(documents)]
     tokens = [random.permutation([*(row + 2), *random.integers(labels + 2, labels + 12, 4)]) for row in truth]
     return Ragged.from_rows(tokens), Ragged.from_rows(truth)
+
+
+FLAT = Level(1, 10, None)
+DEEP = Level(2, 10, np.array([0, 3, 4, 8, 10]))
+WIDE = Level(2, 41, np.cumsum([0, *[1, 3, 2, 4] * 4, 1]))
+"""17 parents: a batch of a few documents leaves most of them alone."""
+VALID = 40
+
+
+def small_network(
+    level: Level, dropout: float = 0.0, shard: Shard = WHOLE, seed: int = 4, **settings: Any
+) -> AttentionXML:
+    """A network of a level that `small_training` trains."""
+    torch.manual_seed(seed)
+    vectors = torch.randn(level.nodes + 12, 12)
+    vectors[0] = 0
+    sizes = {"hidden": 10, "fully_connected": (12,), "embedding_dropout": dropout, "encoder_dropout": dropout}
+    return AttentionXML(level, vectors, NetworkSettings(**{**sizes, **settings}), shard)
+
+
+def small_training(
+    network: LevelNetwork,
+    documents: int = 200,
+    seed: int = 1,
+    *,
+    keep: int = 3,
+    workers: Workers | None = None,
+    report: Report = lambda record: None,
+    checkpoints: Checkpoints | None = None,
+    **changes: Any,
+) -> LevelTraining:
+    """Training of a level on key documents; at a deep level, `keep` of a document's parents are candidates."""
+    settings = TrainingSettings(**{"batch_size": 20, "learning_rate": 0.01, "precision": "float32", **changes})
+    level = network.level
+    tokens, positives = key_documents(documents, level.nodes)
+    valid_tokens, valid_positives = key_documents(VALID, level.nodes, seed=9)
+    parents = beam = None
+    if level.first_child is not None:
+        random = np.random.default_rng(2)
+        count = len(level.first_child) - 1
+        above = [np.unique(np.searchsorted(level.first_child, row, "right") - 1) for row in positives]
+        predicted = np.stack([random.permutation(count)[:keep] for _ in range(documents)])
+        parents = choose_parents(predicted, Ragged.from_rows(above), keep)
+        beam = Beam(torch.arange(count).expand(VALID, count), torch.zeros(VALID, count))
+    return LevelTraining(
+        network,
+        LevelData(tokens, positives, parents),
+        Validation(valid_tokens, valid_positives, beam),
+        settings,
+        seed,
+        workers or Workers(),
+        report,
+        checkpoints,
+    )
+
+
+def curve_of(training: LevelTraining) -> list[float]:
+    """A list that fills with the loss of each step of `run`."""
+    losses: list[float] = []
+    step = training.step
+
+    def followed(batch: Any) -> None:
+        step(batch)
+        losses.append(training.at.recent[-1])
+
+    training.step = followed  # type: ignore[method-assign]
+    return losses

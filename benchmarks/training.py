@@ -1,0 +1,593 @@
+"""How fast and how lean a level trains, beside the literal implementation (`literal_training`), on this machine's CPU.
+
+    python benchmarks/training.py [--quick] [--only NAME] [--threads N] [--json PATH]
+
+Both train the same corpus with the same settings: hidden 256, fully connected 256, 40 documents a step, dropouts on.
+They take turns: ours some steps over its shuffled epoch, then the literal implementation the very same documents, in
+random batches. A speedup is the median over these rounds of the ratio of documents a second, which, as the documents
+are the same, is the ratio of real tokens a second too. Steps before the first round aren't counted.
+
+The literal implementation has a process of its own, in which freed memory is kept (`keep_freed_memory`). glibc would
+give each large block back at once, and PyTorch's packed LSTM makes one of its whole input's size for each time step of
+its backward pass: the kernel would then spend two thirds of a step of eurlex57k on clearing pages. Ours is measured as
+it ships.
+
+- `docstrings_level1`, `eurlex57k_level1`: a first level of 2,048 nodes, all scored. The node of a label is its place
+  among 2,048 groups of neighbouring label ids (`label * 2048 // labels`): a step costs the same whichever labels
+  share a node. Where `corpora/docstrings` isn't prepared, `corpora/quickstart` stands in, and the rows say so.
+- `deep_level`: 1,280 candidates (80 parents of 16 children) out of 670,000 nodes. Parents and true nodes are drawn at
+  random; the texts are those of docstrings.
+- `deep_growth`: our deep step, hidden 128, at 100,000 and at 2,800,000 nodes, each in a process of its own: the
+  median ratio of the seconds of a step on the same documents.
+- `two_workers`: peak memory of a worker at a million nodes, alone and as one of two.
+- `matrix_rate`: the share of the machine's best matrix rate that useful work reaches in `docstrings_level1`. Useful
+  are the operations on real tokens of LSTM, fold, attention and head, three times forward's for a step.
+
+A table's memory is touched before a step is timed or a peak is read: of pages never written, none is really there.
+"""
+
+import argparse
+import ctypes
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import literal_training
+import numpy as np
+import results_file
+import torch
+import torch.distributed as dist
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray.corpus.store import Corpus
+from axml_ray.network.attention_xml import AttentionXML, Level
+from axml_ray.network.precision import computes_bfloat16, use_threads
+from axml_ray.ragged import Ragged
+from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings, absolute
+from axml_ray.training.batches import LevelData
+from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.workers import CPU, Workers
+
+NODES = 2_048
+DEEP_NODES, GROWTH_NODES, SHARED_NODES = 670_000, (100_000, 2_800_000), 1_000_000
+PARENTS, CHILDREN = 80, 16
+BATCH = 40
+DEEP_DOCUMENTS = 8_000  # as many as need candidates
+WARM_STEPS = 16  # of ours: oneDNN makes a kernel for each length that it meets first
+SEED = 7
+OURS, LITERAL = "ours", "literal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How long to measure."""
+
+    rounds: int
+    """Turns of each side."""
+    steps: int
+    """Steps of a turn."""
+    threads: int
+    """Torch threads, over all workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a level is trained on, by either side. D documents, C parents, K children."""
+
+    corpus: str
+    """Directory of the texts, and what it stands in for."""
+    vectors: torch.Tensor
+    """First word vectors."""
+    nodes: int
+    """Of the level."""
+    data: LevelData
+    """Texts, true nodes, and parents int64 [D, C] where the level is deep."""
+
+    @property
+    def candidates(self) -> np.ndarray | None:
+        """int64 [D, C·K], children of the parents."""
+        if self.data.parents is None:
+            return None
+        return (self.data.parents[:, :, None] * CHILDREN + np.arange(CHILDREN)).reshape(len(self.data.parents), -1)
+
+
+@dataclass
+class Turns:
+    """What one side did, turn by turn."""
+
+    seconds: list[float]
+    documents: list[int]
+    tokens: list[int]
+    steps: int = 0
+
+    def add(self, other: "Turns") -> None:
+        """Turns that came after."""
+        self.seconds += other.seconds
+        self.documents += other.documents
+        self.tokens += other.tokens
+        self.steps += other.steps
+
+    def row(self, **about: Any) -> dict[str, Any]:
+        """As a row of the results."""
+        seconds = sum(self.seconds)
+        return {
+            **about,
+            "documents_per_second": sum(self.documents) / seconds,
+            "tokens_per_second": sum(self.tokens) / seconds,
+            "ms_per_step": 1_000 * seconds / self.steps,
+            "steps": self.steps,
+            "documents": sum(self.documents),
+            "tokens_per_document": sum(self.tokens) / sum(self.documents),
+        }
+
+
+Result = tuple[dict[str, float], list[dict[str, Any]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts, print their rows, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 10 minutes on 2 cores")
+    parser.add_argument("--only", choices=PARTS, help="run this part alone")
+    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--rounds", type=int, help="turns of each side; default: 4 if quick, else 12")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/training.json")
+    given = parser.parse_args(arguments)
+    rounds = given.rounds or (4 if given.quick else 12)
+    if given.threads < 1 or rounds < 1:
+        parser.error("--threads and --rounds: at least 1")
+    use_threads(given.threads)
+    console = Console()
+    figures: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    for name in [given.only] if given.only else list(PARTS):
+        part, quick_steps, steps = PARTS[name]
+        effort = Effort(rounds=rounds, steps=quick_steps if given.quick else steps, threads=given.threads)
+        with console.status(f"measuring {name}"):
+            try:
+                found, of_part = part(effort)
+            except SettingsError as error:
+                found, of_part = {}, [{"skipped": str(error)}]
+        for row in of_part:
+            rows.append({"part": name, **row, "threads": given.threads})
+            console.print_json(json.dumps(rows[-1]), indent=None)
+        figures |= found
+    console.print(table(rows))
+    for figure, value in figures.items():
+        console.print(f"{figure}: {value:.3f}", highlight=False)
+    path = given.json or results_file.RESULTS / "training.json"
+    results_file.write(path, figures, rows)
+    console.print(Text(f"written to {path}"))
+
+
+# Ours
+
+
+def our_training(task: Task, hidden: int, workers: Workers | None = None) -> LevelTraining:
+    """The training of a level, as `training.tree` sets it up."""
+    torch.manual_seed(SEED)
+    data = task.data
+    deep = data.parents is not None
+    first_child = np.arange(0, task.nodes + 1, CHILDREN, dtype=np.int64) if deep else None
+    level = Level(2 if deep else 1, task.nodes, first_child)
+    workers = workers or Workers()
+    network = AttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
+    network.head.expect(len(data.positives.values) / (len(data.positives) * task.nodes))
+    validation = Validation(data.tokens, data.positives)  # never scored here
+    settings = TrainingSettings(batch_size=BATCH)
+    return LevelTraining(network, data, validation, settings, SEED, workers)
+
+
+def our_steps(training: LevelTraining) -> Iterator[np.ndarray]:
+    """Train step by step, as `LevelTraining.run` does; yields this worker's documents of each."""
+    for epoch in itertools.count():
+        training.at.epoch, training.at.batch = epoch, 0
+        for batch in training.batches():
+            training.step(batch)
+            yield batch.rows
+
+
+def touch(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Write to every page of the optimizers' state."""
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    value.add_(0)
+
+
+# Data
+
+
+def open_corpus(name: str) -> tuple[str, Corpus]:
+    """A prepared corpus, quickstart where there is no docstrings, and what to call it in the rows.
+
+    Raises:
+        SettingsError: it isn't prepared.
+    """
+    directory = absolute("corpora")
+    if name == "docstrings" and not (directory / name).is_dir():
+        return "quickstart, as docstrings isn't prepared", Corpus.open(directory / "quickstart")
+    return name, Corpus.open(directory / name)
+
+
+def first_level(name: str) -> Task:
+    """A first level of 2,048 nodes over all training documents of a corpus."""
+    shown, corpus = open_corpus(name)
+    train = corpus.split("train")
+    owner = np.repeat(np.arange(len(train)), train.labels.lengths)
+    known = train.labels.values < corpus.trained
+    nodes = train.labels.values[known].astype(np.int64) * NODES // corpus.trained
+    vectors = torch.from_numpy(corpus.word_vectors())
+    positives = ragged(owner[known], nodes, len(train), NODES)
+    return Task(corpus=shown, vectors=vectors, nodes=NODES, data=LevelData(train.tokens, positives))
+
+
+def deep_level(nodes: int) -> Task:
+    """A level whose parents and true nodes are drawn at random, over the texts of docstrings."""
+    shown, corpus = open_corpus("docstrings")
+    random = np.random.default_rng(SEED)
+    train = corpus.split("train")
+    documents = min(len(train), DEEP_DOCUMENTS)
+    train = train.take(np.sort(random.permutation(len(train))[:documents]))
+    # One parent of each of 80 equal ranges: distinct without a loop. Then in any order, as a beam has them.
+    ranges = np.linspace(0, nodes // CHILDREN, PARENTS + 1).astype(np.int64)
+    parents = random.permuted(random.integers(ranges[:-1], ranges[1:], (documents, PARENTS)), axis=1)
+    owner = np.repeat(np.arange(documents), train.labels.lengths)
+    true = parents[owner, random.integers(0, PARENTS, len(owner))] * CHILDREN
+    true += random.integers(0, CHILDREN, len(owner))
+    positives = ragged(owner, true, documents, nodes)
+    vectors = torch.from_numpy(corpus.word_vectors())
+    return Task(corpus=shown, vectors=vectors, nodes=nodes, data=LevelData(train.tokens, positives, parents))
+
+
+def ragged(owner: np.ndarray, nodes: np.ndarray, documents: int, size: int) -> Ragged:
+    """Nodes below `size` of each document, ascending, without repeats."""
+    owner, nodes = np.divmod(np.unique(owner * size + nodes), size)
+    ends = np.cumsum(np.bincount(owner, minlength=documents), dtype=np.int64)
+    return Ragged(nodes.astype(np.int32), np.concatenate([np.zeros(1, np.int64), ends]))
+
+
+# Ours and the literal implementation, in turns
+
+
+def docstrings_level1(effort: Effort) -> Result:
+    """A first level on docstrings."""
+    return against_literal("docstrings_level1", partial(first_level, "docstrings"), effort)
+
+
+def eurlex57k_level1(effort: Effort) -> Result:
+    """A first level on eurlex57k."""
+    return against_literal("eurlex57k_level1", partial(first_level, "eurlex57k"), effort)
+
+
+def deep(effort: Effort) -> Result:
+    """A deep level of 670,000 nodes."""
+    return against_literal("deep_level", partial(deep_level, DEEP_NODES), effort)
+
+
+def against_literal(name: str, build: Callable[[], Task], effort: Effort) -> Result:
+    """Let both train, turn by turn, on the same documents."""
+    task = build()
+    training = our_training(task, 256)
+    ours = our_steps(training)
+    random = np.random.default_rng(SEED)
+    turns = {OURS: Turns([], [], []), LITERAL: Turns([], [], [])}
+    with processes([(serve_literal, (build, training.settings.learning_rate, effort.threads))]) as [pipe]:
+        for _ in range(WARM_STEPS):
+            warm = next(ours)
+        touch([training.optimizer])
+        ask([pipe], [warm])
+        ask([pipe], [warm, warm])
+        for _ in range(effort.rounds):
+            seen = np.concatenate(take_turn(turns[OURS], ours, effort.steps, task.data.tokens.lengths))
+            [turn] = ask([pipe], literal_training.random_batches(seen, BATCH, random))
+            turns[LITERAL].add(turn)
+    ratios = [
+        literal_seconds / our_seconds
+        for our_seconds, literal_seconds in zip(turns[OURS].seconds, turns[LITERAL].seconds, strict=True)
+    ]
+    about = {"corpus": task.corpus, "nodes": task.nodes, "longest": int(task.data.tokens.lengths.max())}
+    rows: list[dict[str, Any]] = [turn.row(system=system, **about) for system, turn in turns.items()]
+    whole = rows[0]["documents_per_second"] / rows[1]["documents_per_second"]
+    speedup = statistics.median(ratios)
+    rows.append({"speedup": speedup, "speedup_of_totals": whole, "speedups_of_rounds": ratios})
+    return {f"{name}_speedup": speedup}, rows
+
+
+def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: float, threads: int) -> None:
+    """Train the literal implementation on the batches that `pipe` brings, until it is closed."""
+    keep_freed_memory()
+    torch.set_num_threads(threads)
+    torch.manual_seed(SEED)
+    task, sizes = build(), NetworkSettings()
+    dropouts = sizes.embedding_dropout, sizes.encoder_dropout
+    network = literal_training.LiteralLevel(
+        task.nodes, task.data.parents is not None, task.vectors, sizes.hidden, sizes.fully_connected, dropouts
+    )
+    optimizers = literal_training.optimizers(network, learning_rate)
+    waiting: deque[np.ndarray] = deque()
+    steps = literal_training.train_steps(
+        network,
+        task.data.tokens,
+        task.data.positives,
+        (waiting.popleft() for _ in iter(int, 1)),  # without end: as many as are asked for
+        candidates=task.candidates,
+        optimizers=optimizers,
+    )
+    for served, batches in enumerate(asked(pipe)):
+        waiting.extend(batches)
+        turn = Turns([], [], [])
+        began = time.perf_counter()
+        done = [next(steps) for _ in batches]
+        account(turn, began, [step.documents for step in done], [step.tokens for step in done])
+        if served == 0:
+            touch(optimizers)
+        pipe.send(turn)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc's malloc keep what is freed, and serve large blocks from it, instead of asking the kernel each time."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        mmap_max, trim_threshold = -4, -1
+        library.mallopt(mmap_max, 0)
+        library.mallopt(trim_threshold, 2**31 - 1)
+
+
+def take_turn(turns: Turns, ours: Iterator[np.ndarray], steps: int, lengths: np.ndarray) -> list[np.ndarray]:
+    """Some of our steps; returns their documents."""
+    began = time.perf_counter()
+    done = [next(ours) for _ in range(steps)]
+    account(turns, began, [len(rows) for rows in done], [int(lengths[rows].sum()) for rows in done])
+    return done
+
+
+def account(turns: Turns, began: float, documents: Sequence[int], tokens: Sequence[int]) -> None:
+    """Note a turn that ends now."""
+    turns.seconds.append(time.perf_counter() - began)
+    turns.documents.append(sum(documents))
+    turns.tokens.append(sum(tokens))
+    turns.steps += len(documents)
+
+
+# Levels in processes of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a process is to train."""
+
+    nodes: int
+    hidden: int
+    threads: int
+    rank: int = 0
+    workers: int = 1
+    store: str = ""
+    """File over which workers meet."""
+
+
+@contextmanager
+def processes(tasks: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> Iterator[list[Connection]]:
+    """A process for each function and its arguments, the first of which will be a pipe to here."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in tasks]
+    started = [
+        context.Process(target=function, args=(theirs, *given), daemon=True)
+        for (_, theirs), (function, given) in zip(pipes, tasks, strict=True)
+    ]
+    for process, (_, theirs) in zip(started, pipes, strict=True):
+        process.start()
+        theirs.close()  # so that a process that dies is an EOFError here, not a wait without end
+    try:
+        yield [mine for mine, _ in pipes]
+    finally:
+        for mine, _ in pipes:
+            mine.close()
+        for process in started:
+            process.join(timeout=30)
+            if process.is_alive():
+                process.terminate()
+
+
+def asked(pipe: Connection) -> Iterator[Any]:
+    """What comes through a pipe, until it is closed."""
+    while True:
+        try:
+            yield pipe.recv()
+        except EOFError:
+            return
+
+
+def serve_level(pipe: Connection, place: Place) -> None:
+    """Train a deep level by as many steps as `pipe` says, until it is closed."""
+    use_threads(place.threads)
+    if place.workers > 1:
+        dist.init_process_group("gloo", init_method=f"file://{place.store}", rank=place.rank, world_size=place.workers)
+    task = deep_level(place.nodes)
+    before = peak_gib()
+    training = our_training(task, place.hidden, Workers.current(CPU))
+    ours = our_steps(training)
+    next(ours)
+    touch([training.optimizer])
+    for steps in asked(pipe):
+        turns = Turns([], [], [])
+        take_turn(turns, ours, steps, task.data.tokens.lengths)
+        pipe.send((turns, {"peak_gib": peak_gib(), "before_level_gib": before}))
+    if place.workers > 1:
+        dist.destroy_process_group()
+
+
+def peak_gib() -> float:
+    """The most memory that this process has held, in GiB.
+
+    By /proc where there is one: `ru_maxrss` of a new process begins at its parent's peak.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 2**20
+    unit = 1 if os.uname().sysname == "Darwin" else 1 << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def ask(pipes: Sequence[Connection], what: Any) -> list[Any]:
+    """Ask all processes at once; their answers."""
+    for pipe in pipes:
+        pipe.send(what)
+    return [pipe.recv() for pipe in pipes]
+
+
+def deep_growth(effort: Effort) -> Result:
+    """Our deep step at few and at many nodes; both processes live at once, and take turns."""
+    places = [Place(nodes=nodes, hidden=128, threads=effort.threads) for nodes in GROWTH_NODES]
+    totals = [Turns([], [], []) for _ in places]
+    memory: list[dict[str, float]] = [{} for _ in places]
+    with processes([(serve_level, (place,)) for place in places]) as pipes:
+        for pipe in pipes:
+            ask([pipe], WARM_STEPS)
+        for _ in range(effort.rounds * effort.steps):  # a step each: what disturbs the machine lasts longer
+            for i, pipe in enumerate(pipes):
+                [(turns, memory[i])] = ask([pipe], 1)
+                totals[i].add(turns)
+    # The seed is the same, so that step by step both trained the same documents.
+    growths = [many / few for few, many in zip(totals[0].seconds, totals[1].seconds, strict=True)]
+    rows: list[dict[str, Any]] = [
+        total.row(system=OURS, nodes=place.nodes, hidden=place.hidden, **held)
+        for place, total, held in zip(places, totals, memory, strict=True)
+    ]
+    growth = statistics.median(growths)
+    rows.append({"growth": growth, "quartiles": statistics.quantiles(growths, n=4)})
+    return {"deep_step_growth_100k_to_2800k": growth}, rows
+
+
+def two_workers(effort: Effort) -> Result:
+    """Peak memory of a worker, alone and as one of two."""
+    peaks, rows = [], []
+    for workers in (1, 2):
+        with tempfile.TemporaryDirectory(prefix="axml-ray-workers-") as directory:
+            places = [
+                Place(
+                    nodes=SHARED_NODES,
+                    hidden=256,
+                    threads=max(1, effort.threads // workers),
+                    rank=rank,
+                    workers=workers,
+                    store=str(Path(directory) / "meet"),
+                )
+                for rank in range(workers)
+            ]
+            with processes([(serve_level, (place,)) for place in places]) as pipes:
+                answers = ask(pipes, effort.steps)
+        for place, (turns, memory) in zip(places, answers, strict=True):
+            about = {
+                key: value for key, value in asdict(place).items() if key in ("nodes", "hidden", "rank", "workers")
+            }
+            rows.append(turns.row(system=OURS, **about, **memory))
+        peaks.append(max(memory["peak_gib"] for _, memory in answers))
+    rows.append({"memory_share": peaks[1] / peaks[0]})
+    return {"memory_share_two_workers": peaks[1] / peaks[0]}, rows
+
+
+# The machine's matrix rate
+
+
+def matrix_rate(effort: Effort) -> Result:
+    """How much of the machine's best rate our useful work reaches."""
+    task = first_level("docstrings")
+    training = our_training(task, 256)
+    ours = our_steps(training)
+    for _ in range(WARM_STEPS):
+        next(ours)
+    rates = {"bfloat16": 0.0, "float32": 0.0}
+    turns = Turns([], [], [])
+    for _ in range(effort.rounds):  # in turns, so that a slow minute slows both
+        for name in rates:
+            rates[name] = max(rates[name], gflops(getattr(torch, name)))
+        take_turn(turns, ours, effort.steps, task.data.tokens.lengths)
+    useful = useful_gflop(task, sum(turns.tokens), sum(turns.documents)) / sum(turns.seconds)
+    computed = "bfloat16" if computes_bfloat16(CPU) else "float32"
+    row = turns.row(system=OURS, corpus=task.corpus, nodes=task.nodes)
+    row |= {f"{name}_gflop_per_second": rate for name, rate in rates.items()}
+    row |= {"useful_gflop_per_second": useful, "computed_in": computed}
+    row |= {f"share_of_{name}_rate": useful / rate for name, rate in rates.items()}
+    return {"matrix_rate_share": useful / rates[computed]}, [row]
+
+
+def gflops(number: torch.dtype) -> float:
+    """The best rate of some large matrix products, in 10⁹ operations a second."""
+    best = 0.0
+    for rows, inner, columns in ((2_048, 2_048, 2_048), (4_096, 2_048, 4_096), (4_096, 512, 2_048)):
+        left, right = torch.randn(rows, inner).to(number), torch.randn(inner, columns).to(number)
+        for _ in range(4):
+            began = time.perf_counter()
+            torch.matmul(left, right)
+            best = max(best, 2e-9 * rows * inner * columns / (time.perf_counter() - began))
+    return best
+
+
+def useful_gflop(task: Task, tokens: int, documents: int) -> float:
+    """10⁹ operations of a step's matrix products on so many real tokens, forward and backward."""
+    sizes, dimension = NetworkSettings(), task.vectors.shape[1]
+    hidden, first = sizes.hidden, sizes.fully_connected[0]
+    nodes = task.nodes
+    lstm = 2 * 4 * hidden * (dimension + hidden)
+    fold = 2 * hidden * first
+    attention = nodes * (2 * hidden + first)  # scores, contexts
+    layers = [*sizes.fully_connected, 1]
+    head = nodes * sum(a * b for a, b in pairwise(layers))
+    forward = 2 * (tokens * (lstm + fold + attention) + documents * head)
+    return 3 * forward / 1e9
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The timed rows as a table for a rich console."""
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True)
+    for name in ("part", "system", "nodes", "workers"):
+        shown.add_column(name)
+    for name in ("documents/s", "tokens/s", "ms a step", "peak GiB", "speedup"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        ratio = next((row[key] for key in ("speedup", "growth", "memory_share") if key in row), None)
+        shown.add_row(
+            row["part"],
+            "skipped" if "skipped" in row else row.get("system", "ratio"),
+            f"{row['nodes']:,}" if "nodes" in row else "",
+            str(row.get("workers", "")),
+            *(f"{row[key]:,.1f}" if key in row else "" for key in ("documents_per_second", "tokens_per_second")),
+            *(f"{row[key]:,.2f}" if key in row else "" for key in ("ms_per_step", "peak_gib")),
+            f"{ratio:.3f}" if ratio is not None else "",
+        )
+    return shown
+
+
+# What to run, and the steps of a turn if quick and if not
+PARTS: dict[str, tuple[Callable[[Effort], Result], int, int]] = {
+    "docstrings_level1": (docstrings_level1, 10, 16),
+    "eurlex57k_level1": (eurlex57k_level1, 4, 6),
+    "deep_level": (deep, 8, 12),
+    "deep_growth": (deep_growth, 10, 16),
+    "two_workers": (two_workers, 8, 16),
+    "matrix_rate": (matrix_rate, 10, 16),
+}
+
+
+if __name__ == "__main__":
+    main()
