@@ -6,6 +6,7 @@ may come from another worker than the one that scores them.
 Legend: B documents, T tokens, n nodes scored, C parents, K children a parent at most, D of the encodings.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,13 +114,16 @@ class LevelNetwork(nn.Module):
         """Start at a share `rate` of true labels."""
         raise NotImplementedError
 
-    def inherit(self, above: "LevelNetwork") -> None:
-        """Start from the trained parameters of the level above, except attention (paper, "Initialization")."""
-        theirs = dict(above.named_parameters())
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if name != TABLE:
-                    parameter.copy_(theirs[name])
+    def handed_down(self) -> dict[str, Tensor]:
+        """All parameters but the table."""
+        return {name: parameter.detach() for name, parameter in self.named_parameters() if name != TABLE}
+
+    @torch.no_grad()
+    def inherit(self, above: Mapping[str, Tensor]) -> None:
+        """Start from what the level above handed down: all but attention (paper, "Initialization")."""
+        for name, parameter in self.named_parameters():
+            if name != TABLE:
+                parameter.copy_(above[name])
 
     def place_attention(self, nodes: Tensor, vectors_nD: Tensor) -> None:
         """Set the vectors of some nodes, all held here: int64 [n], float32 [n, D]."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.network.level_network import Level, LevelNetwork
@@ -83,7 +84,7 @@ class TreeTraining:
         vectors = torch.from_numpy(self.corpus.word_vectors())
         precision = self.settings.training.precision
         levels = len(self.tree.level_sizes)
-        above: LevelNetwork | None = None
+        above: dict[str, Tensor] | None = None
         scored: Scored | None = None
         for number in range(1, levels + 1):
             torch.manual_seed(self.seed * 1_000 + number)  # the same first weights on all workers
@@ -106,7 +107,8 @@ class TreeTraining:
                     )  # fmt: skip
                     self._say({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)
-            above = network
+            above = network.handed_down()
+            del network  # its table is the largest thing there is
         if self.workers.first:
             for number in range(1, levels):  # of use to a level below that isn't finished, and large
                 shutil.rmtree(self._scored_directory(number), ignore_errors=True)
@@ -131,7 +133,7 @@ class TreeTraining:
         return bool(self.workers.from_first(torch.tensor([float(found)])).item())
 
     def _train_or_open(
-        self, network: LevelNetwork, above: LevelNetwork | None, data: LevelData, validation: Validation
+        self, network: LevelNetwork, above: dict[str, Tensor] | None, data: LevelData, validation: Validation
     ) -> bool:
         """Leaves the network with the level's weights; says whether they were trained now."""
         number = network.level.number

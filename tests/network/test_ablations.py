@@ -305,7 +305,7 @@ class TestNetwork:
             for parameter in above.parameters():
                 parameter.add_(1)
         own = below.attention.weight.clone()
-        below.inherit(above)
+        below.inherit(above.handed_down())
         for name, value in below.named_parameters():
             assert torch.equal(value, own if name == TABLE else above.state_dict()[name]), name
 

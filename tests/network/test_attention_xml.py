@@ -548,7 +548,7 @@ class TestLevel:
         settings = NetworkSettings(hidden=3, fully_connected=(4,), evidence=True)
         below = AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
         attention = below.attention.weight.clone()
-        below.inherit(above)
+        below.inherit(above.handed_down())
         for name, value in below.state_dict().items():
             if name == TABLE:
                 assert torch.equal(value, attention)

@@ -15,11 +15,11 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import TABLE, Level
 from axml_ray.settings import Experiment, fingerprint
-from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
+from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, finished, load_level, save_level
-from axml_ray.training.scored import NODES, PARENTS, SCORES, VALID_NODES, VALID_SCORES, Scored, is_scored
 from axml_ray.training.scored import MANIFEST as SCORED_MANIFEST
+from axml_ray.training.scored import NODES, PARENTS, SCORES, VALID_NODES, VALID_SCORES, Scored, is_scored
 from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
