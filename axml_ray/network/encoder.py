@@ -134,7 +134,7 @@ def dropout(values: Tensor, share: float, training: bool, seeds: np.ndarray | No
         return functional.dropout(values, share)
     if seeds is None:
         seeds = torch.randint(2**62, (len(values),)).numpy()
-    dropped = round(256 * share)
+    dropped = min(255, round(256 * share))
     words = -(-values[0].numel() // 8)
     random = np.stack([np.random.SFC64((int(seed), layer)).random_raw(words) for seed in seeds]).view(np.uint8)
     kept = torch.from_numpy(random)[:, : values[0].numel()].view_as(values) >= dropped

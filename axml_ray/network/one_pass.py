@@ -174,8 +174,9 @@ class Pass:
         self.group_values = ACCELERATOR_GROUP if accelerated else CPU_GROUP
         self.logits: list[Tensor] = []
         self.loss = torch.zeros((), device=self.states.device, dtype=self._wide)
-        self.of_states = torch.zeros_like(self.states)
-        self.of_values = torch.zeros_like(self.values)
+        # Sums over chunks of labels: of hundreds of thousands, small parts would be lost in the products' format.
+        self.of_states = torch.zeros_like(self.states, dtype=self._wide)
+        self.of_values = torch.zeros_like(self.values, dtype=self._wide)
         self.of_table: Tensor | None = None
 
     @property
@@ -313,7 +314,8 @@ class _LevelLoss(torch.autograd.Function):
         of_table = one.of_table
         if one.candidates is not None:
             of_table = rows_gradient(one.candidates.rows, of_table, one.table.shape)
-        context.found = [one.of_states, one.of_values, of_table, *one.scorer.gradients]
+        of_states, of_values = one.of_states.to(one.states), one.of_values.to(one.values)
+        context.found = [of_states, of_values, of_table, *one.scorer.gradients]
         return one.loss
 
     @staticmethod
