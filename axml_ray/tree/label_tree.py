@@ -27,6 +27,7 @@ from safetensors.numpy import save as safetensors_bytes
 from scipy import sparse
 
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
+from axml_ray.tree.halving import Map
 
 _METADATA = {"format": "axml-ray label tree", "version": "1"}
 
@@ -86,7 +87,16 @@ class LabelTree:
         _check_structure(self.label_order, self.first_child)
 
     @classmethod
-    def build(cls, features: sparse.csr_array, *, height: int, cluster_size: int, seed: int) -> Self:
+    def build(
+        cls,
+        features: sparse.csr_array,
+        *,
+        height: int,
+        cluster_size: int,
+        seed: int,
+        threads: int = 1,
+        spread: Map | None = None,
+    ) -> Self:
         """Cluster labels by their features and compress the clusters into a shallow and wide tree.
 
         Args:
@@ -94,6 +104,7 @@ class LabelTree:
             height: H, levels of clusters to ask for. 0 is a flat tree: no clustering, leaf i is label i.
             cluster_size: K = M, a power of two: most children of a node other than the root.
             seed: Not negative; the same seed gives the same tree.
+            threads, spread: Who does the work, as in `balanced_clusters`; the tree is the same.
 
         Returns:
             A tree of `height` levels of clusters, or fewer where those would be the root again.
@@ -106,7 +117,7 @@ class LabelTree:
         if not depths:
             flat = np.array([0, labels], dtype=np.int64)
             return cls(label_order=np.arange(labels, dtype=np.int32), first_child=(flat,))
-        order, offsets = balanced_clusters(normalise_rows(features), depths[-1], seed)
+        order, offsets = balanced_clusters(normalise_rows(features), depths[-1], seed, threads=threads, spread=spread)
         first_child = [
             np.arange(2**above + 1, dtype=np.int64) * 2 ** (below - above)
             for above, below in zip((0, *depths), depths, strict=False)
