@@ -16,8 +16,10 @@ Legend: L labels, F features, H levels of clusters, n_d nodes of level d, K most
 
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -123,6 +125,32 @@ class LabelTree:
             for above, below in zip((0, *depths), depths, strict=False)
         ]
         return cls(label_order=order, first_child=(*first_child, offsets))
+
+    @classmethod
+    def of_cuts(cls, label_order: np.ndarray, cuts: Sequence[np.ndarray]) -> Self:
+        """A tree whose clusters are runs of labels.
+
+        Args:
+            label_order: integer [L], the label of each leaf.
+            cuts: for levels 1 to H, int64 [n_d + 1], where the clusters of the level start in `label_order`, and L.
+                Each level has the starts of the one above among its own. A level that is the one above, or the root,
+                or the leaves, again is left out.
+
+        Example: of_cuts([3, 0, 1, 2, 4], [[0, 2, 5]]) is the tree of the class's example.
+
+        Raises:
+            ValueError: a level doesn't refine the one above.
+        """
+        labels = len(label_order)
+        levels = [np.array([0, labels], dtype=np.int64)]
+        for starts in cuts:
+            if len(levels[-1]) < len(starts) <= labels:
+                levels.append(np.asarray(starts, dtype=np.int64))
+        levels.append(np.arange(labels + 1, dtype=np.int64))
+        if not all(np.isin(above, below).all() for above, below in pairwise(levels)):
+            raise ValueError("each level of cuts must have the starts of the level above among its own")
+        first_child = tuple(np.searchsorted(below, above) for above, below in pairwise(levels))
+        return cls(label_order=np.asarray(label_order, dtype=np.int32), first_child=first_child)
 
     @property
     def height(self) -> int:
