@@ -140,19 +140,14 @@ class _Batch:
 
     def folded(self) -> "_Batch":
         """The same without columns that no row or a single row uses."""
+        # By products and slices of scipy's rather than numpy's indexing: they are faster and let other threads run.
         matrix = self.matrix
-        uses = np.bincount(matrix.indices, minlength=len(self.totals))
-        single = (uses == 1)[matrix.indices]
-        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[single]
-        lone = self.lone + np.bincount(row, weights=np.square(matrix.data[single]), minlength=matrix.shape[0])
-        keep = uses > 1
-        number = np.concatenate([[0], np.cumsum(keep)])
-        rest = ~single
-        kept = np.concatenate([[0], np.cumsum(rest)])
-        indices = number.astype(matrix.indices.dtype)[matrix.indices[rest]]
-        indptr = kept[matrix.indptr].astype(matrix.indptr.dtype)
-        smaller = sparse.csr_array((matrix.data[rest], indices, indptr), shape=(matrix.shape[0], int(number[-1])))
-        return _Batch(smaller, lone, self.totals[keep], number[self.columns])
+        ones = sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+        uses = ones.T @ np.ones(matrix.shape[0])
+        squares = sparse.csr_array((np.square(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+        lone = self.lone + squares @ (uses == 1).astype(np.float64)
+        keep = np.flatnonzero(uses > 1)
+        return _Batch(matrix[:, keep], lone, self.totals[keep], np.searchsorted(keep, self.columns))
 
 
 def _moves(right: np.ndarray, offsets: np.ndarray) -> np.ndarray:
