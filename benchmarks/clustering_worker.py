@@ -108,15 +108,16 @@ def features(directory: Path, task: Task) -> Any:
 
 
 def omikuji(directory: Path, task: Task) -> tuple[Clusters, float, str]:
-    """Parabel's balanced 2-means; a node that fits a cluster becomes a leaf."""
+    """Parabel's balanced 2-means; a node becomes a leaf at the size of the others' clusters."""
     import omikuji  # type: ignore[import-not-found]
 
     chosen = omikuji.Model.default_hyper_param()
     chosen.n_trees, chosen.cluster_k, chosen.cluster_balanced = 1, 2, True
-    chosen.min_branch_size, chosen.max_depth = task["cluster_size"] + 1, 64
+    chosen.min_branch_size, chosen.max_depth = -(-task["labels"] // 2 ** task["depth"]) + 1, 64
     chosen.linear_max_iter, chosen.linear_weight_threshold = 1, 1e9
     with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
         model = omikuji.Model.train_on_data(str(directory / "features.txt"), chosen, task["threads"])
         ended = datetime.now(UTC)
         log.seek(0)

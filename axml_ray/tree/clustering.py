@@ -28,7 +28,7 @@ SUBTREE_TERMS = 1 << 20
 """Nodes of at most about this many values are halved as one job, with all below them."""
 
 WIDE_TERMS = 1 << 24
-"""Nodes of more values than this are halved one after another, each by all threads."""
+"""Nodes of more values than this are halved one after another, each by all threads, for the sake of memory."""
 
 NORMALISE_ROWS = 1 << 16
 
@@ -47,6 +47,9 @@ def normalise_rows(features: sparse.csr_array) -> sparse.csr_array:
     """
     rows = sparse.csr_array(features, dtype=np.float64, copy=True)
     rows.sum_duplicates()
+    if max(rows.nnz, *rows.shape) < 2**31:
+        # Products of scipy's keep the width that they are given; half of it is half of what memory must bring.
+        rows.indices, rows.indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
     for start in range(0, rows.shape[0], NORMALISE_ROWS):
         indptr = rows.indptr[start : start + NORMALISE_ROWS + 1]
         values = rows.data[indptr[0] : indptr[-1]]
@@ -99,7 +102,7 @@ def balanced_clusters(
     del features
     with ThreadPoolExecutor(threads) as pool:
         while level < depth and sum(node.nnz for node in nodes) > SUBTREE_TERMS << level:
-            nodes = _halved(nodes, order, seed, level, pool)
+            nodes = _halved(nodes, order, seed, level, pool, threads)
             level += 1
         offsets = cluster_offsets(labels, level)
         jobs = _jobs(nodes, depth - level, seed, level)
@@ -110,7 +113,7 @@ def balanced_clusters(
 
 
 def _halved(
-    nodes: list[sparse.csr_array], order: np.ndarray, seed: int, level: int, pool: Executor
+    nodes: list[sparse.csr_array], order: np.ndarray, seed: int, level: int, pool: Executor, threads: int
 ) -> list[sparse.csr_array]:
     """The halves of all nodes of a depth; their rows in `order` are moved along."""
     offsets = cluster_offsets(len(order), level)
@@ -127,7 +130,7 @@ def _halved(
         part[:] = np.concatenate([part[~right], part[right]])
         return rows.take(np.flatnonzero(~right)), rows.take(np.flatnonzero(right))
 
-    if terms > WIDE_TERMS * len(remaining):
+    if len(remaining) < threads or terms > WIDE_TERMS * len(remaining):
         halves = [halve(index, remaining.pop(), pool.map) for index in range(len(remaining))]
     else:
         halves = list(pool.map(partial(halve, each=map), range(len(remaining)), reversed(remaining)))

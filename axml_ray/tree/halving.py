@@ -31,7 +31,7 @@ The authors' program stops at 1e-4. Rounds in which few rows move cost little he
 tight as after libpecos's fixed 20 rounds (benchmarks/clustering.py).
 """
 
-BLOCK_TERMS = 1 << 21
+BLOCK_TERMS = 1 << 20
 """Rows are multiplied in blocks of about this many values, at most `BLOCKS` of them."""
 BLOCKS = 16
 

@@ -242,9 +242,12 @@ def test_a_deeper_clustering_refines_a_shallower_one():
 
 def test_normalise_rows():
     given_features = sparse.csr_array(np.array([[3.0, 4.0], [0.0, 0.0], [1e-200, 0.0], [1e30, 0.0]]))
+    given_features.indices, given_features.indptr = (
+        array.astype(np.int64) for array in (given_features.indices, given_features.indptr)
+    )
     before = given_features.toarray()
     rows = normalise_rows(given_features)
-    assert rows.dtype == np.float64
+    assert rows.dtype == np.float64 and rows.indices.dtype == np.int32
     assert np.allclose(rows.toarray(), [[0.6, 0.8], [0, 0], [1, 0], [1, 0]])
     assert np.array_equal(given_features.toarray(), before)
 
