@@ -30,14 +30,16 @@ SUBTREE_TERMS = 1 << 20
 WIDE_TERMS = 1 << 24
 """Nodes of more values than this are halved one after another, each by all threads, for the sake of memory."""
 
-NORMALISE_ROWS = 1 << 16
+NORMALISE_TERMS = 1 << 20
+"""Rows are normalised in blocks of about this many values."""
 
 
-def normalise_rows(features: sparse.csr_array) -> sparse.csr_array:
+def normalise_rows(features: sparse.csr_array, each: Map = map) -> sparse.csr_array:
     """Scale each row to Euclidean length one; rows without features stay empty.
 
     Args:
         features: [L, F], any sparse format and real dtype. Not changed.
+        each: works through blocks of rows.
 
     Returns:
         float64 CSR [L, F].
@@ -45,25 +47,29 @@ def normalise_rows(features: sparse.csr_array) -> sparse.csr_array:
     Raises:
         ValueError: A value isn't finite.
     """
-    rows = sparse.csr_array(features, dtype=np.float64, copy=True)
-    rows.sum_duplicates()
+    rows = sparse.csr_array(features)
     if max(rows.nnz, *rows.shape) < 2**31:
         # Products of scipy's keep the width that they are given; half of it is half of what memory must bring.
-        rows.indices, rows.indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
-    for start in range(0, rows.shape[0], NORMALISE_ROWS):
-        indptr = rows.indptr[start : start + NORMALISE_ROWS + 1]
-        values = rows.data[indptr[0] : indptr[-1]]
-        if not np.isfinite(values).all():
-            raise ValueError("label features hold values that are not finite: remove NaN and infinity from them")
-        filled = np.flatnonzero(np.diff(indptr))
-        if not filled.size:
-            continue
-        begins, lengths = indptr[filled] - indptr[0], np.diff(indptr)[filled]
+        parts = rows.data, rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = sparse.csr_array(parts, shape=rows.shape)
+    starts = range(0, max(rows.shape[0], 1), max(1, NORMALISE_TERMS * rows.shape[0] // max(rows.nnz, 1)))
+    blocks = list(each(lambda start: _normalised(rows[start : start + starts.step]), starts))
+    return blocks[0] if len(blocks) == 1 else sparse.csr_array(sparse.vstack(blocks, format="csr"))
+
+
+def _normalised(rows: sparse.csr_array) -> sparse.csr_array:
+    rows = rows.astype(np.float64)
+    rows.sum_duplicates()
+    if not np.isfinite(rows.data).all():
+        raise ValueError("label features hold values that are not finite: remove NaN and infinity from them")
+    filled = np.flatnonzero(np.diff(rows.indptr))
+    if filled.size:
+        begins, lengths = rows.indptr[filled], np.diff(rows.indptr)[filled]
         # The largest value first, or the squares of very small and very large ones would be lost.
-        largest = np.maximum.reduceat(np.abs(values), begins)
-        values /= np.repeat(np.where(largest > 0, largest, 1), lengths)
-        norms = np.sqrt(np.add.reduceat(np.square(values), begins))
-        values /= np.repeat(np.where(norms > 0, norms, 1), lengths)
+        largest = np.maximum.reduceat(np.abs(rows.data), begins)
+        rows.data /= np.repeat(np.where(largest > 0, largest, 1), lengths)
+        norms = np.sqrt(np.add.reduceat(np.square(rows.data), begins))
+        rows.data /= np.repeat(np.where(norms > 0, norms, 1), lengths)
     return rows
 
 

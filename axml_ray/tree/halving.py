@@ -90,7 +90,7 @@ class Rows:
 
     def take(self, rows: np.ndarray) -> sparse.csr_array:
         """The rows at `rows` (int64, ascending) as a matrix of their own."""
-        if len(self.blocks) == 1:
+        if len(self.blocks) == 1 or self.each is map:
             return self.matrix[rows]
         cuts = np.searchsorted(rows, self.starts)
         parts = [rows[a:b] - first for a, b, first in zip(cuts[:-1], cuts[1:], self.starts[:-1], strict=True)]
@@ -181,13 +181,15 @@ class _Nodes:
         """All but the size // 2 rows of each node that lean (float64 [n]) least: bool [n]. Of equals, the first."""
         right = np.empty(self.rows, dtype=bool)
         for table in self.tables:
-            values = lean[table]
+            values = lean[table] if len(self.tables) > 1 else lean.reshape(table.shape)
             left = table.shape[1] // 2
             bound = np.partition(values, left - 1, axis=1)[:, left - 1 : left]
-            upper, ties = values > bound, values == bound
-            room = left - (table.shape[1] - upper.sum(axis=1) - ties.sum(axis=1))
-            crowded = np.flatnonzero(ties.sum(axis=1) > room)
-            upper[crowded] |= ties[crowded] & (ties[crowded].cumsum(axis=1) > room[crowded, None])
+            upper = values > bound
+            room = table.shape[1] - left - upper.sum(axis=1)
+            # Where several rows lean as far as the bound, some of them, the last, go right as well.
+            for node in np.flatnonzero(room):
+                ties = np.flatnonzero(values[node] == bound[node])
+                upper[node, ties[len(ties) - room[node] :]] = True
             right[table] = upper
         return right
 

@@ -17,6 +17,7 @@ Legend: L labels, F features, H levels of clusters, n_d nodes of level d, K most
 import os
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -119,7 +120,10 @@ class LabelTree:
         if not depths:
             flat = np.array([0, labels], dtype=np.int64)
             return cls(label_order=np.arange(labels, dtype=np.int32), first_child=(flat,))
-        order, offsets = balanced_clusters(normalise_rows(features), depths[-1], seed, threads=threads, spread=spread)
+        with ThreadPoolExecutor(threads) as pool:
+            rows = [normalise_rows(features, pool.map)]
+        # Handed over whole: the builder lets go of it when the first halves are made.
+        order, offsets = balanced_clusters(rows.pop(), depths[-1], seed, threads=threads, spread=spread)
         first_child = [
             np.arange(2**above + 1, dtype=np.int64) * 2 ** (below - above)
             for above, below in zip((0, *depths), depths, strict=False)
