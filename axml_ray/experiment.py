@@ -24,6 +24,7 @@ from axml_ray.inference.batch import predict_split
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
+from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def run(settings: Experiment) -> dict[str, Any]:
     """
     directory = settings.run_directory
     _check_settings(settings)
+    check_hierarchy(settings.tree)
     seconds: dict[str, float] = {}
     corpus = prepare(settings.corpus, settings.corpus_directory)
     _keep_settings(settings)

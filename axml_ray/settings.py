@@ -31,6 +31,7 @@ def absolute(path: str | Path) -> Path:
 
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
+LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -126,6 +127,38 @@ class TreeSettings(Settings):
     """K = M = 2^c: most children of an inner node."""
     beam: Positive = 40
     """C: nodes of a level whose children are scored on the next."""
+    kind: Literal["balanced", "kmeans", "hierarchy", "random"] = "balanced"
+    """Balanced 2-means, compressed (the paper's); unbalanced K-way k-means (Bonsai's); a given hierarchy; at random."""
+    features: LabelFeatures = "tfidf"
+    """What labels are clustered by: TF-IDF centroids (the paper's), their word vectors, or the labels' names."""
+    hierarchy: AbsolutePath | None = None
+    """For `kind: hierarchy`: a file of lines of label, tab, parent; labels as the corpus writes them."""
+
+    @model_validator(mode="after")
+    def _hierarchy_has_a_file(self) -> Self:
+        if self.kind == "hierarchy" and self.hierarchy is None:
+            raise ValueError("tree.hierarchy: give a file of label, tab, parent for kind hierarchy")
+        if self.kind != "hierarchy" and self.hierarchy is not None:
+            raise ValueError(f"tree.hierarchy: is read for kind hierarchy only, kind is {self.kind}; leave it out")
+        return self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the shape of a tree depends on: its settings, and what the hierarchy's file holds rather than its path.
+
+        Raises:
+            SettingsError: the file can't be read.
+        """
+        content: str | None = None
+        if self.hierarchy is not None:
+            try:
+                content = hashlib.sha256(self.hierarchy.read_bytes()).hexdigest()
+            except OSError as error:
+                raise SettingsError(f"tree.hierarchy: {self.hierarchy} cannot be read ({error.strerror})") from None
+        settings = {**self.model_dump(mode="json"), "hierarchy": content}
+        # Settings that came later count where they are used, so that runs from before them are still known.
+        later = {"kind": "balanced", "features": "tfidf", "hierarchy": None}
+        return {key: value for key, value in settings.items() if key not in later or value != later[key]}
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:

@@ -48,7 +48,7 @@ from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-ENVIRONMENT = results_file.ROOT / ".peers" / "omikuji"
+ENVIRONMENTS = results_file.ROOT / ".peers"
 REQUIREMENTS = ("omikuji==0.5.2", "milksnake==0.1.6", "cffi==2.1.1", "pycparser==3.12")
 WORKER = Path(__file__).with_name("omikuji_worker.py")
 
@@ -249,7 +249,7 @@ def train_and_predict(
         write_documents(directory / "test.txt", task.test, None, task.labels)
         order = {"hyperparameters": dict(hyperparameters), "threads": threads, "beam": BEAM, "top": DEEPEST}
         (directory / "task.json").write_text(json.dumps(order))
-        _checked([python, "-I", WORKER, directory], "omikuji failed")
+        checked([python, "-I", WORKER, directory], "omikuji failed")
         top = np.fromfile(directory / "predicted.int32", dtype=np.int32).reshape(-1, DEEPEST)
         return top, read_json(directory / "done.json")
 
@@ -366,19 +366,32 @@ def _caption(peers: Sequence[Mapping[str, Any]], tested: int) -> str:
     return f"{text}; tested on {row['test_documents']:,}" if row["test_documents"] != tested else text
 
 
-def environment(console: Console) -> Path:
-    """The Python of omikuji's own environment, made where it isn't there or holds other versions.
+def environment(
+    console: Console,
+    name: str = "omikuji",
+    requirements: Sequence[str] = REQUIREMENTS,
+    without_dependencies: Sequence[str] = (),
+) -> Path:
+    """The Python of a peer's own environment, made where it isn't there or holds other versions.
+
+    Args:
+        console: where to say that it is being made.
+        name: of the peer; the environment lies in `.peers` below the repository, which git ignores.
+        requirements: what pip installs.
+        without_dependencies: what it installs after that, without what that asks for.
 
     Raises:
-        PeerError: pip could not install omikuji.
+        PeerError: pip could not install it.
     """
-    python = ENVIRONMENT / "bin" / "python"
-    marker = ENVIRONMENT / "installed.txt"  # written last, so half an environment is made again
-    wanted = "".join(f"{requirement}\n" for requirement in (*REQUIREMENTS, f"# Python {sys.version.split()[0]}"))
+    directory = ENVIRONMENTS / name
+    python = directory / "bin" / "python"
+    marker = directory / "installed.txt"  # written last, so half an environment is made again
+    lines = (*requirements, *without_dependencies, f"# Python {sys.version.split()[0]}")
+    wanted = "".join(f"{line}\n" for line in lines)
     if marker.is_file() and marker.read_text() == wanted and python.exists():
         return python
-    with console.status(f"making the environment {ENVIRONMENT}"):
-        venv.create(ENVIRONMENT, clear=True, with_pip=True, symlinks=os.name != "nt")
+    with console.status(f"making the environment {directory}"):
+        venv.create(directory, clear=True, with_pip=True, symlinks=os.name != "nt")
         pip: list[str | Path] = [
             python,
             "-m",
@@ -388,12 +401,14 @@ def environment(console: Console) -> Path:
             "--disable-pip-version-check",
             "--only-binary=:all:",
         ]
-        _checked([*pip, *REQUIREMENTS], f"pip could not install {REQUIREMENTS[0]}")
+        checked([*pip, *requirements], f"pip could not install {name}")
+        if without_dependencies:
+            checked([*pip, "--no-deps", *without_dependencies], f"pip could not install {name}")
     marker.write_text(wanted)
     return python
 
 
-def _checked(words: Sequence[str | Path], complaint: str) -> None:
+def checked(words: Sequence[str | Path], complaint: str) -> None:
     """Run a program, keeping what it prints for the case that it fails."""
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:

@@ -20,6 +20,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
+from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree
 from axml_ray.training.level_files import finished
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
@@ -31,6 +32,7 @@ from axml_ray.training.tree import (
     tree_fingerprint,
 )
 from axml_ray.training.workers import Workers
+from axml_ray.tree.kinds import check_hierarchy
 from axml_ray.tree.label_tree import LabelTree
 
 log = logging.getLogger(__name__)
@@ -46,16 +48,17 @@ def train_ensemble(settings: Experiment, corpus: Corpus) -> dict[str, float]:
         Seconds of the phases "cluster" and "train" of this call; parallel trees are counted once.
 
     Raises:
-        SettingsError: the cluster is too small for one tree's workers.
+        SettingsError: the cluster is too small for one tree's workers, or a given hierarchy isn't of these labels.
         RuntimeError: a tree failed; what it had finished is kept.
     """
     check_fits(settings.resources)
+    check_hierarchy(settings.tree, corpus)
     numbers = range(settings.ensemble.trees)
     directories = [tree_directory(settings.run_directory, number) for number in numbers]
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    options = {"num_cpus": 1}
+    options = {"num_cpus": cpus_of_a_tree(corpus)}
     ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
     clustered = time.monotonic()
     follower = Follower(directories)
@@ -89,13 +92,7 @@ def _cluster_labels(settings: Experiment, number: int) -> None:
             return
     except (OSError, ValueError, KeyError):
         pass
-    shape = settings.tree
-    tree = LabelTree.build(
-        corpus.label_features(),
-        height=shape.height,
-        cluster_size=shape.cluster_size,
-        seed=settings.seed + number,
-    )
+    tree = cluster_labels(settings, corpus, number)
     tree.save(directory / TREE)
     write_json(directory / TREE_MANIFEST, {"fingerprint": mark, "level_sizes": tree.level_sizes})
 

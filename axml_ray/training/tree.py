@@ -43,7 +43,7 @@ def level_directory(tree_directory: Path, number: int) -> Path:
 
 def tree_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
     """Changes with all that the shape of tree `number` depends on."""
-    return fingerprint(corpus.fingerprint, settings.tree, settings.seed + number)
+    return fingerprint(corpus.fingerprint, settings.tree.identity, settings.seed + number)
 
 
 def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: int) -> str:

@@ -5,131 +5,88 @@ Paper: section "Building Shallow and Wide PLT"; the clustering is Parabel's.
 - **Sizes are known before clustering.** A halving gives its left side n // 2 rows and its right side the
   rest, so the clusters of a depth differ by one row at most and their offsets follow from L alone
   (`cluster_offsets`). Any number of labels works.
-- **Nothing depends on the order of processing.** Each node draws its two first centres from a generator
-  seeded with (seed, depth, index of the node at that depth), so nodes can be halved in any order, or at the
-  same time.
-- **Large nodes are sparse rows, small nodes are Gram matrices.** A centre is the normalised sum of its
-  members, so a similarity to it needs only dot products between rows. From `GRAM_ROWS` rows down these are
-  computed once for a whole subtree, and its nodes of one size and depth are halved together.
+- **Large nodes first, one by one**, in parallel over their rows where they are few, over nodes where they are many;
+  from `SUBTREE_TERMS` values down a node and all below it are one job (`subtree`), for a thread or a machine.
+- **Nothing depends on who works, or on how many.** Where a node is cut into blocks or becomes a job depends on its
+  size alone, and its first centres on its place in the tree.
 - **Ties keep the order of the rows**: equal rows, and rows without features, fall left first by label id.
 
-Legend: L labels, F features, n rows of a node, m nodes halved together.
+Legend: L labels, F features.
 """
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from scipy import sparse
 
-MIN_GAIN = 1e-4
-"""A halving stops when the mean similarity of rows to their centres gains less than this."""
+from axml_ray.tree.halving import Map, Rows, halve_nodes
+from axml_ray.tree.subtree import Subtree, cluster_offsets, first_centres
 
-GRAM_ROWS = 256
-"""Nodes of at most this many rows are halved by dot products between their rows."""
+SUBTREE_TERMS = 1 << 20
+"""Nodes of at most about this many values are halved as one job, with all below them."""
+
+WIDE_TERMS = 1 << 24
+"""Nodes of more values than this are halved one after another, each by all threads, for the sake of memory."""
+
+NORMALISE_TERMS = 1 << 20
+"""Rows are normalised in blocks of about this many values."""
 
 
-def normalise_rows(features: sparse.csr_array) -> sparse.csr_array:
+def normalise_rows(features: sparse.csr_array, each: Map = map) -> sparse.csr_array:
     """Scale each row to Euclidean length one; rows without features stay empty.
 
     Args:
         features: [L, F], any sparse format and real dtype. Not changed.
+        each: works through blocks of rows.
 
     Returns:
-        float32 CSR [L, F].
+        float64 CSR [L, F].
 
     Raises:
         ValueError: A value isn't finite.
     """
-    rows = sparse.csr_array(features, dtype=np.float64, copy=True)
+    rows = sparse.csr_array(features)
+    if max(rows.nnz, *rows.shape) < 2**31:
+        # Products of scipy's keep the width that they are given; half of it is half of what memory must bring.
+        parts = rows.data, rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = sparse.csr_array(parts, shape=rows.shape)
+    starts = range(0, max(rows.shape[0], 1), max(1, NORMALISE_TERMS * rows.shape[0] // max(rows.nnz, 1)))
+    blocks = list(each(lambda start: _normalised(rows[start : start + starts.step]), starts))
+    return blocks[0] if len(blocks) == 1 else sparse.csr_array(sparse.vstack(blocks, format="csr"))
+
+
+def _normalised(rows: sparse.csr_array) -> sparse.csr_array:
+    rows = rows.astype(np.float64)
     rows.sum_duplicates()
     if not np.isfinite(rows.data).all():
         raise ValueError("label features hold values that are not finite: remove NaN and infinity from them")
-    norms = np.sqrt(rows.multiply(rows).sum(axis=1))
-    norms[norms == 0] = 1.0
-    rows.data /= np.repeat(norms, np.diff(rows.indptr))
-    return rows.astype(np.float32)
+    filled = np.flatnonzero(np.diff(rows.indptr))
+    if filled.size:
+        begins, lengths = rows.indptr[filled], np.diff(rows.indptr)[filled]
+        # The largest value first, or the squares of very small and very large ones would be lost.
+        largest = np.maximum.reduceat(np.abs(rows.data), begins)
+        rows.data /= np.repeat(np.where(largest > 0, largest, 1), lengths)
+        norms = np.sqrt(np.add.reduceat(np.square(rows.data), begins))
+        rows.data /= np.repeat(np.where(norms > 0, norms, 1), lengths)
+    return rows
 
 
-def cluster_offsets(labels: int, depth: int) -> np.ndarray:
-    """Where each cluster of a depth starts when every halving gives its left side n // 2 of n rows.
-
-    Example: 5 labels at depth 1 are halved into 2 and 3, so the offsets are [0, 2, 5].
-
-    Returns:
-        int64 [2**depth + 1], from 0 to `labels`.
-    """
-    sizes = np.array([labels], dtype=np.int64)
-    for _ in range(depth):
-        sizes = np.column_stack([sizes // 2, sizes - sizes // 2]).ravel()
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-
-def halve(features: sparse.csr_array, rng: np.random.Generator) -> np.ndarray:
-    """Split rows into two halves of like rows: spherical 2-means with fixed sizes.
-
-    Args:
-        features: float32 CSR [n, F], n >= 2, rows of length one or empty.
-        rng: Draws the two rows that are the first centres.
-
-    Returns:
-        bool [n]: True for the right half. n // 2 rows are left, the rest are right.
-
-    Raises:
-        ValueError: Fewer than two rows.
-    """
-    n = features.shape[0]
-    if n < 2:
-        raise ValueError(f"two halves need at least two rows, got {n}")
-    features = _drop_unused_columns(features)
-    columns = features.T
-    centres = features[_first_centres(n, rng)].toarray().T
-    mean = -np.inf
-    while True:
-        similarities = features @ centres
-        right = _right_half(similarities[:, 0], similarities[:, 1])
-        last, mean = mean, np.where(right, similarities[:, 1], similarities[:, 0]).mean(dtype=np.float64)
-        if mean - last < MIN_GAIN:
-            return right
-        centres = columns @ np.column_stack([~right, right]).astype(np.float32)
-        norms = np.linalg.norm(centres, axis=0)
-        centres /= np.where(norms > 0, norms, 1)
-
-
-def halve_grams(grams: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Do what `halve` does for several nodes of one size, given the dot products between their rows.
-
-    Args:
-        grams: float64 [m, n, n], the dot products of the rows of each node.
-        first: int64 [m, 2], the rows that are the first centres of each node.
-
-    Returns:
-        bool [m, n]: True for the right half.
-    """
-    m, n, _ = grams.shape
-    right = np.zeros((m, n), dtype=bool)
-    running = np.arange(m)
-    members = np.zeros((2, m, n))
-    members[0, running, first[:, 0]] = members[1, running, first[:, 1]] = 1
-    mean = np.full(m, -np.inf)
-    while running.size:
-        to_left, to_right = (_similarities(grams, side) for side in members)
-        now_right = _right_half(to_left, to_right)
-        right[running] = now_right
-        last, mean = mean, np.where(now_right, to_right, to_left).mean(axis=1)
-        gains = mean - last >= MIN_GAIN
-        if not gains.all():
-            running, grams, mean, now_right = running[gains], grams[gains], mean[gains], now_right[gains]
-        members = np.stack([~now_right, now_right]).astype(np.float64)
-    return right
-
-
-def balanced_clusters(features: sparse.csr_array, depth: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def balanced_clusters(
+    features: sparse.csr_array, depth: int, seed: int, *, threads: int = 1, spread: Map | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Halve all labels, and their halves, until there are 2**depth clusters.
 
     The clusters of a smaller depth d are runs of 2**(depth - d) clusters of the result.
 
     Args:
-        features: float32 CSR [L, F], rows of length one or empty.
+        features: float CSR [L, F], rows of length one or empty.
         depth: How many times to halve; 2**depth <= L.
-        seed: Not negative. The same seed gives the same clusters.
+        seed: Not negative. The same seed gives the same clusters, whatever `threads` and `spread` are.
+        threads: Of this process.
+        spread: Like `map`, for the jobs below the first halvings: takes `Subtree.order` and subtrees, gives results
+            in their order. By default the threads.
 
     Returns:
         order: int32 [L], the labels of the first cluster, then of the second, and so on; ascending in each.
@@ -144,76 +101,49 @@ def balanced_clusters(features: sparse.csr_array, depth: int, seed: int) -> tupl
         raise ValueError(f"{labels} labels can't fill 2**{depth} clusters: the depth must be 0 to log2(labels)")
     if seed < 0:
         raise ValueError(f"the seed is {seed}: use zero or a positive number")
-    order = np.arange(labels, dtype=np.int32)
+    order = np.arange(labels)
     level = 0
-    while level < depth and -(-labels // 2**level) > GRAM_ROWS:
+    # Each node as its matrix; a list, so that a node can be let go once it is halved.
+    nodes = [sparse.csr_array(features, dtype=np.float64)]
+    del features
+    with ThreadPoolExecutor(threads) as pool:
+        while level < depth and sum(node.nnz for node in nodes) > SUBTREE_TERMS << level:
+            nodes = _halved(nodes, order, seed, level, pool, threads)
+            level += 1
         offsets = cluster_offsets(labels, level)
-        for index in range(2**level):
+        jobs = _jobs(nodes, depth - level, seed, level)
+        for index, found in enumerate((spread or pool.map)(Subtree.order, jobs)):
             rows = order[offsets[index] : offsets[index + 1]]
-            right = halve(features[rows] if level else features, _generator(seed, level, index))
-            rows[:] = np.concatenate([rows[~right], rows[right]])
-        level += 1
-    if level < depth:
-        offsets = cluster_offsets(labels, level)
-        for index in range(2**level):
-            rows = order[offsets[index] : offsets[index + 1]]
-            rows[:] = rows[_order_small(features[rows], depth, seed, level, index)]
-    return order, cluster_offsets(labels, depth)
+            rows[:] = rows[found]
+    return order.astype(np.int32), cluster_offsets(labels, depth)
 
 
-def _order_small(features: sparse.csr_array, depth: int, seed: int, level: int, index: int) -> np.ndarray:
-    """Order the n rows of node `index` at depth `level` by cluster at `depth`: int64 [n]."""
-    # Sparse products sum every row in the same order, so that equal rows stay exact ties.
-    rows64 = features.astype(np.float64)
-    gram = (rows64 @ rows64.T).toarray()
-    n = gram.shape[0]
-    order = np.arange(n)
-    for below in range(depth - level):
-        offsets = cluster_offsets(n, below)
-        sizes = np.diff(offsets)
-        for size in np.unique(sizes):
-            nodes = np.flatnonzero(sizes == size)
-            generators = (_generator(seed, level + below, (index << below) + int(node)) for node in nodes)
-            first = np.array([_first_centres(size, rng) for rng in generators])
-            slots = offsets[nodes][:, None] + np.arange(size)
-            rows = order[slots]
-            right = halve_grams(gram[rows[:, :, None], rows[:, None, :]], first)
-            order[slots] = np.take_along_axis(rows, np.argsort(right, axis=1, kind="stable"), axis=1)
-    return order
+def _halved(
+    nodes: list[sparse.csr_array], order: np.ndarray, seed: int, level: int, pool: Executor, threads: int
+) -> list[sparse.csr_array]:
+    """The halves of all nodes of a depth; their rows in `order` are moved along."""
+    offsets = cluster_offsets(len(order), level)
+    first = first_centres(np.diff(offsets), seed, level, np.arange(len(nodes)))
+    terms = sum(node.nnz for node in nodes)
+    remaining = list(reversed(nodes))
+    nodes.clear()
+
+    def halve(index: int, node: sparse.csr_array, each: Map) -> tuple[sparse.csr_array, sparse.csr_array]:
+        rows, n = Rows(node, each), node.shape[0]
+        ends = np.array([0, n])
+        right, _ = halve_nodes(rows, np.zeros(n), rows.sum(np.ones(n)), ends, first[index : index + 1])
+        part = order[offsets[index] : offsets[index + 1]]
+        part[:] = np.concatenate([part[~right], part[right]])
+        return rows.take(np.flatnonzero(~right)), rows.take(np.flatnonzero(right))
+
+    if len(remaining) < threads or terms > WIDE_TERMS * len(remaining):
+        halves = [halve(index, remaining.pop(), pool.map) for index in range(len(remaining))]
+    else:
+        halves = list(pool.map(partial(halve, each=map), range(len(remaining)), reversed(remaining)))
+    return [half for pair in halves for half in pair]
 
 
-def _generator(seed: int, level: int, index: int) -> np.random.Generator:
-    return np.random.default_rng([seed, level, index])
-
-
-def _first_centres(n: int, rng: np.random.Generator) -> list[int]:
-    """Two distinct rows of n, every pair as likely."""
-    first, second = int(rng.integers(n)), int(rng.integers(n - 1))
-    return [first, second + (second >= first)]
-
-
-def _right_half(to_left: np.ndarray, to_right: np.ndarray) -> np.ndarray:
-    """Send the n // 2 rows that lean most to the left there: bool [..., n], True for right."""
-    n = to_left.shape[-1]
-    lean_order = np.argsort(to_right - to_left, axis=-1, kind="stable")
-    right = np.empty(to_left.shape, dtype=bool)
-    np.put_along_axis(right, lean_order, np.arange(n) >= n // 2, axis=-1)
-    return right
-
-
-def _similarities(grams: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """Cosine similarity [m, n] of each row to the normalised sum of the members (float64 [m, n], 0 or 1)."""
-    dots = np.einsum("mij,mj->mi", grams, members)
-    norms = np.sqrt(np.maximum(np.einsum("mi,mi->m", dots, members), 0))
-    return dots / np.where(norms > 0, norms, 1)[:, None]
-
-
-def _drop_unused_columns(features: sparse.csr_array) -> sparse.csr_array:
-    """Number the columns in use anew, so that a centre of a small node isn't as long as the vocabulary."""
-    if features.nnz >= features.shape[1]:
-        return features
-    used = np.zeros(features.shape[1], dtype=bool)
-    used[features.indices] = True
-    new_column = np.cumsum(used, dtype=features.indices.dtype) - 1
-    shape = (features.shape[0], int(used.sum()))
-    return sparse.csr_array((features.data, new_column[features.indices], features.indptr), shape=shape)
+def _jobs(nodes: list[sparse.csr_array], depth: int, seed: int, level: int) -> Iterator[Subtree]:
+    for index in range(len(nodes)):
+        node, nodes[index] = nodes[index], None
+        yield Subtree(rows=node, depth=depth, seed=seed, level=level, index=index)

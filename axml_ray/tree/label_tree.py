@@ -16,8 +16,11 @@ Legend: L labels, F features, H levels of clusters, n_d nodes of level d, K most
 
 import os
 import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +30,7 @@ from safetensors.numpy import save as safetensors_bytes
 from scipy import sparse
 
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
+from axml_ray.tree.halving import Map
 
 _METADATA = {"format": "axml-ray label tree", "version": "1"}
 
@@ -86,7 +90,16 @@ class LabelTree:
         _check_structure(self.label_order, self.first_child)
 
     @classmethod
-    def build(cls, features: sparse.csr_array, *, height: int, cluster_size: int, seed: int) -> Self:
+    def build(
+        cls,
+        features: sparse.csr_array,
+        *,
+        height: int,
+        cluster_size: int,
+        seed: int,
+        threads: int = 1,
+        spread: Map | None = None,
+    ) -> Self:
         """Cluster labels by their features and compress the clusters into a shallow and wide tree.
 
         Args:
@@ -94,6 +107,7 @@ class LabelTree:
             height: H, levels of clusters to ask for. 0 is a flat tree: no clustering, leaf i is label i.
             cluster_size: K = M, a power of two: most children of a node other than the root.
             seed: Not negative; the same seed gives the same tree.
+            threads, spread: Who does the work, as in `balanced_clusters`; the tree is the same.
 
         Returns:
             A tree of `height` levels of clusters, or fewer where those would be the root again.
@@ -106,12 +120,41 @@ class LabelTree:
         if not depths:
             flat = np.array([0, labels], dtype=np.int64)
             return cls(label_order=np.arange(labels, dtype=np.int32), first_child=(flat,))
-        order, offsets = balanced_clusters(normalise_rows(features), depths[-1], seed)
+        with ThreadPoolExecutor(threads) as pool:
+            rows = [normalise_rows(features, pool.map)]
+        # Handed over whole: the builder lets go of it when the first halves are made.
+        order, offsets = balanced_clusters(rows.pop(), depths[-1], seed, threads=threads, spread=spread)
         first_child = [
             np.arange(2**above + 1, dtype=np.int64) * 2 ** (below - above)
             for above, below in zip((0, *depths), depths, strict=False)
         ]
         return cls(label_order=order, first_child=(*first_child, offsets))
+
+    @classmethod
+    def of_cuts(cls, label_order: np.ndarray, cuts: Sequence[np.ndarray]) -> Self:
+        """A tree whose clusters are runs of labels.
+
+        Args:
+            label_order: integer [L], the label of each leaf.
+            cuts: for levels 1 to H, int64 [n_d + 1], where the clusters of the level start in `label_order`, and L.
+                Each level has the starts of the one above among its own. A level that is the one above, or the root,
+                or the leaves, again is left out.
+
+        Example: of_cuts([3, 0, 1, 2, 4], [[0, 2, 5]]) is the tree of the class's example.
+
+        Raises:
+            ValueError: a level doesn't refine the one above.
+        """
+        labels = len(label_order)
+        levels = [np.array([0, labels], dtype=np.int64)]
+        for starts in cuts:
+            if len(levels[-1]) < len(starts) <= labels:
+                levels.append(np.asarray(starts, dtype=np.int64))
+        levels.append(np.arange(labels + 1, dtype=np.int64))
+        if not all(np.isin(above, below).all() for above, below in pairwise(levels)):
+            raise ValueError("each level of cuts must have the starts of the level above among its own")
+        first_child = tuple(np.searchsorted(below, above) for above, below in pairwise(levels))
+        return cls(label_order=np.asarray(label_order, dtype=np.int32), first_child=first_child)
 
     @property
     def height(self) -> int:

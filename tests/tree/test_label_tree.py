@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from scipy import sparse
 
+from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree, level_depths
 
 METADATA = {"format": "axml-ray label tree", "version": "1"}
@@ -160,6 +161,61 @@ def test_any_tree(tmp_path_factory, labels, height, cluster_size, seed, document
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     tree.save(path)
     assert same_tree(LabelTree.load(path), tree)
+
+
+def algorithm_1(deep: list[list[list[int]]], height: int, c: int) -> list[tuple[list[int], ...]]:
+    """Paper, Algorithm 1, on T₀ given as the clusters of each depth: the paths of clusters down to each leaf's parent.
+
+    Nodes are (depth, place); the parent of (d, i) in T₀ is (d - 1, i // 2), that of the root is itself.
+    """
+    ancestor = lambda node, steps: (max(node[0] - steps, 0), node[1] >> min(steps, node[0]))  # noqa: E731
+    chosen = [{(len(deep) - 1, place) for place in range(len(deep[-1]))}]
+    parent = {}
+    for h in range(1, height + 1):
+        above = {ancestor(node, c) for node in chosen[-1]} if h < height else {(0, 0)}
+        for node in chosen[-1]:
+            parent[node] = ancestor(node, c) if h < height else (0, 0)
+        chosen.append(above)
+    paths = []
+    for node in sorted(chosen[0]):
+        path = [node]
+        while path[-1] != (0, 0):
+            path.append(parent[path[-1]])
+        paths.append(tuple(deep[depth][place] for depth, place in reversed(path) if depth > 0))
+    return paths
+
+
+@given(
+    labels=st.integers(2, 300),
+    height=st.integers(1, 5),
+    c=st.integers(1, 4),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=40, deadline=None)
+def test_compressing_is_algorithm_1(labels, height, c, seed):
+    features = random_features(labels, seed=seed)
+    depth = 0
+    while -(-labels // 2**depth) > 2**c:
+        depth += 1
+    deep = []
+    for d in range(depth + 1):
+        order, offsets = balanced_clusters(normalise_rows(features), d, seed)
+        deep.append([sorted(part.tolist()) for part in np.split(order, offsets[1:-1])])
+    tree = LabelTree.build(features, height=height, cluster_size=2**c, seed=seed)
+    below = tree.first_child[-1]
+    paths = []
+    for node in range(len(below) - 1 if tree.height else 0):
+        path, start, end = [], node, node + 1
+        for level in range(tree.height, 0, -1):
+            first, last = start, end
+            for offsets in tree.first_child[level:]:
+                first, last = offsets[first], offsets[last]
+            path.append(sorted(tree.label_order[first:last].tolist()))
+            start = tree.parents(level)[start]
+            end = start + 1
+        paths.append(tuple(reversed(path)))
+    assert paths == [path for path in algorithm_1(deep, height, c) if path]
+    assert all(tree.max_children(level) <= 2**c for level in range(1, tree.height + 1))
 
 
 @pytest.mark.parametrize(("labels", "sizes"), [(1, (1,)), (2, (2,)), (9, (2, 9)), (4_200, (16, 128, 1_024, 4_200))])

@@ -1,0 +1,143 @@
+"""What the tree is worth: scores of one config with other trees, and with other K and H (paper, appendix).
+
+    python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H features] [--seeds N]
+                                   [--quick] [--json PATH]
+
+Each row is the whole main job with the config's settings but for what the row names, with single trees (as the paper's
+tables of K and H have), in a run of its own below the config's `runs`; a row that is finished is not run again. Scores
+are of the test split, in percent, the mean over the seeds; nothing is chosen by them.
+
+- `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
+- `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
+- `K`: clusters of 8 to 128 with H = 2; C falls as K grows, so that equally many candidates are scored.
+- `H`: no tree, and 1 to 4 levels of clusters with K = 8.
+- `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
+
+Figures: for each row `NAME_P@1`, `NAME_P@5`, `NAME_PSP@5`, such as `random_P@5` or `K=128_P@5`.
+"""
+
+import argparse
+import logging
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import results_file
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray import configuration
+from axml_ray.experiment import run
+from axml_ray.settings import Experiment, SettingsError
+
+COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
+QUICK_DOCUMENTS = 2_500
+Row = tuple[str, dict[str, Any]]
+
+
+def tables(settings: Experiment, *, quick: bool) -> dict[str, list[Row]]:
+    """For each table its rows: a name, and the settings of the tree that differ."""
+    candidates = settings.tree.beam * settings.tree.cluster_size
+    sizes = (8, 128) if quick else (8, 16, 32, 64, 128)
+    heights = (2, 4) if quick else (0, 1, 2, 3, 4)
+    return {
+        "kinds": [(kind, {"kind": kind}) for kind in ("balanced", "kmeans", "random")],
+        "features": [(kind, {"features": kind}) for kind in ("tfidf", "word_vectors", "label_text")],
+        "K": [(f"K={size}", {"height": 2, "cluster_size": size, "beam": _beam(candidates, size)}) for size in sizes],
+        "H": [
+            (f"H={height}", {"height": height, "cluster_size": 8, "beam": _beam(candidates, 8)}) for height in heights
+        ],
+    }
+
+
+def _beam(candidates: int, size: int) -> int:
+    return max(1, candidates // size)
+
+
+def scores(
+    settings: Experiment, config: str, tree: Mapping[str, Any], name: str, documents: int | None
+) -> dict[str, Any]:
+    """Scores of a row for one seed: what `metrics.json` says of the ensemble, which is a single tree."""
+    corpus: dict[str, Any] = {}
+    if documents:
+        corpus = {"max_train_documents": documents, "name": f"{settings.corpus.name}-{documents}"}
+    chosen = configuration.load(
+        config,
+        name=f"ablations-{settings.name}-{name}",
+        seed=settings.seed,
+        tree=dict(tree),
+        ensemble={"trees": 1},
+        corpus=corpus,
+    )
+    return run(chosen)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the rows, print the tables, write the results; an error exits 2 with one message."""
+    parser = argparse.ArgumentParser(description="Score a config with other trees, and with other K and H.")
+    parser.add_argument("--config", required=True, help="YAML file of settings")
+    parser.add_argument("--tables", nargs="+", choices=("kinds", "features", "K", "H"), default=["kinds", "K", "H"])
+    parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
+    parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/ablations-<config's name>.json")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    console = Console(highlight=False)
+    rows: list[dict[str, Any]] = []
+    try:
+        settings = configuration.load(given.config)
+        documents = (
+            min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if given.quick else None
+        )
+        for table_name in given.tables:
+            for name, tree in tables(settings, quick=given.quick)[table_name]:
+                found = []
+                for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
+                    seeded = settings.model_copy(update={"seed": seed})
+                    label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
+                    found.append(scores(seeded, given.config, tree, label.replace("=", ""), documents))
+                means = {column: statistics.mean(one["ensemble"][column] for one in found) for column in COLUMNS}
+                row = {"table": table_name, "row": name, "tree": tree, "seeds": len(found), "scores": means}
+                row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": found[0]["corpus"]}
+                rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["train"] for one in found)})
+                console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}")
+    except (SettingsError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    console.print(shown(rows))
+    path = given.json or results_file.RESULTS / f"ablations-{settings.name}.json"
+    results_file.write(path, figures(rows), rows)
+    console.print(Text(f"written to {path}"))
+
+
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers of the tables by name, in percent."""
+    return {
+        f"{row['row']}_{column}": round(row["scores"][column], 4)
+        for row in rows
+        for column in ("P@1", "P@5", "PSP@5")
+    }  # fmt: skip
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows as a table for a rich console."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("")
+    for column in (*COLUMNS, "train s"):
+        table.add_column(column, justify="right")
+    before = None
+    for row in rows:
+        if before not in (None, row["table"]):
+            table.add_section()
+        before = row["table"]
+        cells = [f"{row['scores'][column]:.2f}" for column in COLUMNS]
+        table.add_row(row["row"], *cells, f"{row['train_seconds']:,.0f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Label trees built on a real Ray cluster."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import synthetic
+from tiny_corpus import experiment, write_corpus
+
+from axml_ray.configuration import load
+from axml_ray.corpus.store import Corpus
+from axml_ray.experiment import run
+from axml_ray.settings import SettingsError
+from axml_ray.training import cluster_labels as module
+from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree, in_tasks
+from axml_ray.tree import clustering
+from axml_ray.tree.clustering import balanced_clusters, normalise_rows
+from axml_ray.tree.subtree import Subtree
+
+
+def random_features(labels: int) -> np.ndarray:
+    from scipy import sparse
+
+    rng = np.random.default_rng(0)
+    return normalise_rows(sparse.random_array((labels, 300), density=0.05, rng=rng, format="csr"))
+
+
+def test_subtrees_as_ray_tasks_are_the_same_tree(ray_cluster, monkeypatch):
+    monkeypatch.setattr(clustering, "SUBTREE_TERMS", 400)
+    features = random_features(600)
+    jobs = []
+
+    def counted(work, subtrees):
+        def watched():
+            for subtree in subtrees:
+                jobs.append(subtree)
+                yield subtree
+
+        return in_tasks(work, watched())
+
+    alone, _ = balanced_clusters(features, 7, seed=2)
+    spread, _ = balanced_clusters(features, 7, seed=2, threads=2, spread=counted)
+    assert np.array_equal(alone, spread)
+    assert len(jobs) == 32 and all(isinstance(job, Subtree) for job in jobs)
+
+
+def test_a_task_that_holds_every_cpu_gives_them_to_its_subtrees(ray_cluster, monkeypatch, tmp_path):
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    settings = experiment(tmp_path, tree={"cluster_size": 2})
+    assert cpus_of_a_tree(corpus) == 1
+    expected = cluster_labels(settings, corpus, 0)
+    monkeypatch.setattr(module, "LARGE_LABELS", 10)
+    assert cpus_of_a_tree(corpus) == 2
+
+    def large(settings, directory):
+        module.LARGE_LABELS, clustering.SUBTREE_TERMS = 10, 50
+        return cluster_labels(settings, Corpus.open(directory), 0)
+
+    found = ray.get(ray.remote(num_cpus=2)(large).remote(settings, corpus.directory), timeout=120)
+    assert np.array_equal(found.label_order, expected.label_order)
+
+
+def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins(ray_cluster, tmp_path: Path) -> None:
+    parents = tmp_path / "parents.tsv"
+    parents.write_text("".join(f"label {i}\tfamily {i // 8}\n" for i in range(40)))
+    tree = {"kind": "hierarchy", "hierarchy": str(parents)}
+    wrong = tmp_path / "wrong.tsv"
+    wrong.write_text("label 1\tfamily 0\nlabel 2\n")
+    settings = synthetic.experiment(tmp_path, tree={**tree, "hierarchy": str(wrong)})
+    with pytest.raises(SettingsError, match=r"wrong\.tsv:2: found no tab"):
+        run(load(None, **settings))
+    assert not (tmp_path / "corpora").exists()
+    wrong.write_text("1\tfamily 0\n")
+    with pytest.raises(SettingsError, match=r"names none of the corpus's 40 labels, as 'label"):
+        run(load(None, **settings))
+    training = {"epochs": [12], "learning_rate": 0.02}
+    again = synthetic.experiment(tmp_path, tree=tree, training=training, ensemble={"trees": 1}, name="right")
+    assert run(load(None, **again))["ensemble"]["P@1"] > 12  # twice what is had by chance

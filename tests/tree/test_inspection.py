@@ -1,0 +1,133 @@
+"""Run: pytest tests/tree/test_inspection.py"""
+
+import runpy
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import sparse
+from tiny_corpus import LABELS, experiment, write_corpus
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.settings import SettingsError
+from axml_ray.training.tree import TREE, tree_directory
+from axml_ray.tree.clustering import normalise_rows
+from axml_ray.tree.inspection import clusters_around, described, find_label, label_starts, node_sums, summaries
+from axml_ray.tree.kinds import build_tree
+from axml_ray.tree.label_tree import LabelTree
+from axml_ray.tree.picture import draw_clusters
+
+ROOT = Path(__file__).parents[2]
+INDEX = LabelIndex.build({"p1": 5, "p2": 3, "p3": 1}, ["p9"], {"p1": "Cats", "p2": "dogs", "p9": "quarks"})
+
+
+def eight_labels() -> LabelTree:
+    """{5, 0 | 3 | 1} and {2, 7 | 4, 6}."""
+    return LabelTree(
+        label_order=np.array([5, 0, 3, 1, 2, 7, 4, 6], np.int32),
+        first_child=(np.array([0, 2]), np.array([0, 3, 5]), np.array([0, 2, 3, 4, 6, 8])),
+    )
+
+
+def test_levels_in_numbers_by_hand():
+    assert label_starts(eight_labels(), 1).tolist() == [0, 4, 8]
+    assert label_starts(eight_labels(), 2).tolist() == [0, 2, 3, 4, 6, 8]
+    assert label_starts(eight_labels(), 0).tolist() == [0, 8]
+    # All labels point one way but for 7, which stands alone in its direction.
+    dense = np.tile([1.0, 0.0], (8, 1))
+    dense[7] = [0, 1]
+    features = sparse.csr_array(dense)
+    assert node_sums(eight_labels(), 1, features).toarray().tolist() == [[4, 0], [3, 1]]
+    first, second = summaries(eight_labels(), features)
+    assert (first.level, first.nodes, first.children, first.labels) == (1, 2, (2, 2.5, 3), (4, 4.0, 4))
+    assert (second.level, second.nodes, second.children, second.labels) == (2, 5, (1, 1.6, 2), (1, 1.6, 2))
+    # Of the second node, three labels have 3 / √10 and one has 1 / √10.
+    assert first.similarity == pytest.approx((4 + (3 * 3 + 1) / np.sqrt(10)) / 8)
+    assert second.similarity == pytest.approx((6 + 2 / np.sqrt(2)) / 8)
+
+
+def test_clusters_around_a_label_are_its_own_and_the_most_alike_below_the_same_parent():
+    angles = np.array([0, 60, 0, 30, 0, 0, 0, 0]) / 180 * np.pi
+    features = sparse.csr_array(np.column_stack([np.cos(angles), np.sin(angles)]))
+    found = [cluster.tolist() for cluster in clusters_around(eight_labels(), features, 5, 9)]
+    assert found == [[5, 0], [3], [1]]
+    assert [cluster.tolist() for cluster in clusters_around(eight_labels(), features, 1, 1)] == [[1], [3]]
+    assert [cluster.tolist() for cluster in clusters_around(eight_labels(), features, 6, 0)] == [[4, 6]]
+
+
+def test_a_label_is_found_by_name_or_as_the_corpus_writes_it():
+    assert [find_label(INDEX, name) for name in ("Cats", "cats", "p1", "P2", "dogs", "p3")] == [0, 0, 0, 1, 1, 2]
+    with pytest.raises(SettingsError, match="called 'dog'; did you mean 'dogs'"):
+        find_label(INDEX, "dog")
+    with pytest.raises(SettingsError, match=r"called 'zzzz'; names are in labels\.parquet"):
+        find_label(INDEX, "zzzz")
+    with pytest.raises(SettingsError, match="no label with training documents"):
+        find_label(INDEX, "quarks")
+
+
+def test_names_of_a_cluster():
+    assert described([1, 0, 2], INDEX, 5) == "Cats, dogs, p3"
+    assert described(np.array([2, 1, 0]), INDEX, 1) == "Cats, and 2 more"
+
+
+def test_a_picture_is_well_formed_whatever_the_names(tmp_path):
+    names = ["a < b & c", "a" * 90, "森林", "_", "line\nbreak \x00", "", "\"'", "]]>"]
+    path = tmp_path / "picture.svg"
+    features = normalise_rows(sparse.csr_array([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 3 + [[3.0, 4.0]]))
+    draw_clusters(path, [np.array([5, 0]), np.array([3, 1, 2, 7, 4, 6])], features, names, "a & title")
+    root = ElementTree.parse(path).getroot()
+    cells = root.findall("{*}rect")[1:]
+    shades = np.array([int(cell.get("fill")[4:].split(",")[0]) for cell in cells]).reshape(8, 8)
+    order = [5, 0, 3, 1, 2, 7, 4, 6]
+    likeness = (features @ features.T).toarray()[np.ix_(order, order)]
+    assert np.allclose(shades, 247 - 235 * likeness, atol=1)
+    assert [text.text for text in root.findall("{*}text")][1:4] == [None, "a < b & c", "_"]
+    # The second cluster stands apart from the first.
+    steps = np.diff([int(cell.get("x")) for cell in cells[:8]])
+    assert steps[1] > steps[0] and len(set(steps[2:])) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["picture.svg"]
+
+
+def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_path, monkeypatch, capsys):
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    settings = experiment(tmp_path)
+    flags = [f"--runs={tmp_path / 'runs'}", f"--corpora={tmp_path / 'corpora'}", "--name=tiny", "--corpus.name=tiny"]
+    flags += ["--corpus.source=installed_packages", "--tree.cluster_size=4", "--seed=3"]
+    job = runpy.run_path(str(ROOT / "jobs" / "inspect_tree.py"))["main"]
+    monkeypatch.chdir(tmp_path)
+
+    def run(*more: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["inspect_tree.py", *flags, *more])
+        job()
+        return capsys.readouterr().out
+
+    shown = run("--label", "LABEL-7", "--tree=1")
+    assert "tree 1 of tiny: balanced by tfidf, built for this look" in shown
+    assert f"{LABELS}" in shown and "with label-7:" in shown
+    assert (tmp_path / "tree-1.svg").is_file()
+
+    directory = tree_directory(settings.run_directory, 0)
+    directory.mkdir(parents=True)
+    build_tree(corpus, settings.tree, 77).save(directory / TREE)
+    shown = run("--label", "label-7", "--picture", "seen.svg")
+    assert "of the run" in shown and (tmp_path / "seen.svg").is_file()
+    own = shown.split("with label-7: ")[1].splitlines()[0].split(", ")
+    tree = LabelTree.load(directory / TREE)
+    starts = label_starts(tree, 1)
+    node = int(tree.leaf_of_label[corpus.labels.labels.index("label-7")])
+    first, last = max(s for s in starts if s <= node), min(s for s in starts if s > node)
+    assert sorted(own) == sorted(corpus.labels.names[label] for label in tree.label_order[first:last])
+    assert "flat" in run("--tree.height=0", "--tree=2")
+
+    for wrong, message in (
+        ("--label=lable-7", "error: --label: no label with training documents is called 'lable-7'; did you mean"),
+        ("--tree=9", "error: --tree: 9 is not one of the ensemble's, 0 to 2"),
+        ("--corpus.name=none", f"error: {tmp_path / 'corpora' / 'none'}: no prepared corpus"),
+        ("--tree.knid=random", "error: command line: --tree.knid: unknown setting; did you mean '--tree.kind'?"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            run(wrong)
+        error = capsys.readouterr().err
+        assert ended.value.code == 2 and error.startswith(message) and error.count("\n") == 1
