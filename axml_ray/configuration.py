@@ -7,6 +7,7 @@
 import argparse
 import difflib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,10 +29,29 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
 
 def from_command_line(description: str, arguments: list[str] | None = None) -> Experiment:
     """An experiment from `--config FILE` and one flag a setting; exits 2 with one message where that fails."""
+    return with_flags(description, lambda parser: None, arguments)[0]
+
+
+def with_flags(
+    description: str, add: Callable[[argparse.ArgumentParser], None], arguments: list[str] | None = None
+) -> tuple[Experiment, argparse.Namespace]:
+    """As `from_command_line`, for a job that takes flags beside the settings.
+
+    Args:
+        description: what the job does.
+        add: adds the job's own flags to a parser; none may be the name of a setting.
+        arguments: of the command; by default the process's.
+
+    Returns:
+        The experiment, and the job's own flags.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     config, rest = _take_config(arguments)
+    flags = _Parser(description, add_help=False)
+    add(flags)
     try:
-        return _build(read_yaml(config) if config else {}, config, cli=rest, description=description)
+        given, rest = flags.parse_known_args(rest)
+        return _build(read_yaml(config) if config else {}, config, cli=rest, parser=_Parser(description, flags)), given
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -60,8 +80,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 class _Parser(argparse.ArgumentParser):
     """A parser that names the wrong flag instead of printing its whole usage, and takes no abbreviations."""
 
-    def __init__(self, description: str):
-        super().__init__(description=description, allow_abbrev=False)
+    def __init__(self, description: str, *parents: argparse.ArgumentParser, add_help: bool = True):
+        super().__init__(description=description, parents=parents, add_help=add_help, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         wrong = message.removeprefix("unrecognized arguments: ")
@@ -92,7 +112,7 @@ def _build(
     config: str | Path | None,
     *,
     cli: list[str] | None = None,
-    description: str = "",
+    parser: argparse.ArgumentParser | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> Experiment:
     def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +124,7 @@ def _build(
             raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
     values = merge(content, overrides or {})
     source: Any = None
-    if cli is not None:
-        parser = _Parser(description)
+    if cli is not None and parser is not None:
         parser.add_argument("--config", metavar="FILE", help="YAML file of settings; the flags below override it")
         source = CliSettingsSource(
             Experiment, cli_parse_args=cli, root_parser=parser, cli_avoid_json=True, cli_hide_none_type=True
@@ -122,7 +141,7 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
     message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
     whole = message.startswith(where + ".")
     key = message.split()[0].rstrip(":") if whole else ".".join(str(part) for part in problem["loc"][:2])
-    place = "command line: " if f"--{key}" in flags else f"{config}: " if config else ""
+    place = "command line: " if {f"--{key}", f"--{where}"} & flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":
         group: Any = Experiment
         for part in problem["loc"][:-1]:

@@ -1,33 +1,54 @@
 """What the jobs share: settings from the command line, progress as lines of text, one line for an error."""
 
+import argparse
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 
-from axml_ray.configuration import from_command_line
+from axml_ray.configuration import from_command_line, with_flags
 from axml_ray.settings import Experiment, SettingsError
 
+Command = Callable[[], None]
 
-def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Callable[[], None]]:
+
+def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Command]:
     """Make a function of the settings a command.
 
     It exits 2 for wrong settings or input and 1 for a failure, with one line on standard error.
     """
 
-    def decorate(work: Callable[[Experiment], None]) -> Callable[[], None]:
+    def decorate(work: Callable[[Experiment], None]) -> Command:
         def main() -> None:
-            settings = from_command_line(description or "")
-            logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-            try:
-                work(settings)
-            except SettingsError as error:
-                print(f"error: {error}", file=sys.stderr)
-                raise SystemExit(2) from None
-            except RuntimeError as error:
-                print(f"error: {error}", file=sys.stderr)
-                raise SystemExit(1) from None
+            _run(partial(work, from_command_line(description or "")))
 
         return main
 
     return decorate
+
+
+def job_with_flags(
+    description: str | None, add: Callable[[argparse.ArgumentParser], None]
+) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
+    """As `job`, for a function of the settings and of flags of its own, which `add` adds to a parser."""
+
+    def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
+        def main() -> None:
+            _run(partial(work, *with_flags(description or "", add)))
+
+        return main
+
+    return decorate
+
+
+def _run(work: Command) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        work()
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

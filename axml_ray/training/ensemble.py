@@ -21,6 +21,7 @@ from axml_ray.files import read_json, write_json
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
 from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree
+from axml_ray.training.level import Diverged
 from axml_ray.training.level_files import finished
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
@@ -125,15 +126,18 @@ def _train_tree(settings: Experiment, number: int) -> None:
             failure_config=FailureConfig(max_failures=resources.max_failures),
         ),
     )
-    trainer.fit()
+    diverged = trainer.fit().return_value
+    if diverged:
+        raise RuntimeError(diverged)
 
 
-def _work(config: dict[str, Any]) -> None:
+def _work(config: dict[str, Any]) -> str | None:
+    """What one worker does; returns why a level could not be trained, which another attempt would not mend."""
     settings, number = config["settings"], config["number"]
     device = get_device() if settings.resources.gpus_per_worker else torch.device("cpu")
     use_threads(settings.resources.threads_of_worker)
     directory = tree_directory(settings.run_directory, number)
-    TreeTraining(
+    training = TreeTraining(
         settings,
         Corpus.open(settings.corpus_directory),
         LabelTree.load(directory / TREE),
@@ -141,7 +145,12 @@ def _work(config: dict[str, Any]) -> None:
         directory,
         Workers.current(device),
         Journal(directory, tree=number).write,
-    ).run()
+    )
+    try:
+        training.run()
+    except Diverged as error:
+        return str(error)
+    return None
 
 
 def _root_cause(error: BaseException) -> str:

@@ -67,6 +67,79 @@ def test_a_killed_driver_goes_on_without_training_a_finished_level_again(tmp_pat
     assert "ensemble" in done.stdout and str(run) in done.stdout
 
 
+def train_worker(driver: int) -> int:
+    """The process of the only Ray Train worker below a driver; 0 if there is none."""
+    parents, workers = {}, []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if b"TrainWorker" in (process / "cmdline").read_bytes():
+                    workers.append(int(process.name))
+            except OSError:
+                continue  # it has just ended
+
+    def below(pid: int) -> bool:
+        while pid in parents and pid != driver:
+            pid = parents[pid]
+        return pid == driver
+
+    found = [pid for pid in workers if below(pid)]
+    assert len(found) < 2, found
+    return found[0] if found else 0
+
+
+def test_a_killed_worker_goes_on_inside_its_level_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    training = {"epochs": [1, 20], "score_every": 5, "patience": 1_000, "precision": "float32"}
+    path = config(
+        tmp_path,
+        training=training,
+        network={"embedding_dropout": 0.2, "encoder_dropout": 0.3},
+        ensemble={"trees": 1, "top_labels": 10},
+        resources={"checkpoint_minutes": 0},
+    )
+    trees = {name: tmp_path / "runs" / name / "tree-0" for name in ("small", "calm")}
+    checkpoint = trees["small"] / "level-2.checkpoint" / "checkpoint.json"
+
+    def step() -> int:
+        try:
+            return int(json.loads(checkpoint.read_text())["position"]["step"])
+        except (OSError, ValueError):
+            return 0
+
+    with (tmp_path / "job.log").open("w") as log:
+        job = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
+                               stdout=log, stderr=log)  # fmt: skip
+    wait_for("a checkpoint inside the second level", lambda: step() >= 20, job)
+    worker = train_worker(job.pid)
+    assert worker
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(0.2)
+    killed_at, steps = step(), []
+    assert 20 <= killed_at < 200, "too late for a kill inside the level"
+    end = time.monotonic() + SECONDS
+    while job.poll() is None and time.monotonic() < end:
+        steps.append(step() or killed_at)
+        time.sleep(0.05)
+    assert job.poll() == 0, (tmp_path / "job.log").read_text()[-5_000:]
+    assert min(steps) >= killed_at  # never from its beginning
+    journal = [json.loads(line) for line in (trees["small"] / "training.jsonl").read_text().splitlines()]
+    assert [record["level"] for record in journal if "scored" in record] == [1]
+    assert [record["level"] for record in journal if "opened" in record] == [1]
+    calm = subprocess.run([*JOB, "--config", str(path), "--name", "calm"], env=environment(), capture_output=True,
+                          text=True)  # fmt: skip
+    assert calm.returncode == 0, calm.stdout + calm.stderr
+    found, expected = ({}, {})
+    for name, state in (("small", found), ("calm", expected)):
+        metrics = json.loads((trees[name].parent / "metrics.json").read_text())
+        state |= {"ensemble": metrics["ensemble"], "trees": metrics["trees"]}
+        for file in sorted(trees[name].glob("level-*/*.safetensors")):
+            state[str(file.relative_to(trees[name]))] = file.read_bytes()
+        state["steps"] = json.loads((trees[name] / "level-2" / "level.json").read_text())["steps"]
+    assert found == expected
+    assert len(found) == 2 + 4 + 1 and found["steps"] == 20 * 14
+
+
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[str]:
     """A Ray head of our own on free ports; the address for `ray job submit`."""

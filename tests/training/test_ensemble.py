@@ -61,6 +61,15 @@ def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> Non
     assert steps[-1] == 2 * -(-corpus.documents("train") // settings.training.batch_size)
 
 
+def test_a_loss_that_runs_away_ends_the_run_at_its_first_attempt(ray_cluster: None, tmp_path: Path) -> None:
+    training = {"learning_rate": 1e30, "precision": "float32"}
+    settings = load(None, **synthetic.experiment(tmp_path, training=training, ensemble={"trees": 1}))
+    corpus = prepare(settings.corpus, settings.corpus_directory)
+    with pytest.raises(RuntimeError, match=r"tree 1 failed: level 1: .*training\.learning_rate"):
+        train_ensemble(settings, corpus)
+    assert states(settings) == {}
+
+
 def test_workers_that_never_fit_are_an_error_at_once(ray_cluster: None, tmp_path: Path) -> None:
     settings = load(None, **synthetic.experiment(tmp_path, resources={"workers": 40}))
     corpus = prepare(settings.corpus, settings.corpus_directory)

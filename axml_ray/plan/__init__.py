@@ -1,0 +1,1 @@
+"""Before anything is spent: what a training will hold and how long it will take."""

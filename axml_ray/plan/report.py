@@ -1,0 +1,164 @@
+"""A plan as a person reads it: two tables, and sentences."""
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray.plan.estimate import KEPT_FREE, Plan
+from axml_ray.plan.memory import GIB
+
+
+def shown(plan: Plan) -> Group:
+    """All of a plan, for a rich console."""
+    sentences = "\n".join([*notes(plan), *warnings(plan)])
+    return Group(Text(_title(plan)), Text(), work_table(plan), Text(), memory_table(plan), Text(), Text(sentences))
+
+
+def work_table(plan: Plan) -> Table:
+    """What each level computes."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text("Work of one tree, all of its workers together"))
+    names = ["level", "nodes", "scored\na document", "million\nparameters", "documents\na step", "steps"]
+    for name in (*names, "GFLOP\na document", "PFLOP", "time"):
+        table.add_column(name, justify="right")
+    for level in plan.levels:
+        shape = level.shape
+        table.add_row(
+            str(shape.number),
+            f"{shape.nodes:,}",
+            f"{shape.candidates:,}",
+            f"{level.parameters / 1e6:,.1f}",
+            f"{level.documents_a_step:,}" + (f" ({level.encoded_here:,} each)" if plan.workers > 1 else ""),
+            f"{level.steps:,}",
+            f"{level.work.document / 1e9:,.2f}",
+            f"{level.work.total / 1e15:,.3g}" if level.work.total < 1e18 else f"{level.work.total / 1e15:,.0f}",
+            duration(level.seconds),
+        )
+    table.add_section()
+    levels = plan.levels
+    table.add_row(
+        "tree",
+        f"{sum(level.shape.nodes for level in levels):,}",
+        "",
+        f"{sum(level.parameters for level in levels) / 1e6:,.1f}",
+        "",
+        f"{sum(level.steps for level in levels):,}",
+        "",
+        f"{sum(level.work.total for level in levels) / 1e15:,.4g}",
+        duration(None if plan.rates is None else sum(level.seconds or 0.0 for level in levels)),
+        style="bold",
+    )
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    """What one worker holds during each level."""
+    where = "on its GPU" if plan.machines.accelerator else "of main memory"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text(f"Memory of one worker {where}, GiB"))
+    names = ["level", "label\ntable", "word\ntable", "encoder,\nhead", "Adam's\nmoments", "average,\nbest"]
+    for name in (*names, "level\nabove", "gradients", "activations", "corpus,\nPyTorch", "all"):
+        table.add_column(name, justify="right")
+    for level in plan.levels:
+        memory = level.memory
+        weights = (memory.label_table, memory.word_table, memory.network, memory.moments)
+        step = (memory.average + memory.best, memory.above, memory.gradients, memory.activations)
+        parts = (*weights, *step, memory.corpus + memory.pytorch, memory.total)
+        style = "bold red" if level in plan.too_large else ""
+        table.add_row(str(level.shape.number), *(f"{part / GIB:,.2f}" for part in parts), style=style)
+    return table
+
+
+def notes(plan: Plan) -> list[str]:
+    """What the numbers stand on."""
+    counts, machines = plan.counts, plan.machines
+    trees = "one tree" if plan.trees == 1 else f"{plan.trees} trees"
+    side = plan.side_by_side
+    together = "" if plan.trees == 1 else ", one after the other" if side == 1 else f", {side} at a time"
+    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    found = [
+        f"Counts: {counts.source}.",
+        f"Workers: {trees} of {workers} each on {machines.units:g} {machines.unit}{together if side else ''}.",
+        f"Memory: {plan.memory_gib:.1f} GiB a worker, {machines.memory_source}"
+        + (
+            f", which {plan.workers * max(1, side)} workers share"
+            if machines.shared and plan.workers * side > 1
+            else ""
+        )
+        + ".",
+    ]
+    if plan.kind not in ("balanced", "random"):
+        found.append(
+            f"Levels: as if the tree were balanced. One of kind {plan.kind} may have other levels, and its label "
+            "tables are as wide as their largest cluster."
+        )
+    if plan.main_memory:
+        machine = f"; a machine with all {workers} of a tree needs {size(plan.main_memory * plan.workers)}"
+        found.append(
+            f"Main memory: {size(plan.main_memory)} a worker at most, while a checkpoint is written"
+            + (f"{machine}." if plan.workers > 1 else ".")
+        )
+    if plan.candidates:
+        found.append(
+            f"Candidates: up to {size(plan.candidates)} in files of each tree, read and written while a level is "
+            "scored; faster where as much main memory is free."
+        )
+    operations = plan.trees * sum(level.work.total for level in plan.levels)
+    if plan.rates is None:
+        found.append(
+            f"Time: not known. {trees[0].upper()}{trees[1:]} take{'s' if plan.trees == 1 else ''} at most "
+            f"{operations / 1e18:,.3g} EFLOP of matrix products on real tokens, and there is no such GPU here to "
+            "measure. Run this command on one, or give the rate that one sustains in training, --rate TFLOPS."
+        )
+    elif plan.side_by_side:
+        each = ", ".join(f"{rate / 1e12:,.3g}" for rate in dict.fromkeys(plan.rates))
+        found.append(
+            f"Time: {duration(plan.seconds)} for {trees}{together}, at most (patience may end a level sooner; "
+            f"preparing, clustering and predicting are not in it), at {each} TFLOPS a worker, {plan.rate_source}."
+        )
+    return found
+
+
+def warnings(plan: Plan) -> list[str]:
+    """What will not work, and what to change."""
+    found = []
+    mends = " or ".join(filter(None, [", ".join(map(str, plan.mends[:-1])), *map(str, plan.mends[-1:])]))
+    if not plan.side_by_side:
+        found.append(
+            f"WARNING: a tree's {plan.workers} workers ask for {plan.workers * plan.machines.unit_share:g} "
+            f"{plan.machines.unit}, {plan.machines.units:g} are there, and it would never start: "
+            + (f"use {mends}." if mends else "give it those.")
+        )
+    if plan.too_large:
+        largest = max(plan.too_large, key=lambda level: level.memory.total)
+        others = [str(level.shape.number) for level in plan.too_large if level is not largest]
+        also = f" (nor does level {others[0]} fit)" if len(others) == 1 else ""
+        also = f" (nor do levels {', '.join(others)} fit)" if len(others) > 1 else also
+        found.append(
+            f"WARNING: level {largest.shape.number} needs {largest.memory.total / GIB:,.1f} GiB a worker, "
+            f"{plan.memory_gib:.1f} are there, of which a plan leaves {KEPT_FREE:.0%} free{also}: "
+            + (f"use {mends}." if mends else "neither workers, hidden nor batch_size mends it; take larger machines.")
+        )
+    return found or ["Every level fits."]
+
+
+def size(of_bytes: float) -> str:
+    """Bytes as a person says them."""
+    return f"{of_bytes / GIB:,.1f} GiB" if of_bytes >= GIB else f"{of_bytes / 2**20:,.0f} MiB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them."""
+    if seconds is None:
+        return "–"
+    for unit, size in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} seconds"
+
+
+def _title(plan: Plan) -> str:
+    counts = plan.counts
+    return (
+        f"{plan.name}: {counts.documents:,} training documents of {counts.tokens:,.0f} words on average, "
+        f"{counts.labels:,} labels, {counts.words:,} words"
+    )
