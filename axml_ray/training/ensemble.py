@@ -155,4 +155,4 @@ def _work(config: dict[str, Any]) -> str | None:
 
 def _root_cause(error: BaseException) -> str:
     text = str(error).strip()
-    return text.splitlines()[-1] if text else type(error).__name__
+    return text.splitlines()[-1].removeprefix("RuntimeError: ") if text else type(error).__name__
