@@ -1,6 +1,7 @@
 """Whether speed costs accuracy: a first level, trained by us and by the literal implementation, scored on validation.
 
-    python benchmarks/training_accuracy.py [--quick] [--corpus NAME] [--seeds N] [--json PATH]
+    python benchmarks/training_accuracy.py [--quick] [--corpus NAME] [--seeds N] [--epochs N] [--longest N]
+                                           [--json PATH]
 
 Both train the first level of the same label tree on the same documents of docstrings and of eurlex57k with the same
 settings, and are scored by nDCG@5 of the level's nodes on the same validation documents, three seeds each. Ours runs
@@ -98,10 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="1,000 documents of 100 words, one seed")
     parser.add_argument("--corpus", choices=CORPORA, help="this one alone")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--longest", type=int, default=200, help="words at which texts are cut")
     parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/training-accuracy.json")
     given = parser.parse_args(arguments)
-    documents, longest, epochs, seeds = (1_000, 100, 3, 1) if given.quick else (5_000, 200, 4, given.seeds)
+    documents, longest, epochs, seeds = 5_000, given.longest, given.epochs, given.seeds
+    if given.quick:
+        documents, longest, epochs, seeds = 1_000, 100, 3, 1
     use_threads(given.threads)
     rows: list[dict[str, Any]] = []
     figures: dict[str, float] = {}
