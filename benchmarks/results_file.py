@@ -56,10 +56,21 @@ def write(path: Path, figures: Mapping[str, float], rows: Sequence[Mapping[str, 
 
 
 def command() -> str:
-    """The command line that started this process, to be run again in the repository root."""
-    script = Path(sys.argv[0]).resolve()
-    shown = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script
-    return shlex.join(["python", str(shown), *sys.argv[1:]])
+    """The command line that started this process, to be run again in the repository root.
+
+    Paths in or beside the repository are shown from its root, others by their last part: where they lay on one machine
+    is of no use on another.
+    """
+    return shlex.join(["python", _from_root(str(Path(sys.argv[0]).resolve())), *map(_from_root, sys.argv[1:])])
+
+
+def _from_root(word: str) -> str:
+    option, separator, value = word.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return word
+    beside = path.is_relative_to(ROOT.parent) and ROOT.parent != Path(ROOT.anchor)
+    return option + separator + (os.path.relpath(path, ROOT) if beside else path.name)
 
 
 def commit() -> str | None:

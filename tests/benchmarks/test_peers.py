@@ -188,6 +188,19 @@ def test_documents_in_omikujis_format(tmp_path, monkeypatch):
     assert (tmp_path / "some.txt").read_text() == "4 3 7\n 0:0.5 2:0.333333\n\n 1:1\n\n"
 
 
+def test_the_command_names_no_place_of_one_machine(tmp_path, monkeypatch):
+    root = results_file.ROOT
+    words = [
+        str(root / "benchmarks" / "some.py"),
+        "--data",
+        str(root.parent / "shared" / "data"),
+        f"--json={tmp_path}/a.json",
+    ]
+    monkeypatch.setattr(sys, "argv", [*words, str(root / "runs" / "one"), "../left", "--corpus.name=b"])
+    expected = "python benchmarks/some.py --data ../shared/data --json=a.json runs/one ../left --corpus.name=b"
+    assert results_file.command() == expected
+
+
 def test_the_results_file(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(results_file.ROOT / "benchmarks" / "some.py"), "--run", "a b"])
     path = tmp_path / "new" / "some.json"
