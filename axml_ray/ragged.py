@@ -35,9 +35,13 @@ class Ragged:
         """int64 [rows]: values in each row."""
         return np.diff(self.offsets)
 
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: values in each of the rows `rows` (int [n]), without a look at the others."""
+        return self.offsets[1:][rows] - self.offsets[:-1][rows]
+
     def take(self, rows: np.ndarray) -> "Ragged":
         """The rows at `rows` (int [n]), in that order, copied."""
-        lengths = self.lengths[rows]
+        lengths = self.lengths_of(rows)
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         positions = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)

@@ -7,10 +7,9 @@ They take turns: ours some steps over its shuffled epoch, then the literal imple
 random batches. A speedup is the median over these rounds of the ratio of documents a second, which, as the documents
 are the same, is the ratio of real tokens a second too. Steps before the first round aren't counted.
 
-The literal implementation has a process of its own, in which freed memory is kept (`keep_freed_memory`). glibc would
-give each large block back at once, and PyTorch's packed LSTM makes one of its whole input's size for each time step of
-its backward pass: the kernel would then spend two thirds of a step of eurlex57k on clearing pages. Ours is measured as
-it ships.
+The literal implementation has a process of its own, in which freed memory is kept (`keep_freed_memory`), as it is in
+ours. glibc would give each large block back at once, and PyTorch's packed LSTM makes one of its whole input's size for
+each time step of its backward pass: the kernel would then spend two thirds of a step of eurlex57k on clearing pages.
 
 - `docstrings_level1`, `eurlex57k_level1`: a first level of 2,048 nodes, all scored. The node of a label is its place
   among 2,048 groups of neighbouring label ids (`label * 2048 // labels`): a step costs the same whichever labels
@@ -27,12 +26,9 @@ A table's memory is touched before a step is timed or a peak is read: of pages n
 """
 
 import argparse
-import ctypes
 import itertools
 import json
 import multiprocessing
-import os
-import resource
 import statistics
 import tempfile
 import time
@@ -41,7 +37,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -58,11 +53,13 @@ from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML, Level
-from axml_ray.network.precision import computes_bfloat16, use_threads
+from axml_ray.network.precision import computes_bfloat16, keep_freed_memory, use_threads
+from axml_ray.plan.work import TRAINING, forward_operations
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings, absolute
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.progress import memory_gib
 from axml_ray.training.workers import CPU, Workers
 
 NODES = 2_048
@@ -343,15 +340,6 @@ def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: fl
         pipe.send(turn)
 
 
-def keep_freed_memory() -> None:
-    """Let glibc's malloc keep what is freed, and serve large blocks from it, instead of asking the kernel each time."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        mmap_max, trim_threshold = -4, -1
-        library.mallopt(mmap_max, 0)
-        library.mallopt(trim_threshold, 2**31 - 1)
-
-
 def take_turn(turns: Turns, ours: Iterator[np.ndarray], steps: int, lengths: np.ndarray) -> list[np.ndarray]:
     """Some of our steps; returns their documents."""
     began = time.perf_counter()
@@ -422,7 +410,7 @@ def serve_level(pipe: Connection, place: Place) -> None:
     if place.workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{place.store}", rank=place.rank, world_size=place.workers)
     task = deep_level(place.nodes)
-    before = peak_gib()
+    before = memory_gib(CPU)
     training = our_training(task, place.hidden, Workers.current(CPU))
     ours = our_steps(training)
     next(ours)
@@ -430,22 +418,9 @@ def serve_level(pipe: Connection, place: Place) -> None:
     for steps in asked(pipe):
         turns = Turns([], [], [])
         take_turn(turns, ours, steps, task.data.tokens.lengths)
-        pipe.send((turns, {"peak_gib": peak_gib(), "before_level_gib": before}))
+        pipe.send((turns, {"peak_gib": memory_gib(CPU), "before_level_gib": before}))
     if place.workers > 1:
         dist.destroy_process_group()
-
-
-def peak_gib() -> float:
-    """The most memory that this process has held, in GiB.
-
-    By /proc where there is one: `ru_maxrss` of a new process begins at its parent's peak.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 2**20
-    unit = 1 if os.uname().sysname == "Darwin" else 1 << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def ask(pipes: Sequence[Connection], what: Any) -> list[Any]:
@@ -522,7 +497,9 @@ def matrix_rate(effort: Effort) -> Result:
         for name in rates:
             rates[name] = max(rates[name], gflops(getattr(torch, name)))
         take_turn(turns, ours, effort.steps, task.data.tokens.lengths)
-    useful = useful_gflop(task, sum(turns.tokens), sum(turns.documents)) / sum(turns.seconds)
+    tokens, documents = sum(turns.tokens), sum(turns.documents)
+    forward = forward_operations(NetworkSettings(), task.vectors.shape[1], tokens / documents, task.nodes)
+    useful = TRAINING * documents * forward / 1e9 / sum(turns.seconds)
     computed = "bfloat16" if computes_bfloat16(CPU) else "float32"
     row = turns.row(system=OURS, corpus=task.corpus, nodes=task.nodes)
     row |= {f"{name}_gflop_per_second": rate for name, rate in rates.items()}
@@ -541,20 +518,6 @@ def gflops(number: torch.dtype) -> float:
             torch.matmul(left, right)
             best = max(best, 2e-9 * rows * inner * columns / (time.perf_counter() - began))
     return best
-
-
-def useful_gflop(task: Task, tokens: int, documents: int) -> float:
-    """10⁹ operations of a step's matrix products on so many real tokens, forward and backward."""
-    sizes, dimension = NetworkSettings(), task.vectors.shape[1]
-    hidden, first = sizes.hidden, sizes.fully_connected[0]
-    nodes = task.nodes
-    lstm = 2 * 4 * hidden * (dimension + hidden)
-    fold = 2 * hidden * first
-    attention = nodes * (2 * hidden + first)  # scores, contexts
-    layers = [*sizes.fully_connected, 1]
-    head = nodes * sum(a * b for a, b in pairwise(layers))
-    forward = 2 * (tokens * (lstm + fold + attention) + documents * head)
-    return 3 * forward / 1e9
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -12,6 +12,7 @@ Legend: B documents, T tokens, E embedding dimension, M feature maps, P chunks, 
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +45,7 @@ class DotScorer:
         return logits_gn[:, None].to(kept), None
 
 
-class PooledNetwork(LevelNetwork):
+class PooledNetwork(LevelNetwork, ABC):
     """One vector a text, through XML-CNN's bottleneck: a fully connected layer, ReLU and dropout.
 
     Args:
@@ -60,11 +61,11 @@ class PooledNetwork(LevelNetwork):
         nn.init.xavier_uniform_(self.bottleneck.weight)
         self.dropout = settings.encoder_dropout
 
+    @abstractmethod
     def pooled(
         self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: np.ndarray | None
     ) -> Tensor:
         """What the bottleneck gets, [B, F]; arguments as of `encode`."""
-        raise NotImplementedError
 
     def encode(
         self,
@@ -114,13 +115,7 @@ class MaxPooledBiLSTM(PooledNetwork):
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
         super().__init__(level, 2 * settings.hidden, settings, shard)
-        self.encoder = Encoder(
-            vectors,
-            settings.hidden,
-            embedding_dropout=settings.embedding_dropout,
-            encoder_dropout=settings.encoder_dropout,
-            train_embeddings=settings.train_embeddings,
-        )
+        self.encoder = Encoder.of(vectors, settings)
 
     def pooled(
         self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: np.ndarray | None

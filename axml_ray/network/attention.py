@@ -16,19 +16,18 @@ class LabelTable(nn.Module):
 
     Args:
         nodes: of the level, in all shards.
-        children: int64 [P], children of each node of the level above; None where all nodes are scored.
+        rows: of the table, in all shards: nodes, or nodes of the level above.
+        block: K, nodes of a row at most.
         dimension: D.
         shard: which rows are held here.
     """
 
-    def __init__(self, nodes: int, children: Tensor | None, dimension: int, shard: Shard = WHOLE):
+    def __init__(self, nodes: int, rows: int, block: int, dimension: int, shard: Shard = WHOLE):
         super().__init__()
-        self.dimension, self.shard = dimension, shard
-        self.block = 1 if children is None else int(children.max())
-        self.rows = nodes if children is None else len(children)
+        self.rows, self.block, self.dimension, self.shard = rows, block, dimension, shard
         # Xavier's bound, of the nodes alone: as if the table had no unused vectors
         bound = (6 / (nodes + dimension)) ** 0.5
-        self.weight = nn.Parameter(uniform_rows(self.rows, self.block * dimension, bound, shard))
+        self.weight = nn.Parameter(uniform_rows(rows, block * dimension, bound, shard))
 
     @torch.no_grad()
     def place(self, nodes: Tensor, first_child: Tensor | None, vectors: Tensor) -> None:

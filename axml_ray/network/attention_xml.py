@@ -26,13 +26,7 @@ class AttentionXML(LevelNetwork):
         dimension = 2 * settings.hidden
         super().__init__(level, dimension, shard)
         self.evidence_weight = nn.Parameter(torch.ones(())) if settings.evidence else None
-        self.encoder = Encoder(
-            vectors,
-            settings.hidden,
-            embedding_dropout=settings.embedding_dropout,
-            encoder_dropout=settings.encoder_dropout,
-            train_embeddings=settings.train_embeddings,
-        )
+        self.encoder = Encoder.of(vectors, settings)
         self.head = Head(dimension, settings.fully_connected)
 
     def encode(

@@ -1,4 +1,4 @@
-"""Which nodes of a deep level are scored for each document: the children of some nodes of the level above.
+"""A level, and which of its nodes are scored for each document: the children of some nodes of the level above.
 
 Siblings are contiguous, so candidates travel as their parents, and a shard of a level's table is one of parents. All
 of this is numpy, made with the batches, ahead of the network.
@@ -7,12 +7,45 @@ Legend: B documents, C parents, K children a parent at most, U distinct parents.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.tree.label_tree import LabelTree
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a network must know of its level of the tree.
+
+    Attributes:
+        number: d, from 1 below the root.
+        nodes: nodes of the level.
+        first_child: int64 [P + 1], children of each node of the level above; None where all nodes are scored.
+    """
+
+    number: int
+    nodes: int
+    first_child: np.ndarray | None
+
+    @classmethod
+    def of(cls, tree: LabelTree, number: int) -> "Level":
+        """Level `number` of `tree`."""
+        above = tree.first_child[number - 1] if number > 1 else None
+        return cls(number, tree.level_sizes[number - 1], above)
+
+    @cached_property
+    def block(self) -> int:
+        """K: most children of a node of the level above; 1 where all nodes are scored."""
+        return 1 if self.first_child is None else int(np.diff(self.first_child).max())
+
+    def children(self, parents: np.ndarray) -> np.ndarray:
+        """How many children some nodes of the level above have; 0 for -1."""
+        assert self.first_child is not None
+        return np.where(parents >= 0, self.first_child[parents + 1] - self.first_child[parents], 0)
 
 
 @dataclass(frozen=True)
@@ -34,13 +67,13 @@ class Candidates:
     exists: Tensor
 
     @classmethod
-    def of(cls, parents: np.ndarray, first_child: np.ndarray, shard: Shard = WHOLE) -> "Candidates":
+    def of(cls, parents: np.ndarray, level: Level, shard: Shard = WHOLE) -> "Candidates":
         """A shard's candidates.
 
         Args:
             parents: int [B, C], all candidates' parents of each document, distinct; -1 for none.
-            first_child: int64 [P + 1], children of each node of the level above.
-            shard: which of them.
+            level: whose nodes are scored.
+            shard: which of the parents.
         """
         columns = np.tile(np.arange(parents.shape[1]), (len(parents), 1))
         parents = parents.astype(np.int64)
@@ -52,24 +85,23 @@ class Candidates:
         rows, places = np.unique(parents // shard.count, return_inverse=True)
         if len(rows) and rows[0] < 0:  # no candidate, no row: Adam moves each row that a step names
             rows, places = rows[1:], np.maximum(places - 1, 0)
-        counts = np.diff(first_child)
-        count = np.where(parents >= 0, counts[parents], 0)
-        exists = np.arange(counts.max()) < count[:, :, None]
+        exists = np.arange(level.block) < level.children(parents)[:, :, None]
         arrays = parents, columns, rows, places.reshape(parents.shape), exists.reshape(len(parents), -1)
         return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
-    def positives(self, first_child: np.ndarray, documents: np.ndarray, nodes: np.ndarray) -> Tensor:
+    def positives(self, level: Level, documents: np.ndarray, nodes: np.ndarray) -> Tensor:
         """int64 [2, ≤ n]: document and place among its C·K of each true node that is a candidate.
 
         Args:
-            first_child: as above.
+            level: as above.
             documents: int64 [n], which document a node is true of.
             nodes: int64 [n], true nodes.
         """
-        block = self.exists.shape[1] // self.parents.shape[1]
+        first_child = level.first_child
+        assert first_child is not None
         parent = np.searchsorted(first_child, nodes, side="right") - 1
         which, column = np.nonzero(self.parents.numpy()[documents] == parent[:, None])
-        place = column * block + nodes[which] - first_child[parent[which]]
+        place = column * level.block + nodes[which] - first_child[parent[which]]
         return torch.from_numpy(np.stack([documents[which], place]))
 
     def to(self, device: torch.device) -> "Candidates":

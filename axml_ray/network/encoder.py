@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.rows import pick
+from axml_ray.settings import NetworkSettings
 
 
 class Encoder(nn.Module):
@@ -47,6 +48,17 @@ class Encoder(nn.Module):
         self.embedding_dropout = embedding_dropout
         self.encoder_dropout = encoder_dropout
 
+    @classmethod
+    def of(cls, vectors: Tensor, settings: NetworkSettings) -> "Encoder":
+        """The encoder that the settings ask for."""
+        return cls(
+            vectors,
+            settings.hidden,
+            embedding_dropout=settings.embedding_dropout,
+            encoder_dropout=settings.encoder_dropout,
+            train_embeddings=settings.train_embeddings,
+        )
+
     def forward(
         self,
         tokens_BT: Tensor,
@@ -64,8 +76,6 @@ class Encoder(nn.Module):
             seeds: int64 [B], of each text's dropout; by default drawn.
         """
         words_BTE = embedded(self.embedding.weight, tokens_BT, words)
-        if self.training and seeds is None:
-            seeds = torch.randint(2**62, (len(tokens_BT),)).numpy()
         words_BTE = dropout(words_BTE, self.embedding_dropout, self.training, seeds, 0)
         places_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         turned_BT = torch.where(places_BT < lengths_B[:, None], lengths_B[:, None] - 1 - places_BT, places_BT)

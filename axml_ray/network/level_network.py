@@ -6,6 +6,7 @@ may come from another worker than the one that scores them.
 Legend: B documents, T tokens, n nodes scored, C parents, K children a parent at most, D of the encodings.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,34 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from axml_ray.network.attention import LabelTable
-from axml_ray.network.candidates import Candidates
+from axml_ray.network.candidates import Candidates, Level
 from axml_ray.network.one_pass import Pass, Scorer, level_logits, level_loss
 from axml_ray.network.rows import WHOLE, Shard
-from axml_ray.tree.label_tree import LabelTree
 
 TABLE = "attention.weight"
 """Name of the parameter whose rows are sharded."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """What a network must know of its level of the tree.
-
-    Attributes:
-        number: d, from 1 below the root.
-        nodes: nodes of the level.
-        first_child: int64 [P + 1], children of each node of the level above; None where all nodes are scored.
-    """
-
-    number: int
-    nodes: int
-    first_child: np.ndarray | None
-
-    @classmethod
-    def of(cls, tree: LabelTree, number: int) -> "Level":
-        """Level `number` of `tree`."""
-        above = tree.first_child[number - 1] if number > 1 else None
-        return cls(number, tree.level_sizes[number - 1], above)
 
 
 @dataclass(frozen=True)
@@ -62,7 +41,7 @@ class Beam:
         return Beam(self.nodes.gather(1, places), scores)
 
 
-class LevelNetwork(nn.Module):
+class LevelNetwork(nn.Module, ABC):
     """A network that scores the nodes of a level, or one shard of them.
 
     Args:
@@ -75,12 +54,18 @@ class LevelNetwork(nn.Module):
 
     def __init__(self, level: Level, dimension: int, shard: Shard = WHOLE):
         super().__init__()
-        self.level, self.shard = level, shard
+        self.level = level
         first_child = None if level.first_child is None else torch.from_numpy(level.first_child.astype(np.int64))
         self.register_buffer("first_child", first_child, persistent=False)
-        children = None if first_child is None else first_child.diff()
-        self.attention = LabelTable(level.nodes, children, dimension, shard)
+        rows = level.nodes if level.first_child is None else len(level.first_child) - 1
+        self.attention = LabelTable(level.nodes, rows, level.block, dimension, shard)
 
+    @property
+    def shard(self) -> Shard:
+        """Which of the table's rows are held here."""
+        return self.attention.shard
+
+    @abstractmethod
     def encode(
         self,
         tokens_BT: Tensor,
@@ -96,23 +81,22 @@ class LevelNetwork(nn.Module):
             words: the distinct ids of `tokens_BT` and which of them stands where, int64 [U] and [B·T].
             seeds: int64 [B], of each text's dropout in training; by default drawn.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def encoded(self, lengths_B: Tensor) -> Tensor:
         """How many rows of an encoding count, int64 [B]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scorer(self) -> Scorer:
         """From attention scores to logits; a new one for each pass."""
-        raise NotImplementedError
 
+    @abstractmethod
     def values(self, encodings_BTD: Tensor) -> Tensor:
         """What is averaged over tokens, [B, T', F]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expect(self, rate: float) -> None:
         """Start at a share `rate` of true labels."""
-        raise NotImplementedError
 
     def handed_down(self) -> dict[str, Tensor]:
         """All parameters but the table."""

@@ -174,10 +174,11 @@ class Pass:
         self.group_values = ACCELERATOR_GROUP if accelerated else CPU_GROUP
         self.logits: list[Tensor] = []
         self.loss = torch.zeros((), device=self.states.device, dtype=self._wide)
-        # Sums over chunks of labels: of hundreds of thousands, small parts would be lost in the products' format.
-        self.of_states = torch.zeros_like(self.states, dtype=self._wide)
-        self.of_values = torch.zeros_like(self.values, dtype=self._wide)
         self.of_table: Tensor | None = None
+        if self.positives is not None:
+            # Sums over chunks of labels: of hundreds of thousands, small parts would be lost in the products' format.
+            self.of_states = torch.zeros_like(self.states, dtype=self._wide)
+            self.of_values = torch.zeros_like(self.values, dtype=self._wide)
 
     @property
     def _wide(self) -> torch.dtype:

@@ -66,16 +66,13 @@ class LazyAdam(torch.optim.Optimizer):
         size = len(rows)
         if parameter.device.type == "cpu":
             size = max(1, CACHED_VALUES // max(1, parameter.shape[1:].numel()))
-        step = state["step"].clone()
-        if not len(rows):
-            state["step"] += 1  # as on the workers whose shard had some
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             weight, first, second = copies = [table.index_select(0, some) for table in tables]
-            state["step"].copy_(step)
-            _adam(group, [(weight, values[start : start + size], first, second, state["step"])])
+            _adam(group, [(weight, values[start : start + size], first, second, state["step"].clone())])
             for table, copy in zip(tables, copies, strict=True):
                 table.index_copy_(0, some, copy)
+        state["step"] += 1  # also without a row, as on the workers whose shard had some
 
 
 def _adam(group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]) -> None:

@@ -16,11 +16,19 @@ def use_threads(threads: int) -> None:
     """Let PyTorch use so many threads in this process, and keep the memory that it works in.
 
     - oneDNN has kernels of its own for each length of text; kept all (its default is 1,024) they grow to gigabytes.
-    - glibc gives every large piece of memory back as soon as it is free, and gets it again page by page, zeroed: half
-      of a training step's time on a CPU. With a higher threshold it keeps and reuses them.
+    - Freed memory is kept.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     torch.set_num_threads(threads)
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep and reuse large pieces of memory.
+
+    It gives each back as soon as it is free, and gets it again page by page, zeroed: half of a training step's time on
+    a CPU.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         for option, value in ((_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, (1 << 31) - 1), (_ARENA_MAX, 1)):

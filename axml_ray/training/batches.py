@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from axml_ray.corpus.tokenizer import PADDING
-from axml_ray.network.candidates import Candidates
-from axml_ray.network.level_network import Level
+from axml_ray.network.candidates import Candidates, Level
 from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
 
@@ -128,8 +127,8 @@ def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHO
         shard: this worker's part of the documents to encode, and of the level's table.
     """
     rows, encoded = in_workers_order(rows, shard)
-    lengths = data.tokens.lengths
-    tokens = padded_tokens(data.tokens, encoded, int(lengths[rows].max()))
+    lengths = data.tokens.lengths_of(rows)
+    tokens = padded_tokens(data.tokens, encoded, int(lengths.max()))
     words, places = np.unique(tokens.numpy(), return_inverse=True)
     true = data.positives.take(rows)
     document = np.repeat(np.arange(len(rows)), true.lengths)
@@ -141,17 +140,17 @@ def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHO
         count = len(rows) * level.nodes
     else:
         parents = np.asarray(data.parents[rows], dtype=np.int64)
-        candidates = Candidates.of(parents, level.first_child, shard)
+        candidates = Candidates.of(parents, level, shard)
         # A true node whose parent isn't a candidate (more than C are true) is not trained on.
-        positives = candidates.positives(level.first_child, document, nodes)
-        count = int(np.where(parents >= 0, np.diff(level.first_child)[parents], 0).sum())
+        positives = candidates.positives(level, document, nodes)
+        count = int(level.children(parents).sum())
     return Batch(
         rows,
         encoded,
         tokens,
         (torch.from_numpy(words), torch.from_numpy(places.ravel())),
-        torch.from_numpy(lengths[encoded]),
-        torch.from_numpy(lengths[rows]),
+        torch.from_numpy(data.tokens.lengths_of(encoded)),
+        torch.from_numpy(lengths),
         candidates,
         positives,
         count,

@@ -47,6 +47,7 @@ class Checkpoints:
             "format": FORMAT,
             "fingerprint": self.mark,
             "position": asdict(training.at),
+            "snapshots": training.average.snapshots,
             "norms": [str(norm) for norm in training.clip.norms.tolist()],  # JSON has no infinity
             "optimizer_steps": {name: int(state["step"]) for name, state in _states(training).items()},
         }
@@ -70,7 +71,7 @@ class Checkpoints:
             raise RuntimeError(f"{self.directory}: seen whole by the first worker, not by this one")
         training.at = type(training.at)(**found["position"])
         training.clip.norms = torch.tensor([float(norm) for norm in found["norms"]])
-        training.average.snapshots = training.at.snapshots
+        training.average.snapshots = found["snapshots"]
         shard, written_by = training.workers.shard, found["workers"]
         with safe_open(self.directory / MODEL, "pt") as file:
             names = set(file.keys())
@@ -79,7 +80,7 @@ class Checkpoints:
                 if name in found["optimizer_steps"]:
                     state["step"] = torch.tensor(float(found["optimizer_steps"][name]), device=parameter.device)
                     state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-                if training.at.snapshots:
+                if training.average.snapshots:
                     training.average.mean[name] = torch.empty_like(parameter)
                 if training.at.best_score >= 0:
                     training.best[name] = torch.empty_like(parameter)

@@ -27,6 +27,7 @@ from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
     TREE,
     TreeTraining,
+    drop_scored,
     level_directory,
     level_fingerprint,
     tree_directory,
@@ -105,6 +106,7 @@ def _train_tree(settings: Experiment, number: int) -> None:
     tree = LabelTree.load(directory / TREE)
     marks = {level: level_fingerprint(settings, corpus, number, level) for level in range(1, len(tree.level_sizes) + 1)}
     if all(finished(level_directory(directory, level), mark) for level, mark in marks.items()):
+        drop_scored(directory)  # of a worker that was killed before it did
         return
     resources = settings.resources
     trainer = TorchTrainer(

@@ -71,7 +71,6 @@ class Position:
     best_score: float = -1.0
     best_step: int = 0
     scorings_without_gain: int = 0
-    snapshots: int = 0
     first_loss: float = 0.0
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)
@@ -232,7 +231,6 @@ class LevelTraining:
         at = self.at
         if self.settings.averaging and at.epoch >= self.average_after:
             self.average.add(self.network)
-            at.snapshots = self.average.snapshots
         with self.average.inside(self.network):
             score = validation_score(self.network, self.validation, self.settings.precision, self.workers)
             if score > at.best_score:

@@ -5,6 +5,7 @@ and from a job whose terminal is gone; the records stay beside the model, as JSO
 """
 
 import json
+import re
 import resource
 import sys
 import time
@@ -15,8 +16,6 @@ from typing import Any
 import torch
 
 JOURNAL = "training.jsonl"
-
-
 EVENTS = "tensorboard"
 SCALARS = ("loss", "valid_nDCG@5", "documents_per_second", "memory_gib", "seconds_left")
 """Of a record of a level's training, what TensorBoard shows."""
@@ -122,4 +121,7 @@ def memory_gib(device: torch.device) -> float:
     """The most memory that this process has held so far, GiB: on the accelerator, or else in main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
+    status = Path("/proc/self/status")
+    if status.is_file():  # the other's count begins, on Linux, at the peak of the process that started this one
+        return int(re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)[1]) / 2**20  # type: ignore[index]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "linux" else 2**30)

@@ -57,9 +57,8 @@ def expand_all(
         counts = torch.from_numpy(lengths[rows]).to(device)
         candidates = above = None
         if beam is not None:
-            assert network.level.first_child is not None
             parents = beam.nodes[torch.from_numpy(rows)].numpy()
-            candidates = Candidates.of(parents, network.level.first_child, workers.shard).to(device)
+            candidates = Candidates.of(parents, network.level, workers.shard).to(device)
             above = beam.scores[torch.from_numpy(rows)].to(device)
         with autocast(device, precision):
             encodings = workers.exchange(network.encode(padded, own), len(rows))

@@ -51,6 +51,12 @@ def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: in
     return fingerprint(tree_fingerprint(settings, corpus, tree), settings.network, settings.training, level)
 
 
+def drop_scored(tree_directory: Path) -> None:
+    """Remove what the levels of a finished tree found for all documents; it is large."""
+    for path in tree_directory.glob("level-*.scored"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 class TreeTraining:
     """The walk down one tree.
 
@@ -110,8 +116,7 @@ class TreeTraining:
             above = network.handed_down()
             del network  # its table is the largest thing there is
         if self.workers.first:
-            for number in range(1, levels):  # of use to a level below that isn't finished, and large
-                shutil.rmtree(self._scored_directory(number), ignore_errors=True)
+            drop_scored(self.directory)
 
     def _scored_directory(self, number: int) -> Path:
         return level_directory(self.directory, number).with_suffix(".scored")
@@ -168,7 +173,8 @@ class TreeTraining:
             "nodes": network.level.nodes,
             "valid_nDCG@5": score,
             "steps": training.at.step,
-            "snapshots": training.at.snapshots,
+            "best_step": training.at.best_step,
+            "snapshots": training.average.snapshots,
             "seconds": training.at.seconds,
         }
         save_level(network, directory, mark, about, self.workers)

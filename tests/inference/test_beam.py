@@ -53,7 +53,7 @@ def node_probabilities(predictor: TreePredictor, words: np.ndarray) -> list[list
         candidates = None
         if level:
             every = np.arange(predictor.tree.level_sizes[level - 1])[None]
-            candidates = Candidates.of(every, network.level.first_child)
+            candidates = Candidates.of(every, network.level)
         logits = network.logits(network.encode(tokens, length), length, candidates)[0]
         if candidates is not None:
             logits = logits[candidates.exists[0]]

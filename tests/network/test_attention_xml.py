@@ -350,7 +350,7 @@ class TestShards:
                 shard = case.network(Shard(rank, count)).double().eval()
                 candidates = None
                 if case.parents is not None:
-                    candidates = Candidates.of(np.array(case.parents), np.array(FIRST_CHILD), Shard(rank, count))
+                    candidates = Candidates.of(np.array(case.parents), shard.level, Shard(rank, count))
                 best = shard.expand(encodings, one.lengths, candidates, above, keep)
                 assert ((best.nodes < 0) == best.scores.isneginf()).all()
                 found.append(best)
@@ -402,7 +402,7 @@ class TestExpand:
 
     def test_nodes_of_blocks(self):
         network = network_of(FIRST_CHILD)
-        exists = Candidates.of(np.array([[3, 0]]), np.array(FIRST_CHILD)).exists
+        exists = Candidates.of(np.array([[3, 0]]), network.level).exists
         assert network.children_of(torch.tensor([[3, 0]]))[exists].tolist() == [8, 9, 0, 1, 2]
 
 

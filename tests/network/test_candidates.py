@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.network.attention import LabelTable
-from axml_ray.network.candidates import Candidates
+from axml_ray.network.candidates import Candidates, Level
 from axml_ray.network.rows import WHOLE, Shard
 
 FIRST_CHILD = np.array([0, 3, 4, 8, 10, 11])  # 5 parents of 3, 1, 4, 2 and 1 children
+
+
+def level_of(first_child: np.ndarray) -> Level:
+    return Level(2, int(first_child[-1]), first_child)
 
 
 @st.composite
@@ -51,7 +55,7 @@ def test_shards_part_the_candidates_among_them(given_lists, count):
     parents, first_child = given_lists
     together: list[list[tuple[int, int]]] = [[] for _ in parents]
     for rank in range(count):
-        one = Candidates.of(parents, first_child, Shard(rank, count))
+        one = Candidates.of(parents, level_of(first_child), Shard(rank, count))
         for row, own in zip(together, nodes_of(one, first_child), strict=True):
             row += own
     assert [sorted(row) for row in together] == [sorted(row) for row in literal(parents, first_child)]
@@ -62,7 +66,7 @@ def test_places_lead_to_the_rows_that_hold_the_parents(given_lists, count):
     parents, first_child = given_lists
     for rank in range(count):
         shard = Shard(rank, count)
-        one = Candidates.of(parents, first_child, shard)
+        one = Candidates.of(parents, level_of(first_child), shard)
         real = one.parents >= 0
         held = shard.ids(len(first_child) - 1)
         assert torch.equal(held[one.rows[one.places[real]]], one.parents[real])
@@ -85,8 +89,8 @@ def test_positives_are_the_true_nodes_among_the_candidates(given_lists, count, r
     block = int(np.diff(first_child).max())
     found = []
     for rank in range(count):
-        one = Candidates.of(parents, first_child, Shard(rank, count))
-        positives = one.positives(first_child, documents, nodes)
+        one = Candidates.of(parents, level_of(first_child), Shard(rank, count))
+        positives = one.positives(level_of(first_child), documents, nodes)
         assert positives.dtype == torch.int64 and positives.shape[0] == 2
         for document, place in positives.T.tolist():
             assert one.exists[document, place]
@@ -103,7 +107,7 @@ def test_positives_are_the_true_nodes_among_the_candidates(given_lists, count, r
 
 class TestByHand:
     def test_whole(self):
-        one = Candidates.of(np.array([[3, 0], [-1, 2]]), FIRST_CHILD)
+        one = Candidates.of(np.array([[3, 0], [-1, 2]]), level_of(FIRST_CHILD))
         assert one.parents.tolist() == [[3, 0], [-1, 2]] and one.columns.tolist() == [[0, 1], [0, 1]]
         assert one.rows.tolist() == [0, 2, 3] and one.places.tolist() == [[2, 0], [0, 1]]
         assert one.exists.int().tolist() == [[1, 1, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1, 1]]
@@ -111,7 +115,7 @@ class TestByHand:
     def test_a_shard(self):
         # rows 0, 1 and 2 of the first of two shards hold parents 0, 2 and 4
         parents = np.array([[3, 4, 0], [1, 4, 3], [2, 4, -1]])
-        one = Candidates.of(parents, FIRST_CHILD, Shard(0, 2))
+        one = Candidates.of(parents, level_of(FIRST_CHILD), Shard(0, 2))
         assert one.parents.tolist() == [[4, 0], [4, -1], [2, 4]]
         assert one.columns[0].tolist() == [1, 2] and one.columns[1, 0] == 1 and one.columns[2].tolist() == [0, 1]
         assert one.rows.tolist() == [0, 1, 2] and one.places.tolist() == [[2, 0], [2, 0], [1, 2]]
@@ -119,23 +123,23 @@ class TestByHand:
 
     def test_what_stands_for_no_parent_touches_no_row(self):
         """Else the first row of each shard would be moved by its old momentum at nearly every step."""
-        assert Candidates.of(np.array([[4, 1], [4, 3]]), FIRST_CHILD, Shard(0, 2)).rows.tolist() == [2]
-        assert Candidates.of(np.array([[4, -1], [4, 2]]), FIRST_CHILD).rows.tolist() == [2, 4]
+        assert Candidates.of(np.array([[4, 1], [4, 3]]), level_of(FIRST_CHILD), Shard(0, 2)).rows.tolist() == [2]
+        assert Candidates.of(np.array([[4, -1], [4, 2]]), level_of(FIRST_CHILD)).rows.tolist() == [2, 4]
 
     def test_a_shard_without_candidates(self):
-        one = Candidates.of(np.array([[4, 1], [4, -1]]), FIRST_CHILD, Shard(2, 3))
+        one = Candidates.of(np.array([[4, 1], [4, -1]]), level_of(FIRST_CHILD), Shard(2, 3))
         assert one.parents.tolist() == [[-1], [-1]] and one.places.tolist() == [[0], [0]]
         assert not len(one.rows) and not one.exists.any() and one.exists.shape == (2, 4)
-        assert one.positives(FIRST_CHILD, np.array([0, 1]), np.array([10, 3])).shape == (2, 0)
+        assert one.positives(level_of(FIRST_CHILD), np.array([0, 1]), np.array([10, 3])).shape == (2, 0)
 
     def test_positives(self):
-        one = Candidates.of(np.array([[4, 1], [2, -1]]), FIRST_CHILD)
+        one = Candidates.of(np.array([[4, 1], [2, -1]]), level_of(FIRST_CHILD))
         # of the first text 10, 3 and 0, which is no candidate; of the second 6, 10, which is none, and 7
-        positives = one.positives(FIRST_CHILD, np.array([0, 0, 0, 1, 1, 1]), np.array([10, 3, 0, 6, 10, 7]))
+        positives = one.positives(level_of(FIRST_CHILD), np.array([0, 0, 0, 1, 1, 1]), np.array([10, 3, 0, 6, 10, 7]))
         assert sorted(positives.T.tolist()) == [[0, 0], [0, 4], [1, 2], [1, 3]]
 
     def test_on_another_device(self):
-        one = Candidates.of(np.array([[3, 0]]), FIRST_CHILD)
+        one = Candidates.of(np.array([[3, 0]]), level_of(FIRST_CHILD))
         other = one.to(torch.device("meta"))
         assert {getattr(other, name).device.type for name in one.__dataclass_fields__} == {"meta"}
         assert other.exists.shape == one.exists.shape
@@ -146,7 +150,7 @@ class TestTable:
     @pytest.mark.parametrize("deep", [False, True], ids=["all nodes", "blocks"])
     def test_holds_its_nodes_and_places_their_vectors(self, shard, deep):
         first_child = torch.from_numpy(FIRST_CHILD) if deep else None
-        table = LabelTable(11, first_child.diff() if deep else None, 2, shard)
+        table = LabelTable(11, 5 if deep else 11, 4 if deep else 1, 2, shard)
         before = table.weight.detach().clone()
         nodes = table.nodes(first_child)
         expected = [
@@ -167,6 +171,6 @@ class TestTable:
         assert not left
 
     def test_bound_counts_nodes_alone(self):
-        table = LabelTable(11, torch.from_numpy(FIRST_CHILD).diff(), 400)
+        table = LabelTable(11, 5, 4, 400)
         bound = (6 / (11 + 400)) ** 0.5
         assert 0.99 * bound < table.weight.abs().max() <= bound

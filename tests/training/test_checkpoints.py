@@ -67,7 +67,7 @@ def finish(training: LevelTraining) -> dict[str, Any]:
     """Trains to the end; everything that a level's training leaves behind."""
     losses = curve_of(training)
     training.run()
-    at = asdict(training.at)
+    at = asdict(training.at) | {"snapshots": training.average.snapshots}
     at.pop("seconds")
     state = training.optimizer.state
     return {
@@ -112,7 +112,7 @@ class TestGoesOnAsIfItHadNeverStopped:
         resumed = training_of(LEVELS[name], checkpoints, seed=5, score_every=every)
         assert checkpoints.resume(resumed)
         assert resumed.at.step == every * last
-        assert bool(resumed.average.mean) == bool(resumed.at.snapshots) == (every * last > 5)
+        assert bool(resumed.average.mean) == bool(resumed.average.snapshots) == (every * last > 5)
         found = finish(resumed)
         assert len(found["losses"]) == STEPS - every * last
         assert_same_end(found, expected)

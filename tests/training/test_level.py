@@ -58,7 +58,7 @@ class TestLearning:
         losses = curve_of(training)
         best = training.run()
         assert best > 95
-        assert training.average.snapshots == training.at.snapshots > 0
+        assert training.average.snapshots > 0
         score = validation_score(training.network, training.validation, "float32", Workers())
         assert score == pytest.approx(best, abs=1e-6)
         assert same(weights(training.network), training.best)
@@ -195,7 +195,7 @@ class TestAveraging:
         training = small_training(small_network(FLAT), 200, epochs=(3,), average_after=(1,), score_every=5)
         training.run()
         # at steps 15, 20, 25 and 30, not at 5 and 10
-        assert training.average.snapshots == training.at.snapshots == len(snapshots) == 4
+        assert training.average.snapshots == len(snapshots) == 4
         assert same(seen[2], snapshots[0])
         for count in (2, 3, 4):
             for name, value in seen[1 + count].items():
@@ -209,7 +209,7 @@ class TestAveraging:
             small_network(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, score_every=1
         )
         training.run()
-        assert training.average.snapshots == training.at.snapshots == 0
+        assert training.average.snapshots == 0
         assert not training.average.mean
 
     @BOTH
@@ -319,7 +319,7 @@ class TestValidationScore:
             length = torch.tensor([words.shape[1]])
             candidates = None
             if level.first_child is not None:
-                candidates = Candidates.of(np.arange(4)[None], level.first_child)
+                candidates = Candidates.of(np.arange(4)[None], level)
             with torch.no_grad():
                 found = network.logits(network.encode(words, length), length, candidates)
             if candidates is not None:
