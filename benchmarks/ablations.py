@@ -1,9 +1,9 @@
 """What the tree is worth: scores of one config with other trees, and with other K and H (paper, appendix).
 
     python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H features] [--seeds N]
-                                   [--quick] [--json PATH]
+                                   [--quick] [--json PATH] [--training.epochs 4 3, or any other setting]
 
-Each row is the whole main job with the config's settings but for what the row names, with single trees (as the paper's
+Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
 tables of K and H have), in a run of its own below the config's `runs`; a row that is finished is not run again. Scores
 are of the test split, in percent, the mean over the seeds; nothing is chosen by them.
 
@@ -59,37 +59,27 @@ def _beam(candidates: int, size: int) -> int:
 
 
 def scores(
-    settings: Experiment, config: str, tree: Mapping[str, Any], name: str, documents: int | None
+    settings: Experiment, tree: Mapping[str, Any], name: str, seed: int, documents: int | None
 ) -> dict[str, Any]:
     """Scores of a row for one seed: what `metrics.json` says of the ensemble, which is a single tree."""
-    corpus: dict[str, Any] = {}
+    values = settings.model_dump()
+    values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed}
+    values["tree"] |= tree
+    values["ensemble"] |= {"trees": 1}
     if documents:
-        corpus = {"max_train_documents": documents, "name": f"{settings.corpus.name}-{documents}"}
-    chosen = configuration.load(
-        config,
-        name=f"ablations-{settings.name}-{name}",
-        seed=settings.seed,
-        tree=dict(tree),
-        ensemble={"trees": 1},
-        corpus=corpus,
-    )
-    return run(chosen)
+        values["corpus"] |= {"max_train_documents": documents, "name": f"{settings.corpus.name}-{documents}"}
+    return run(Experiment(**values))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the rows, print the tables, write the results; an error exits 2 with one message."""
-    parser = argparse.ArgumentParser(description="Score a config with other trees, and with other K and H.")
-    parser.add_argument("--config", required=True, help="YAML file of settings")
-    parser.add_argument("--tables", nargs="+", choices=("kinds", "features", "K", "H"), default=["kinds", "K", "H"])
-    parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
-    parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/ablations-<config's name>.json")
-    given = parser.parse_args(arguments)
+    settings, given = configuration.with_flags(
+        "Score settings with other trees, and with other K and H.", _flags, arguments
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     rows: list[dict[str, Any]] = []
     try:
-        settings = configuration.load(given.config)
         documents = (
             min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if given.quick else None
         )
@@ -97,9 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, tree in tables(settings, quick=given.quick)[table_name]:
                 found = []
                 for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
-                    seeded = settings.model_copy(update={"seed": seed})
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
-                    found.append(scores(seeded, given.config, tree, label.replace("=", ""), documents))
+                    found.append(scores(settings, tree, label.replace("=", ""), seed, documents))
                 means = {column: statistics.mean(one["ensemble"][column] for one in found) for column in COLUMNS}
                 row = {"table": table_name, "row": name, "tree": tree, "seeds": len(found), "scores": means}
                 row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": found[0]["corpus"]}
@@ -112,6 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = given.json or results_file.RESULTS / f"ablations-{settings.name}.json"
     results_file.write(path, figures(rows), rows)
     console.print(Text(f"written to {path}"))
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tables", nargs="+", choices=("kinds", "features", "K", "H"), default=["kinds", "K", "H"])
+    parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
+    parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/ablations-<the settings' name>.json")
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
