@@ -71,7 +71,7 @@ def scores(
     return run(Experiment(**values))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the rows, print the tables, write the results; an error exits 2 with one message."""
     settings, given = configuration.with_flags(
         "Score settings with other trees, and with other K and H.", _flags, arguments
