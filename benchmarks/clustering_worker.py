@@ -54,8 +54,10 @@ def peak_gib() -> float:
 def ours(directory: Path, task: Task) -> tuple[Clusters, float, str]:
     """The whole of `LabelTree.build`."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
+    from axml_ray.memory import keep_freed_memory
     from axml_ray.tree.label_tree import LabelTree
 
+    keep_freed_memory()  # as the job does that builds trees
     matrix = features(directory, task)
     began = time.perf_counter()
     tree = LabelTree.build(
@@ -68,8 +70,12 @@ def ours(directory: Path, task: Task) -> tuple[Clusters, float, str]:
 def literal(directory: Path, task: Task) -> tuple[Clusters, float, str]:
     """`literal_clustering.clusters`."""
     sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     from literal_clustering import clusters
 
+    from axml_ray.memory import keep_freed_memory
+
+    keep_freed_memory()
     matrix = features(directory, task)
     began = time.perf_counter()
     order, offsets = clusters(matrix, task["depth"], task["seed"])

@@ -52,8 +52,9 @@ from rich.table import Table
 from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.memory import keep_freed_memory
 from axml_ray.network.attention_xml import AttentionXML, Level
-from axml_ray.network.precision import computes_bfloat16, keep_freed_memory, use_threads
+from axml_ray.network.precision import computes_bfloat16, use_threads
 from axml_ray.plan.work import TRAINING, forward_operations
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings, absolute

@@ -1,15 +1,11 @@
 """How PyTorch computes: number format, threads, kept kernels. Weights, moments and losses stay float32."""
 
-import ctypes
 import os
-import sys
 
 import torch
 
+from axml_ray.memory import keep_freed_memory
 from axml_ray.settings import Precision
-
-# glibc's numbers of these options, malloc.h
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def use_threads(threads: int) -> None:
@@ -21,18 +17,6 @@ def use_threads(threads: int) -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     torch.set_num_threads(threads)
     keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep and reuse large pieces of memory.
-
-    It gives each back as soon as it is free, and gets it again page by page, zeroed: half of a training step's time on
-    a CPU.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        for option, value in ((_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, (1 << 31) - 1), (_ARENA_MAX, 1)):
-            mallopt(option, value)
 
 
 def computes_bfloat16(device: torch.device) -> bool:

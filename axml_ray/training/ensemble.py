@@ -18,6 +18,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
+from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
 from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree
@@ -94,6 +95,7 @@ def _cluster_labels(settings: Experiment, number: int) -> None:
             return
     except (OSError, ValueError, KeyError):
         pass
+    keep_freed_memory()
     tree = cluster_labels(settings, corpus, number)
     tree.save(directory / TREE)
     write_json(directory / TREE_MANIFEST, {"fingerprint": mark, "level_sizes": tree.level_sizes})

@@ -1,0 +1,19 @@
+"""What a process does with the memory that it has."""
+
+import ctypes
+import sys
+
+# glibc's numbers of these options, malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep and reuse large pieces of memory.
+
+    It gives each back as soon as it is free, and gets it again page by page, zeroed: half of a training step's time on
+    a CPU, and of clustering some thousand labels.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for option, value in ((_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, (1 << 31) - 1), (_ARENA_MAX, 1)):
+            mallopt(option, value)
