@@ -1,6 +1,6 @@
-"""What the tree is worth: scores of one config with other trees, and with other K and H (paper, appendix).
+"""What the tree is worth: scores of one config with other trees, other K and H (paper, appendix), other path weights.
 
-    python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H features] [--seeds N]
+    python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H features path] [--seeds N]
                                    [--quick] [--json PATH] [--training.epochs 4 3, or any other setting]
 
 Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
@@ -11,6 +11,7 @@ are of the test split, in percent, the mean over the seeds; nothing is chosen by
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
 - `K`: clusters of 8 to 128 with H = 2; C falls as K grows, so that equally many candidates are scored.
 - `H`: no tree, and 1 to 4 levels of clusters with K = 8.
+- `path`: how much a parent's score counts in its children's, `network.path_weight`.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
 Figures: for each row `NAME_P@1`, `NAME_P@5`, `NAME_PSP@5`, such as `random_P@5` or `K=128_P@5`.
@@ -40,11 +41,11 @@ Row = tuple[str, dict[str, Any]]
 
 
 def tables(settings: Experiment, *, quick: bool) -> dict[str, list[Row]]:
-    """For each table its rows: a name, and the settings of the tree that differ."""
+    """For each table its rows: a name, and the settings that differ, by their group."""
     candidates = settings.tree.beam * settings.tree.cluster_size
     sizes = (8, 128) if quick else (8, 16, 32, 64, 128)
     heights = (2, 4) if quick else (0, 1, 2, 3, 4)
-    return {
+    trees: dict[str, list[Row]] = {
         "kinds": [(kind, {"kind": kind}) for kind in ("balanced", "kmeans", "random")],
         "features": [(kind, {"features": kind}) for kind in ("tfidf", "word_vectors", "label_text")],
         "K": [(f"K={size}", {"height": 2, "cluster_size": size, "beam": _beam(candidates, size)}) for size in sizes],
@@ -52,6 +53,8 @@ def tables(settings: Experiment, *, quick: bool) -> dict[str, list[Row]]:
             (f"H={height}", {"height": height, "cluster_size": 8, "beam": _beam(candidates, 8)}) for height in heights
         ],
     }
+    found = {table: [(name, {"tree": values}) for name, values in rows] for table, rows in trees.items()}
+    return found | {"path": [(f"path={weight:g}", {"network": {"path_weight": weight}}) for weight in (0, 0.5, 1)]}
 
 
 def _beam(candidates: int, size: int) -> int:
@@ -59,13 +62,13 @@ def _beam(candidates: int, size: int) -> int:
 
 
 def scores(
-    settings: Experiment, tree: Mapping[str, Any], name: str, seed: int, documents: int | None
+    settings: Experiment, changes: Mapping[str, Any], name: str, seed: int, documents: int | None
 ) -> dict[str, Any]:
     """Scores of a row for one seed: what `metrics.json` says of the ensemble, which is a single tree."""
     values = settings.model_dump()
     values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed}
-    values["tree"] |= tree
-    values["ensemble"] |= {"trees": 1}
+    for group, change in (*changes.items(), ("ensemble", {"trees": 1})):
+        values[group] |= change
     if documents:
         values["corpus"] |= {"max_train_documents": documents, "name": f"{settings.corpus.name}-{documents}"}
     return run(Experiment(**values))
@@ -84,13 +87,13 @@ def main(arguments: list[str] | None = None) -> None:
             min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if given.quick else None
         )
         for table_name in given.tables:
-            for name, tree in tables(settings, quick=given.quick)[table_name]:
+            for name, changes in tables(settings, quick=given.quick)[table_name]:
                 found = []
                 for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
-                    found.append(scores(settings, tree, label.replace("=", ""), seed, documents))
+                    found.append(scores(settings, changes, label.replace("=", ""), seed, documents))
                 means = {column: statistics.mean(one["ensemble"][column] for one in found) for column in COLUMNS}
-                row = {"table": table_name, "row": name, "tree": tree, "seeds": len(found), "scores": means}
+                row = {"table": table_name, "row": name, "settings": changes, "seeds": len(found), "scores": means}
                 row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": found[0]["corpus"]}
                 rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["train"] for one in found)})
                 console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}")
@@ -104,7 +107,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", nargs="+", choices=("kinds", "features", "K", "H"), default=["kinds", "K", "H"])
+    parser.add_argument(
+        "--tables", nargs="+", choices=("kinds", "features", "K", "H", "path"), default=["kinds", "K", "H"]
+    )
     parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/ablations-<the settings' name>.json")

@@ -8,9 +8,9 @@ hierarchical k-means and omikuji's Parabel (each in `.peers`, an environment of 
 
 - Features: TF-IDF centroids of the labels of eurlex57k, tibkat and finna-titles, or generated ones of 64 terms a label
   (`generated` says how). Where a data set isn't there, its rows are left out and the table says so.
-- `seconds` is of clustering alone, the median over the seeds: nine for the data sets, three at 100,000 labels, one above
-  and of the literal version. `peak_gib` is the process's, its features included. `similarity` is the mean cosine of a
-  label to its cluster's centre, the mean over the seeds; `similarity_spread` is their standard deviation.
+- `seconds` is of clustering alone, the median over the seeds: nine for the data sets, three at 100,000 labels, one
+  above and of the literal version. `peak_gib` is the process's, its features included. `similarity` is the mean cosine
+  of a label to its cluster's centre, the mean over the seeds; `similarity_spread` is their standard deviation.
 - omikuji reads text only, so it stops at 100,000 labels; the literal version isn't run on 2.8 million. `--quick` leaves
   out peers and literal version above 100,000 labels, and the literal version and omikuji on the data sets.
 

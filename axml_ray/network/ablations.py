@@ -56,7 +56,7 @@ class PooledNetwork(LevelNetwork, ABC):
     """
 
     def __init__(self, level: Level, pooled: int, settings: NetworkSettings, shard: Shard = WHOLE):
-        super().__init__(level, settings.bottleneck + 1, shard)
+        super().__init__(level, settings.bottleneck + 1, shard, settings.path_weight)
         self.bottleneck = nn.Linear(pooled, settings.bottleneck)
         nn.init.xavier_uniform_(self.bottleneck.weight)
         self.dropout = settings.encoder_dropout

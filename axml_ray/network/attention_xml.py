@@ -24,7 +24,7 @@ class AttentionXML(LevelNetwork):
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
         dimension = 2 * settings.hidden
-        super().__init__(level, dimension, shard)
+        super().__init__(level, dimension, shard, settings.path_weight)
         self.evidence_weight = nn.Parameter(torch.ones(())) if settings.evidence else None
         self.encoder = Encoder.of(vectors, settings)
         self.head = Head(dimension, settings.fully_connected)

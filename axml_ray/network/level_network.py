@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from axml_ray.network.attention import LabelTable
 from axml_ray.network.candidates import Candidates, Level
 from axml_ray.network.one_pass import Pass, Scorer, level_logits, level_loss
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.rows import Shard
 
 TABLE = "attention.weight"
 """Name of the parameter whose rows are sharded."""
@@ -29,7 +29,8 @@ class Beam:
 
     Attributes:
         nodes: int64 [B, C], best first; -1 where there are fewer.
-        scores: float32 [B, C], log of the probability along the path from the root (paper, equation 1).
+        scores: float32 [B, C], log of the node's own probability plus `path_weight` times its parent's score, so that 1
+            is the probability along the path from the root (paper, equation 1).
     """
 
     nodes: Tensor
@@ -48,13 +49,14 @@ class LevelNetwork(nn.Module, ABC):
         level: the nodes to tell apart.
         dimension: D.
         shard: which of the table's rows are held here.
+        path_weight: how much the scores of a beam count in those of its children.
     """
 
     first_child: Tensor | None
 
-    def __init__(self, level: Level, dimension: int, shard: Shard = WHOLE):
+    def __init__(self, level: Level, dimension: int, shard: Shard, path_weight: float):
         super().__init__()
-        self.level = level
+        self.level, self.path_weight = level, path_weight
         first_child = None if level.first_child is None else torch.from_numpy(level.first_child.astype(np.int64))
         self.register_buffer("first_child", first_child, persistent=False)
         rows = level.nodes if level.first_child is None else len(level.first_child) - 1
@@ -168,8 +170,9 @@ class LevelNetwork(nn.Module, ABC):
         if candidates is None or above_BC is None:
             best, places = scores.topk(min(keep, scores.shape[1]), dim=1)
             return Beam(places * self.shard.count + self.shard.rank, best)
-        above = above_BC.gather(1, candidates.columns)
-        scores = scores + above.repeat_interleave(self.attention.block, dim=1)
+        if self.path_weight:
+            above = self.path_weight * above_BC.gather(1, candidates.columns)
+            scores = scores + above.repeat_interleave(self.attention.block, dim=1)
         best, places = scores.topk(min(keep, scores.shape[1]), dim=1)
         nodes = self.children_of(candidates.parents).gather(1, places)
         return Beam(nodes.masked_fill(best.isneginf(), -1), best)

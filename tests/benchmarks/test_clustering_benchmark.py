@@ -96,8 +96,8 @@ def test_rows_of_the_ablations_are_settings(tmp_path):
     settings = load(config)
     for quick in (False, True):
         for rows in ablations.tables(settings, quick=quick).values():
-            for name, tree in rows:
-                shape = load(config, tree=tree).tree
+            for name, changes in rows:
+                shape = load(config, **changes).tree
                 if name.startswith(("K", "H")):
                     assert shape.beam * shape.cluster_size == 512
     row = {"table": "kinds", "row": "random", "scores": dict.fromkeys(ablations.COLUMNS, 12.3), "train_seconds": 3.0}

@@ -3,8 +3,6 @@
 Beam search down trained trees of none, one and two levels of clusters, against every leaf's probability.
 """
 
-from math import prod
-
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,8 @@ def run(request, home):
     shape = {"height": request.param, "cluster_size": 2 if request.param == 2 else 4, "beam": 20}
     settings = experiment(directory, tree=shape, epochs=(4,))
     # With evidence no two nodes score alike to the last bit, as they do where all of the head's units are at zero.
-    network = settings.network.model_copy(update={"evidence": True})
+    update = {"evidence": True, "path_weight": request.param / 2}
+    network = settings.network.model_copy(update=update)
     settings = settings.model_copy(update={"name": f"h{request.param}", "network": network})
     train_tree(settings, corpus)
     predictor = TreePredictor.open(settings, corpus, 0)
@@ -61,15 +60,23 @@ def node_probabilities(predictor: TreePredictor, words: np.ndarray) -> list[list
     return found
 
 
+def weight_of(predictor: TreePredictor) -> float:
+    return predictor.networks[0].path_weight
+
+
 def label_probabilities(predictor: TreePredictor, words: np.ndarray) -> dict[int, float]:
-    """The chain rule (equation 1): the product over the path from the root to the label's leaf."""
+    """Along the path to the label's leaf, each node's probability times its parent's score to the power of the path
+    weight: with 1 the chain rule (equation 1)."""
     tree, probabilities = predictor.tree, node_probabilities(predictor, words)
     found = {}
     for leaf, label in enumerate(tree.label_order.tolist()):
         path = [leaf]
         for level in range(tree.height + 1, 1, -1):
             path.insert(0, int(tree.parents(level)[path[0]]))
-        found[label] = prod(probabilities[level][node] for level, node in enumerate(path))
+        score = 1.0
+        for level, node in enumerate(path):
+            score = probabilities[level][node] * score ** weight_of(predictor)
+        found[label] = score
     return found
 
 
@@ -81,7 +88,7 @@ def literal_beam(predictor: TreePredictor, words: np.ndarray, keep: int) -> set[
         best = sorted(scores, key=lambda node: -scores[node])[:keep]
         parents = tree.parents(level).tolist()
         scores = {
-            node: scores[parent] * probabilities[level - 1][node]
+            node: scores[parent] ** weight_of(predictor) * probabilities[level - 1][node]
             for node, parent in enumerate(parents)
             if parent in best
         }

@@ -337,7 +337,7 @@ class TestNetwork:
         assert gradient.to_dense().any(1).nonzero().flatten().tolist() == [1, 3]
 
     def test_expand_keeps_what_exists(self, kind):
-        one, batch = network(kind, DEEP).eval(), batch_of(data(DEEP), DEEP, np.arange(4))
+        one, batch = network(kind, DEEP, path_weight=1).eval(), batch_of(data(DEEP), DEEP, np.arange(4))
         above = torch.tensor([[-0.5, -1.0, -2.0]]).expand(4, 3)
         with torch.inference_mode():
             best = one.expand(encodings(one, batch), batch.lengths, batch.candidates, above, 5)
