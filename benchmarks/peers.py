@@ -63,10 +63,6 @@ WRITE_ROWS = 4096
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
 
-class PeerError(RuntimeError):
-    """The other environment could not be made, or the program in it failed; the message says why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A finished run and the corpus that it was trained on."""
@@ -364,56 +360,6 @@ def _caption(peers: Sequence[Mapping[str, Any]], tested: int) -> str:
     if left_out:
         text += f"; --quick left out {left_out:,}, so they score lower than they can"
     return f"{text}; tested on {row['test_documents']:,}" if row["test_documents"] != tested else text
-
-
-def environment(
-    console: Console,
-    name: str = "omikuji",
-    requirements: Sequence[str] = REQUIREMENTS,
-    without_dependencies: Sequence[str] = (),
-) -> Path:
-    """The Python of a peer's own environment, made where it isn't there or holds other versions.
-
-    Args:
-        console: where to say that it is being made.
-        name: of the peer; the environment lies in `.peers` below the repository, which git ignores.
-        requirements: what pip installs.
-        without_dependencies: what it installs after that, without what that asks for.
-
-    Raises:
-        PeerError: pip could not install it.
-    """
-    directory = ENVIRONMENTS / name
-    python = directory / "bin" / "python"
-    marker = directory / "installed.txt"  # written last, so half an environment is made again
-    lines = (*requirements, *without_dependencies, f"# Python {sys.version.split()[0]}")
-    wanted = "".join(f"{line}\n" for line in lines)
-    if marker.is_file() and marker.read_text() == wanted and python.exists():
-        return python
-    with console.status(f"making the environment {directory}"):
-        venv.create(directory, clear=True, with_pip=True, symlinks=os.name != "nt")
-        pip: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--only-binary=:all:",
-        ]
-        checked([*pip, *requirements], f"pip could not install {name}")
-        if without_dependencies:
-            checked([*pip, "--no-deps", *without_dependencies], f"pip could not install {name}")
-    marker.write_text(wanted)
-    return python
-
-
-def checked(words: Sequence[str | Path], complaint: str) -> None:
-    """Run a program, keeping what it prints for the case that it fails."""
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if done.returncode:
-        last = "\n".join(done.stdout.strip().splitlines()[-12:])
-        raise PeerError(f"{complaint} (exit status {done.returncode}):\n{last}")
 
 
 if __name__ == "__main__":

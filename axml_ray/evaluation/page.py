@@ -26,7 +26,7 @@ GROUPS = {
 }
 SINGLE = {
     "RP@5": "hits over the most that were possible, min(5, true labels)",
-    "F1@5": "harmonic mean of precision and recall of the best five",
+    "F1@5": "2 · hits / (5 + true labels) of the best five",
     "nDCG@10/all": "gain of the best ten against an ideal ranking of all true labels",
 }
 TREES = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "RP@5", "F1@5")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 440, 290
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 66, 12, 12, 46
 COLOURS = 6
 MOST_TICKS = 6
 MOST_ROWS = 40
