@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import peers
 import results_file
+from environments import PECOS, PECOS_ALONE, PeerError, checked, environment
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -40,8 +41,6 @@ from rich.text import Text
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
-
-from environments import PECOS, PECOS_ALONE, PeerError, checked, environment
 
 from axml_ray.files import read_json
 from axml_ray.ragged import Ragged

@@ -16,6 +16,8 @@ from rich.console import Console
 ENVIRONMENTS = results_file.ROOT / ".peers"
 
 OMIKUJI = ("omikuji==0.5.2", "milksnake==0.1.6", "cffi==2.1.1", "pycparser==3.12")
+NAPKINXC = ("numpy==2.4.6", "scipy==1.17.1", "tqdm==4.70.1")
+NAPKINXC_ALONE = ("napkinxc==0.7.2",)  # without what downloads data sets
 PECOS = ("numpy==1.26.4", "scipy==1.13.1", "scikit-learn==1.5.2")  # the newest that libpecos 1.2.8 works with
 PECOS_ALONE = ("libpecos==1.2.8",)  # without torch and transformers, which linear models don't use
 

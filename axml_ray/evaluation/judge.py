@@ -136,13 +136,13 @@ def _counting(
 ) -> Iterable[Ranking]:
     """The rankings, each also counted by frequency and score."""
     for each in rankings:
+        # First to the scores, which check the labels.
+        yield each
         frequency.add(each.top, each.truth.values, each.truth.offsets)
         predicted = each.top >= 0
+        right = hits(each.top, each.truth.values, each.truth.offsets)
         # The ensemble's score is a sum over the trees.
-        calibration.add(
-            each.scores[predicted] / max(1, trees), hits(each.top, each.truth.values, each.truth.offsets)[predicted]
-        )
-        yield each
+        calibration.add(each.scores[predicted] / max(1, trees), right[predicted])
 
 
 def _measure(

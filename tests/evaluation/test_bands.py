@@ -23,7 +23,9 @@ def test_every_label_is_in_one_band():
 def test_precision_and_recall_by_frequency_by_hand():
     #                  label  0  1  2  3  4
     frequency = ByFrequency(np.array([9, 4, 3, 1, 0]))
-    frequency.add(np.array([[0, 1, 2, -1, -1, 3], [1, 3, 0, 2, -1, -1]]), np.array([0, 3, 4, 1, 2]), np.array([0, 3, 5]))
+    frequency.add(
+        np.array([[0, 1, 2, -1, -1, 3], [1, 3, 0, 2, -1, -1]]), np.array([0, 3, 4, 1, 2]), np.array([0, 3, 5])
+    )
     rows = {row["from"]: row for row in frequency.result()}
     assert [(row["from"], row["to"], row["labels"]) for row in rows.values()] == [
         (0, 0, 1),

@@ -71,9 +71,7 @@ def test_p_agrees_with_scipys_permutation_test_on_ratios():
     random = np.random.default_rng(4)
     attainable = random.random(40) + 0.5
     one, other = (attainable * random.random(40) for _ in range(2))
-    found = compare(
-        measured(one, attainable, one), measured(other, attainable, other), resamples=5000, seed=1
-    )["PSP@1"]
+    found = compare(measured(one, attainable, one), measured(other, attainable, other), resamples=5000, seed=1)["PSP@1"]
     expected = stats.permutation_test(
         (one, other),
         lambda a, b: a.sum() / attainable.sum() - b.sum() / attainable.sum(),
