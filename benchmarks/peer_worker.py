@@ -23,6 +23,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,15 @@ def omikuji(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[list[in
         next(lines)  # the header
         documents = map(parse, lines)
         while batch := list(islice(documents, BATCH)):
-            rows += clock.time("predict", lambda batch=batch: list(threads.map(best, batch)))
+            rows += clock.time("predict", partial(ranked, threads, best, batch))
     return rows, {name: getattr(chosen, name) for name in dir(chosen)}, omikuji.__version__
+
+
+def ranked(
+    threads: ThreadPoolExecutor, best: Callable[[Features], list[int]], batch: list[Features]
+) -> list[list[int]]:
+    """The best labels of each document of a batch."""
+    return list(threads.map(best, batch))
 
 
 def parse(line: str) -> Features:

@@ -268,7 +268,9 @@ def open_run(directory: Path) -> Run:
             f"{path}: of {metrics.get('documents')} documents, but the test split of {corpus.directory} has "
             f"{corpus.documents('test')}, {labelled} of them with labels; evaluate the run again"
         )
-    return Run(directory=directory, name=directory.resolve().name, metrics=metrics, corpus=corpus, propensity=propensity)
+    return Run(
+        directory=directory, name=directory.resolve().name, metrics=metrics, corpus=corpus, propensity=propensity
+    )
 
 
 def documents(corpus: Corpus, splits: Sequence[str], limit: int | None = None) -> tuple[list[str], Ragged]:

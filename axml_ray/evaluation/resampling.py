@@ -90,7 +90,7 @@ def _sample(random: np.random.Generator, documents: int) -> NDArray[np.float64]:
 
 
 def _sign(random: np.random.Generator, documents: int) -> NDArray[np.float64]:
-    return random.integers(0, 2, documents, dtype=np.int8) * 2.0 - 1
+    return random.integers(0, 2, documents).astype(np.float64) * 2 - 1
 
 
 def _drawn(

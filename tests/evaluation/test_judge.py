@@ -135,7 +135,7 @@ def test_broken_predictions_are_named(home, labels, tmp_path):
     assert Predictions.open(tmp_path) is None
     path = tmp_path / "000000.parquet"
     path.write_bytes(b"PAR1")
-    with pytest.raises(SettingsError, match="000000.parquet: cannot be read"):
+    with pytest.raises(SettingsError, match=r"000000\.parquet: cannot be read"):
         Predictions.open(tmp_path)
     table = pq.read_table(home / "runs/run/predictions/test")
     pq.write_table(table.drop_columns("ensemble.scores"), path)
