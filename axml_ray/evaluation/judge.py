@@ -156,9 +156,13 @@ def _measure(
             scores[0].add(each.top, *truth)
             for one, band in zip(scores[1:], parts, strict=True):
                 one.add(*only(band.inside, each.top, *truth))
-        return [scores[0].measured(), *(one.measured() if one.documents else None for one in scores[1:])]
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         raise SettingsError(f"{predictions.directory}: {error}; are they of another corpus?") from None
+    if not scores[0].documents:
+        raise SettingsError(
+            f"{predictions.directory}: none of the documents has a true label, so nothing can be judged"
+        )
+    return [one.measured() if one.documents else None for one in scores]
 
 
 def _put(into: dict[str, Any], who: str, measured: Measured, around: dict[str, tuple[float, float]]) -> None:

@@ -6,6 +6,7 @@ python -m pytest tests/evaluation/test_judge.py
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from evaluation.toy_run import DOCUMENTS, LABELS, TREES, WIDTH, write_corpus, write_predictions, write_run
@@ -143,6 +144,10 @@ def test_broken_predictions_are_named(home, labels, tmp_path):
         Predictions.open(tmp_path)
     with pytest.raises(SettingsError, match="there are 30 labels; are they of another corpus"):
         judge(opened(home), Labels(labels.counts[:30], 300), SETTINGS)
+    bare = table.set_column(1, "labels", pa.array([[]] * len(table), pa.list_(pa.int32())))
+    pq.write_table(bare, path)
+    with pytest.raises(SettingsError, match="none of the documents has a true label"):
+        judge(Predictions.open(tmp_path), labels, SETTINGS)
     with pytest.raises(SettingsError, match="propensities need 3 or more documents"):
         judge(opened(home), Labels(labels.counts, 2), SETTINGS)
 
