@@ -4,8 +4,11 @@ python -m pytest tests/test_judging.py
 """
 
 import json
+import re
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from evaluation.toy_run import write_corpus, write_predictions, write_run
@@ -115,3 +118,26 @@ def test_a_split_without_documents(run, tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(SettingsError, match="has no valid documents to evaluate on"):
         judged(run, "valid")
+
+
+def test_the_page_about_judging_names_what_there_is(run, tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "judging.md").read_text()
+    metrics = judged(run, other=open_run(write_run(tmp_path, "other", seed=4)))
+    described = page[page.index("## In `metrics.json`") : page.index("In Python")]
+    keys = set(re.findall(r"`(\w+)`", described))
+    assert set(metrics) <= keys | {"seconds"}
+    for rows in (metrics["bands"][0], metrics["frequency"][0], metrics["calibration"], metrics["against"]):
+        assert set(rows) <= keys, set(rows) - keys
+    assert set(metrics["against"]["measures"]["P@1"]) <= keys
+    settings = open_run(run).evaluation
+    assert all(hasattr(settings, name) for name in re.findall(r"`evaluation\.(\w+)`", page))
+    given = {
+        "train_counts": np.array([5, 3, 1]),
+        "train_documents": 9,
+        "top": np.array([[0, 1]]),
+        "labels": np.array([1]),
+        "offsets": np.array([0, 1]),
+    }
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(code, given)
+    assert given["scores"].result()["P@3"] == pytest.approx(100 / 3)

@@ -54,23 +54,24 @@ def judge(predictions: Predictions, labels: Labels, settings: EvaluationSettings
         {"name": each.name, "from": each.least, "to": each.most, "labels": int(each.inside.sum())} for each in parts
     ]
     found: dict[str, Any] = {"documents": 0, "trees": [], "intervals": {"trees": []}, "bands": rows}
+    frequency, calibration = ByFrequency(labels.counts), Calibration()
     for who in predictions.rankings:
-        frequency, calibration = ByFrequency(labels.counts), Calibration()
-        read = _counting(predictions.read(who), frequency, calibration, predictions.trees if who == ENSEMBLE else 1)
-        whole, *narrowed = _measure(predictions, read if who == ENSEMBLE else predictions.read(who), inverse, parts)
+        read: Iterable[Ranking] = predictions.read(who)
+        if who == ENSEMBLE:
+            read = _counting(read, frequency, calibration, predictions.trees)
+        whole, *narrowed = _measure(predictions, read, inverse, parts)
         assert whole is not None
         _put(found, who, whole, intervals(whole, **chosen))
         for row, measured in zip(rows, narrowed, strict=True):
             row["documents"] = 0 if measured is None else len(measured)
             if measured is not None:
                 _put(row, who, measured, intervals(measured, **chosen))
-        if who == ENSEMBLE:
-            found |= {
-                "documents": len(whole),
-                "frequency": frequency.result(),
-                "calibration": calibration.result(),
-            }
-    return found | {"propensity": {"A": settings.propensity_a, "B": settings.propensity_b}}
+        found["documents"] = len(whole)
+    return found | {
+        "frequency": frequency.result(),
+        "calibration": calibration.result(),
+        "propensity": {"A": settings.propensity_a, "B": settings.propensity_b},
+    }
 
 
 def against(

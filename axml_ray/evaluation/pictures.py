@@ -36,9 +36,11 @@ figure.chart .key { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem
   font-size: .85rem; }
 figure.chart .key svg { display: inline-block; width: 28px; height: 12px; vertical-align: middle;
   margin-right: .35rem; }
+figure.chart .scroll { overflow-x: auto; }
 figure.chart details { font-size: .85rem; margin-top: .3rem; }
 """ + "\n".join(
-    f".c{n} {{ stroke: var(--line-{n}); }} .f{n} {{ fill: var(--line-{n}); stroke: none; }}" for n in range(COLOURS)
+    f"figure.chart .c{n} {{ stroke: var(--line-{n}); }} figure.chart .f{n} {{ fill: var(--line-{n}); stroke: none; }}"
+    for n in range(COLOURS)
 )
 
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2")
