@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import environments
 import peers
+import peers_tables
 import results_file
 
 from axml_ray.corpus.label_index import LabelIndex
@@ -76,7 +77,7 @@ def run(tmp_path):
         "corpus": "toy",
         "split": "test",
         "documents": 40,
-        "ensemble": dict.fromkeys(peers.COLUMNS, 50.0),
+        "ensemble": dict.fromkeys(peers_tables.COLUMNS, 50.0),
         "trees": [{}, {}, {}],
         "seconds": {"prepare": 1.0, "cluster": 2.0, "train": 30.0, "predict": 4.0},
         "propensity": {"A": 0.6, "B": 2.6},
@@ -113,7 +114,7 @@ def test_figures_and_table(run):
     mine = peers.ours(peers.open_run(run))
     rows = [
         mine,
-        peer_row("parabel", dict.fromkeys(peers.COLUMNS, 61.23456)),
+        peer_row("parabel", dict.fromkeys(peers_tables.COLUMNS, 61.23456)),
         peer_row("bonsai", {"P@1": 70}),
     ]
     figures = peers.figures(rows)
@@ -166,7 +167,7 @@ def test_a_system_that_cannot_be_installed_gets_a_row_that_says_so(run, monkeypa
 def test_a_phase_without_seconds_is_a_dash(run):
     mine = peers.ours(peers.open_run(run))
     del mine["seconds"]["prepare"]
-    assert peers.seconds(mine) == (None, 4.0)
+    assert peers_tables.seconds(mine) == (None, 4.0)
     assert "ours_train_seconds" not in peers.figures([mine])
 
 
