@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from axml_ray.configuration import from_command_line, with_flags
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, SettingsError, absolute
 
 Command = Callable[[], None]
 
@@ -39,6 +39,54 @@ def job_with_flags(
         return main
 
     return decorate
+
+
+def job_on_run(
+    description: str | None, add: Callable[[argparse.ArgumentParser], None]
+) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
+    """As `job_with_flags`, for a job on a finished run: the settings are those of `--run DIRECTORY`.
+
+    Where it runs and how it is judged may be changed by flags, nothing else.
+    """
+
+    def add_run(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="the run; its settings are used")
+        add(parser)
+
+    def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
+        def main() -> None:
+            _run(partial(_work_on_run, description or "", add_run, work))
+
+        return main
+
+    return decorate
+
+
+def _work_on_run(
+    description: str,
+    add: Callable[[argparse.ArgumentParser], None],
+    work: Callable[[Experiment, argparse.Namespace], None],
+) -> None:
+    from axml_ray.judging import FREE, SETTINGS, at, open_run  # heavy, and other jobs have no use for it
+
+    arguments = sys.argv[1:]
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--run", type=absolute)
+    directory = finder.parse_known_args(arguments)[0].run
+    if directory is None:
+        if {"-h", "--help"} & set(arguments):
+            with_flags(description, add, arguments)
+        raise SettingsError("command line: --run: name the directory of a run")
+    stored = open_run(directory)
+    settings, given = with_flags(description, add, ["--config", str(directory / SETTINGS), *arguments])
+    now = at(settings, directory)
+    changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
+    if changed:
+        raise SettingsError(
+            f"command line: the settings of {directory} are its own; only {', '.join(FREE)} may be "
+            f"given, not {', '.join(changed)}"
+        )
+    work(now, given)
 
 
 def _run(work: Command) -> None:

@@ -7,29 +7,22 @@ that made it; other settings under the same name are refused rather than mixed i
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import yaml
 
 from axml_ray.cluster import connect
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.metrics import Scores, propensities
-from axml_ray.evaluation.report import write_metrics
 from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
-from axml_ray.ragged import Ragged
+from axml_ray.judging import FREE, SETTINGS, evaluate
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
-
-# What may change between two starts of a run: where it runs, how it is judged, and more trees.
-FREE = ("resources", "evaluation", "runs", "corpora")
 
 
 def prepare_corpus(settings: Experiment) -> Corpus:
@@ -38,13 +31,12 @@ def prepare_corpus(settings: Experiment) -> Corpus:
 
 
 def run(settings: Experiment) -> dict[str, Any]:
-    """The whole main job; returns what it writes to `metrics.json`.
+    """The whole main job, up to the report; returns what it writes to `metrics.json`.
 
     Raises:
         SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
         RuntimeError: training failed.
     """
-    directory = settings.run_directory
     _check_settings(settings)
     check_hierarchy(settings.tree)
     seconds: dict[str, float] = {}
@@ -55,44 +47,13 @@ def run(settings: Experiment) -> dict[str, Any]:
     seconds |= train_ensemble(settings, corpus)
     began = time.monotonic()
     log.info("predict: %s test documents", f"{corpus.documents('test'):,}")
-    predictions = predict_split(settings, corpus, "test")
+    predict_split(settings, corpus, "test")
     seconds["predict"] = time.monotonic() - began
-    metrics = evaluate(settings, corpus, predictions, "test") | {"seconds": seconds}
-    write_metrics(directory / "metrics.json", metrics)
-    return metrics
-
-
-def evaluate(settings: Experiment, corpus: Corpus, predictions: Path, split: str) -> dict[str, Any]:
-    """Judge a directory of predictions, per tree and ensemble, against the labels in it.
-
-    Propensities are those of the training split, with the constants of `settings.evaluation`.
-    """
-    a, b = settings.evaluation.propensity_a, settings.evaluation.propensity_b
-    inverse = 1 / propensities(corpus.labels.counts, corpus.documents("train"), a=a, b=b)
-    names = ["ensemble", *(f"tree-{number}" for number in range(settings.ensemble.trees))]
-    scores = {name: Scores(inverse) for name in names}
-    for table in _tables(predictions):
-        truth = Ragged.from_arrow(table["labels"])
-        for name in names:
-            column = table[f"{name}.labels"].combine_chunks()
-            top = column.flatten().to_numpy().reshape(len(table), -1)
-            scores[name].add(top, truth.values, truth.offsets)
-    return {
-        "corpus": settings.corpus.name,
-        "split": split,
-        "documents": scores["ensemble"].documents,
-        "ensemble": scores["ensemble"].result(),
-        "trees": [scores[name].result() for name in names[1:]],
-        "propensity": {"A": a, "B": b},
-    }
-
-
-def _tables(directory: Path) -> Iterator[Any]:
-    return (pq.read_table(path) for path in sorted(directory.glob("*.parquet")))
+    return evaluate(settings, corpus, seconds=seconds)
 
 
 def _check_settings(settings: Experiment) -> None:
-    path = settings.run_directory / "settings.yaml"
+    path = settings.run_directory / SETTINGS
     if path.exists():
         changed = sorted(_differences(read_yaml(path), settings.model_dump(mode="json")))
         if changed:
@@ -106,13 +67,14 @@ def _keep_settings(settings: Experiment) -> None:
     # After the corpus is prepared: a run that never began for a wrong path mustn't refuse the right one.
     settings.run_directory.mkdir(parents=True, exist_ok=True)
     now = settings.model_dump(mode="json")
-    with whole_file(settings.run_directory / "settings.yaml") as temporary:
+    with whole_file(settings.run_directory / SETTINGS) as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key in old.keys() | now.keys():
         where = f"{prefix}{key}"
+        # More trees may be added to a run.
         if where in FREE or where == "ensemble.trees":
             continue
         if isinstance(now.get(key), dict) and isinstance(old.get(key), dict):

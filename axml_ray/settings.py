@@ -270,12 +270,29 @@ class ResourceSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """The constants of propensity-scored metrics."""
+    """How a run is judged; changing it never asks for a new training."""
 
     propensity_a: Annotated[float, Field(gt=0)] = 0.55
     """A; 0.6 for Amazon-670K and Amazon-3M, 0.5 for Wiki-500K."""
     propensity_b: Annotated[float, Field(gt=0)] = 1.5
     """B; 2.6 for Amazon-670K and Amazon-3M, 0.4 for Wiki-500K."""
+    head_from: Positive = 100
+    """Least training documents of a label of the head, the most frequent band that scores are also given for."""
+    torso_from: Positive = 10
+    """Least training documents of a label of the torso; the tail has fewer, but one at least."""
+    resamples: Annotated[int, Field(ge=20)] = 1_000
+    """Samples that an interval or a test is drawn from."""
+    seed: int = 0
+    """Of these samples, and of the documents that a report shows."""
+
+    @model_validator(mode="after")
+    def _bands_are_ordered(self) -> Self:
+        if self.torso_from >= self.head_from:
+            raise ValueError(
+                f"evaluation.torso_from is {self.torso_from}, evaluation.head_from {self.head_from}; take a smaller "
+                "torso_from"
+            )
+        return self
 
 
 class Experiment(BaseSettings):

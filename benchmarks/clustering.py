@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import peers
 import results_file
+from environments import PECOS, PECOS_ALONE, PeerError, checked, environment
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -50,8 +51,6 @@ DATA = results_file.ROOT.parent / "shared" / "data"
 DATA_SETS = ("eurlex57k", "tibkat", "finna-titles")
 SMALL, MIDDLE, LARGE = 100_000, 670_000, 2_800_000
 WORKER = Path(__file__).with_name("clustering_worker.py")
-PECOS = ("numpy==1.26.4", "scipy==1.13.1", "scikit-learn==1.5.2")  # the newest that libpecos 1.2.8 works with
-PECOS_ALONE = ("libpecos==1.2.8",)  # without torch and transformers, which clustering doesn't use
 SEEDS = {SMALL - 1: 9, SMALL: 3}  # up to so many labels; one above
 
 TERMS, WORDS_OF_A_TERM = 64, 8192
@@ -72,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pythons = {
             "ours": Path(sys.executable),
             "literal": Path(sys.executable),
-            "libpecos": peers.environment(console, "libpecos", PECOS, PECOS_ALONE),
-            "omikuji": peers.environment(console),
+            "libpecos": environment(console, "libpecos", PECOS, PECOS_ALONE),
+            "omikuji": environment(console),
         }
         for name, make, systems in cases(given.data, quick=given.quick):
             with console.status(f"{name}: features"):
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 console.print(f"  {row['system']}: {row['seconds']:,.2f} s", highlight=False)
                 rows.append(row)
             del features
-    except peers.PeerError as error:
+    except PeerError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     console.print(table(rows))
@@ -167,7 +166,7 @@ def measure(
                 task = {"labels": labels, "columns": features.shape[1], "cluster_size": CLUSTER_SIZE}
                 task |= {"depth": depth, "seed": seed, "threads": threads}
                 (directory / "task.json").write_text(json.dumps(task))
-                peers.checked([python, WORKER, system, directory], f"{system} failed on {name}")
+                checked([python, WORKER, system, directory], f"{system} failed on {name}")
                 order, offsets = (np.fromfile(directory / f"{part}.int64", np.int64) for part in ("order", "offsets"))
                 found = read_json(directory / "done.json")
                 done.append(found | {"similarity": similarity(features, order, offsets)})
@@ -197,7 +196,7 @@ def similarity(features: sparse.csr_matrix, order: np.ndarray, offsets: np.ndarr
         offsets: int64 [clusters + 1], where each begins.
     """
     if not np.array_equal(np.sort(order), np.arange(features.shape[0])):
-        raise peers.PeerError("not every label is in one cluster")
+        raise PeerError("not every label is in one cluster")
     total = 0.0
     for start in range(0, len(offsets) - 1, ROWS // CLUSTER_SIZE):
         ends = offsets[start : start + ROWS // CLUSTER_SIZE + 1]

@@ -1,15 +1,21 @@
-"""How a finished run compares with linear label trees on the same documents: omikuji's Parabel and Bonsai.
+"""How a finished run compares with linear systems on the same documents: omikuji, napkinXC and libpecos.
 
-    python benchmarks/peers.py --run runs/quickstart [--quick] [--with-valid] [--threads N] [--json PATH]
+    python benchmarks/peers.py --run runs/quickstart [--systems parabel bonsai …] [--quick] [--with-valid]
+        [--threads N] [--json PATH]
 
-Both peers learn from the training split of the run's prepared corpus, as word TF-IDF, rank ten labels for
-each test document, and are judged by the same code and propensities as the run. Figures: `ours_P@1`,
-`parabel_P@1`, `bonsai_P@1` and so on for the table's measures, and `ours_train_seconds`,
-`ours_predict_seconds` and so on.
+Peers are omikuji's Parabel and Bonsai, napkinXC's PLT (one tree, and three), and libpecos's XR-Linear. Each learns from
+the training split of the run's prepared corpus, whichever that is, as word TF-IDF, ranks ten labels for each test
+document, and is judged by the same code and propensities as the run. Figures: `ours_P@1`, `parabel_P@1` and so on for
+the table's measures, and `ours_train_seconds`, `ours_predict_seconds`, `ours_peak_gib`, `ours_model_mib` and so on.
 
-- omikuji lives in `.peers/omikuji`, an environment of its own that the first call makes; this process never
-  imports it. The two speak through files: text in omikuji's own format, JSON, and plain int32.
-- The peers' settings are those that omikuji's README gives for each method; the rows note all of them.
+- Each program lives in `.peers`, in an environment of its own that the first call makes; this process never imports
+  it. The two speak through files (`peer_worker.py` says which). One that can't be installed here gets a row that says
+  why, and the others go on.
+- The peers' settings are those that their documentation gives: omikuji's README for each method, the defaults of
+  napkinXC's `PLT` and of libpecos's `XLinearModel` with PIFA label embeddings. The rows note them, libpecos's
+  where they aren't its defaults, and the versions.
+- `peak_gib` is of the whole process of a peer, which trains and predicts; of the run it is the largest of one worker's,
+  as its training noted. `model_mib` is what lies on disk, without the words that features are made of.
 - The peers see whole texts; the run's network sees at most `corpus.max_tokens` words of each.
 - Validation documents, which choose the run's best weights, are kept from the peers unless `--with-valid`.
 - `--quick` gives the peers at most 50,000 training and 10,000 test documents, spread evenly; the rows say how
@@ -20,22 +26,28 @@ each test document, and are judged by the same code and propensities as the run.
 import argparse
 import io
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import results_file
-from rich import box
+from environments import (
+    NAPKINXC,
+    NAPKINXC_ALONE,
+    OMIKUJI,
+    PECOS,
+    PECOS_ALONE,
+    PeerError,
+    checked,
+    environment,
+)
+from peers_tables import costs_table, figures, table
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
@@ -48,29 +60,59 @@ from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-ENVIRONMENTS = results_file.ROOT / ".peers"
-REQUIREMENTS = ("omikuji==0.5.2", "milksnake==0.1.6", "cffi==2.1.1", "pycparser==3.12")
-WORKER = Path(__file__).with_name("omikuji_worker.py")
+WORKER = Path(__file__).with_name("peer_worker.py")
 
 TREES, BEAM = 3, 10
-PEERS: dict[str, dict[str, Any]] = {
-    "parabel": {"n_trees": TREES, "cluster_balanced": True, "cluster_k": 2, "max_depth": 20},
-    "bonsai": {"n_trees": TREES, "cluster_balanced": False, "cluster_k": 100, "max_depth": 3},
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A system that is compared with."""
+
+    program: str
+    """Of `peer_worker.SYSTEMS`, and the name of its environment."""
+    trees: int
+    """How many of them vote."""
+    hyperparameters: Mapping[str, Any]
+    """As the program names them."""
+
+
+PEERS = {
+    "parabel": Peer(
+        program="omikuji",
+        trees=TREES,
+        hyperparameters={"n_trees": TREES, "cluster_balanced": True, "cluster_k": 2, "max_depth": 20},
+    ),
+    "bonsai": Peer(
+        program="omikuji",
+        trees=TREES,
+        hyperparameters={"n_trees": TREES, "cluster_balanced": False, "cluster_k": 100, "max_depth": 3},
+    ),
+    "napkinxc": Peer(program="napkinxc", trees=1, hyperparameters={"seed": 0}),
+    "napkinxc_3": Peer(program="napkinxc", trees=TREES, hyperparameters={"seed": 0, "ensemble": TREES}),
+    "xr_linear": Peer(
+        program="libpecos",
+        trees=1,
+        hyperparameters={"indexer": {"indexer_type": "hierarchicalkmeans", "seed": 0}, "train": {}},
+    ),
 }
+INSTALLED = {
+    "omikuji": (OMIKUJI, ()),
+    "napkinxc": (NAPKINXC, NAPKINXC_ALONE),
+    "libpecos": (PECOS, PECOS_ALONE),
+}
+"""What pip installs for each program, and what it installs after that without dependencies."""
 FEATURES = {"lowercase": True, "token_pattern": r"\w+", "sublinear_tf": True, "min_df": 2, "norm": "l2"}
 QUICK_DOCUMENTS, QUICK_TEST_DOCUMENTS = 50_000, 10_000
 WRITE_ROWS = 4096
-COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
-
-
-class PeerError(RuntimeError):
-    """The other environment could not be made, or the program in it failed; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A finished run and the corpus that it was trained on."""
 
+    directory: Path
+    """Where it lies."""
     name: str
     """Of its directory."""
     metrics: Mapping[str, Any]
@@ -99,8 +141,9 @@ class Task:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare a run with its peers, print the table, write the results; an error exits 2 with one message."""
-    parser = argparse.ArgumentParser(description="Compare a finished run with omikuji's Parabel and Bonsai.")
+    parser = argparse.ArgumentParser(description="Compare a finished run with linear systems.")
     parser.add_argument("--run", type=Path, required=True, help="directory of a run with metrics.json")
+    parser.add_argument("--systems", nargs="+", choices=PEERS, default=list(PEERS), help="default: all")
     quick = f"train on at most {QUICK_DOCUMENTS:,} and test on at most {QUICK_TEST_DOCUMENTS:,} documents"
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--with-valid", action="store_true", help="train the peers on train and validation documents")
@@ -112,12 +155,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     try:
         rows = compare(
-            given.run, quick=given.quick, with_valid=given.with_valid, threads=given.threads, console=console
+            given.run,
+            systems=given.systems,
+            quick=given.quick,
+            with_valid=given.with_valid,
+            threads=given.threads,
+            console=console,
         )
     except (SettingsError, PeerError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     console.print(table(rows))
+    console.print(costs_table(rows))
     path = given.json or results_file.RESULTS / f"peers-{given.run.resolve().name}.json"
     results_file.write(path, figures(rows), rows)
     console.print(Text(f"written to {path}"))
@@ -126,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def compare(
     directory: Path,
     *,
+    systems: Sequence[str] = tuple(PEERS),
     quick: bool = False,
     with_valid: bool = False,
     threads: int = 1,
@@ -135,45 +185,56 @@ def compare(
 
     Args:
         directory: a finished run.
+        systems: of `PEERS`.
         quick: give the peers at most `QUICK_DOCUMENTS` and `QUICK_TEST_DOCUMENTS` documents.
         with_valid: add the validation documents to the peers' training documents.
         threads: of each peer.
         console: where to say what is going on.
 
     Returns:
-        One row a system, ours first: `system`, `scores` (percent), `seconds` (by phase), what it was given.
+        One row a system, ours first: `system`, `scores` (percent), `seconds` (by phase), `peak_gib`, `model_bytes`, and
+        what it was given. The row of a system that can't be installed has `failed`, the reason, and no scores.
 
     Raises:
         SettingsError: the run is not finished, or its corpus is missing or another one.
-        PeerError: omikuji could not be installed, or failed.
+        PeerError: a peer failed.
     """
     console = console or Console(quiet=True)
     run = open_run(directory)
-    python = environment(console)
     splits = ("train", "valid") if with_valid else ("train",)
     texts, labels = documents(run.corpus, splits, QUICK_DOCUMENTS if quick else None)
     test_texts, truth = documents(run.corpus, ("test",), QUICK_TEST_DOCUMENTS if quick else None)
     console.print(f"{run.name}: {len(texts):,} training documents of {' + '.join(splits)}", highlight=False)
     task = featurize(texts, labels, test_texts, len(run.corpus.labels))
     available = sum(run.corpus.documents(split) for split in splits)
+    given = {
+        "trained_on": " + ".join(splits),
+        "training_documents": len(texts),
+        "training_documents_left_out_by_quick": available - len(texts),
+        "test_documents": len(truth),
+        "features": {**FEATURES, "words": task.train.shape[1]},
+        "beam": BEAM,
+        "threads": threads,
+    }
     rows = [ours(run)]
-    for name, hyperparameters in PEERS.items():
-        with console.status(f"training {name}: {TREES} trees on {threads} threads"):
-            top, done = train_and_predict(python, task, hyperparameters, threads)
-        row = {
-            "system": name,
+    for name in systems:
+        peer = PEERS[name]
+        row = {"system": name, "scores": {}, "seconds": {}, "program": peer.program, "trees": peer.trees, **given}
+        try:
+            python = environment(console, peer.program, *INSTALLED[peer.program])
+        except PeerError as error:
+            console.print(Text(f"{name}: {error}"))
+            rows.append({**row, "failed": str(error)})
+            continue
+        with console.status(f"training {name} on {threads} threads"):
+            top, done = train_and_predict(python, task, peer, threads)
+        row |= {
             "scores": judge(run, top, truth),
             "seconds": {**task.seconds, **done["seconds"]},
-            "program": f"omikuji {done['version']}",
-            "trees": TREES,
-            "trained_on": " + ".join(splits),
-            "training_documents": len(texts),
-            "training_documents_left_out_by_quick": available - len(texts),
-            "test_documents": len(truth),
-            "features": {**FEATURES, "words": task.train.shape[1]},
+            "program": f"{peer.program} {done['version']}",
             "hyperparameters": done["hyperparameters"],
-            "beam": BEAM,
-            "threads": threads,
+            "peak_gib": done["peak_gib"],
+            "model_bytes": done["model_bytes"],
         }
         rows.append(row)
     return rows
@@ -204,7 +265,9 @@ def open_run(directory: Path) -> Run:
             f"{path}: of {metrics.get('documents')} documents, but the test split of {corpus.directory} has "
             f"{corpus.documents('test')}, {labelled} of them with labels; evaluate the run again"
         )
-    return Run(name=directory.resolve().name, metrics=metrics, corpus=corpus, propensity=propensity)
+    return Run(
+        directory=directory, name=directory.resolve().name, metrics=metrics, corpus=corpus, propensity=propensity
+    )
 
 
 def documents(corpus: Corpus, splits: Sequence[str], limit: int | None = None) -> tuple[list[str], Ragged]:
@@ -232,9 +295,7 @@ def featurize(texts: list[str], train_labels: Ragged, test_texts: list[str], lab
     return Task(train=train, train_labels=train_labels, test=test, labels=labels, seconds=seconds)
 
 
-def train_and_predict(
-    python: Path, task: Task, hyperparameters: Mapping[str, Any], threads: int
-) -> tuple[np.ndarray, dict[str, Any]]:
+def train_and_predict(python: Path, task: Task, peer: Peer, threads: int) -> tuple[np.ndarray, dict[str, Any]]:
     """Train one peer and apply it, in the other environment.
 
     Returns:
@@ -245,11 +306,19 @@ def train_and_predict(
     """
     with tempfile.TemporaryDirectory(prefix="axml-ray-peers-") as name:
         directory = Path(name)
-        write_documents(directory / "train.txt", task.train, task.train_labels, task.labels)
-        write_documents(directory / "test.txt", task.test, None, task.labels)
-        order = {"hyperparameters": dict(hyperparameters), "threads": threads, "beam": BEAM, "top": DEEPEST}
+        if peer.program == "omikuji":
+            write_documents(directory / "train.txt", task.train, task.train_labels, task.labels)
+            write_documents(directory / "test.txt", task.test, None, task.labels)
+        else:
+            known = task.train_labels
+            ones = np.ones(len(known.values), np.float32)
+            truth = sparse.csr_matrix((ones, known.values, known.offsets), (len(known), task.labels))
+            matrices = {"train": task.train.astype(np.float32), "labels": truth, "test": task.test.astype(np.float32)}
+            for kind, matrix in matrices.items():
+                sparse.save_npz(directory / f"{kind}.npz", matrix, compressed=False)
+        order = {"hyperparameters": peer.hyperparameters, "threads": threads, "beam": BEAM, "top": DEEPEST}
         (directory / "task.json").write_text(json.dumps(order))
-        checked([python, "-I", WORKER, directory], "omikuji failed")
+        checked([python, "-I", WORKER, peer.program, directory], f"{peer.program} failed")
         top = np.fromfile(directory / "predicted.int32", dtype=np.int32).reshape(-1, DEEPEST)
         return top, read_json(directory / "done.json")
 
@@ -290,6 +359,7 @@ def judge(run: Run, top: np.ndarray, truth: Ragged) -> dict[str, float]:
 
 def ours(run: Run) -> dict[str, Any]:
     """The row of the run itself."""
+    memory = list(_memory_gib(run.directory))
     return {
         "system": "ours",
         "scores": dict(run.metrics["ensemble"]),
@@ -303,117 +373,26 @@ def ours(run: Run) -> dict[str, Any]:
         "training_documents": run.corpus.documents("train"),
         "test_documents": run.corpus.documents("test"),
         "propensity": dict(run.propensity),
+        "peak_gib": max(memory) if memory else None,
+        "model_bytes": sum(path.stat().st_size for path in _model_files(run.directory)) or None,
     }
 
 
-def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Seconds to train and to predict, from texts to scores; None where a phase was not measured.
-
-    Training is all that a new corpus costs: features, label trees and fit. For the run that is `prepare` (its
-    words, word vectors and label features), `cluster` and `train`.
-    """
-    measured, run = row["seconds"], row["system"] == "ours"
-
-    def total(phases: tuple[str, ...]) -> float | None:
-        return sum(measured[phase] for phase in phases) if all(phase in measured for phase in phases) else None
-
-    if run:
-        return total(("prepare", "cluster", "train")), total(("predict",))
-    return total(("features", "fit")), total(("transform", "predict"))
+def _memory_gib(directory: Path) -> Iterator[float]:
+    """What the workers of a run noted of their memory."""
+    for journal in directory.glob("tree-*/training.jsonl"):
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            if "memory_gib" in (record := json.loads(line)):
+                yield record["memory_gib"]
 
 
-def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers of the table by name, as `parabel_P@1` or `ours_train_seconds`; scores in percent."""
-    found: dict[str, float] = {}
-    for row in rows:
-        cells = {name: row["scores"].get(name) for name in COLUMNS}
-        cells["train_seconds"], cells["predict_seconds"] = seconds(row)
-        found |= {f"{row['system']}_{name}": round(cell, 4) for name, cell in cells.items() if cell is not None}
-    return found
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table for a rich console; what wasn't measured shows as a dash."""
-    first, *peers = rows
-    title = f"{first['run']} · {first['corpus']} · {first['test_documents']:,} test documents"
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title),
-        caption=Text(_caption(peers, first["test_documents"])),
-        show_edge=False,
-        collapse_padding=True,
-    )
-    shown.add_column()
-    for name in (*COLUMNS, "train s", "predict s"):
-        shown.add_column(name, justify="right")
-    for row in rows:
-        scores = [row["scores"].get(name) for name in COLUMNS]
-        cells = [f"{score:.2f}" if score is not None else "–" for score in scores]
-        cells += [f"{spent:,.1f}" if spent is not None else "–" for spent in seconds(row)]
-        shown.add_row(row["system"], *cells, style="bold" if row is first else None)
-    return shown
-
-
-def _caption(peers: Sequence[Mapping[str, Any]], tested: int) -> str:
-    if not peers:
-        return ""
-    row = peers[0]
-    given = f"{row['training_documents']:,} documents of {row['trained_on']}"
-    text = f"peers: {row['trees']} trees, word TF-IDF, {given}"
-    left_out = row["training_documents_left_out_by_quick"]
-    if left_out:
-        text += f"; --quick left out {left_out:,}, so they score lower than they can"
-    return f"{text}; tested on {row['test_documents']:,}" if row["test_documents"] != tested else text
-
-
-def environment(
-    console: Console,
-    name: str = "omikuji",
-    requirements: Sequence[str] = REQUIREMENTS,
-    without_dependencies: Sequence[str] = (),
-) -> Path:
-    """The Python of a peer's own environment, made where it isn't there or holds other versions.
-
-    Args:
-        console: where to say that it is being made.
-        name: of the peer; the environment lies in `.peers` below the repository, which git ignores.
-        requirements: what pip installs.
-        without_dependencies: what it installs after that, without what that asks for.
-
-    Raises:
-        PeerError: pip could not install it.
-    """
-    directory = ENVIRONMENTS / name
-    python = directory / "bin" / "python"
-    marker = directory / "installed.txt"  # written last, so half an environment is made again
-    lines = (*requirements, *without_dependencies, f"# Python {sys.version.split()[0]}")
-    wanted = "".join(f"{line}\n" for line in lines)
-    if marker.is_file() and marker.read_text() == wanted and python.exists():
-        return python
-    with console.status(f"making the environment {directory}"):
-        venv.create(directory, clear=True, with_pip=True, symlinks=os.name != "nt")
-        pip: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--only-binary=:all:",
-        ]
-        checked([*pip, *requirements], f"pip could not install {name}")
-        if without_dependencies:
-            checked([*pip, "--no-deps", *without_dependencies], f"pip could not install {name}")
-    marker.write_text(wanted)
-    return python
-
-
-def checked(words: Sequence[str | Path], complaint: str) -> None:
-    """Run a program, keeping what it prints for the case that it fails."""
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if done.returncode:
-        last = "\n".join(done.stdout.strip().splitlines()[-12:])
-        raise PeerError(f"{complaint} (exit status {done.returncode}):\n{last}")
+def _model_files(directory: Path) -> Iterator[Path]:
+    """Trees and weights of a run: what prediction reads."""
+    yield from directory.glob("tree-*/tree.*")
+    for path in directory.glob("tree-*/level-*/*"):
+        # Beside a level lie the scores of its documents, which only training reads.
+        if path.is_file() and not path.parent.suffix:
+            yield path
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from rich.console import Console
 from axml_ray.console import job
 from axml_ray.evaluation.report import table
 from axml_ray.experiment import run
+from axml_ray.judging import report_path
 from axml_ray.settings import Experiment
 
 NEXT = """Next: train on texts of your own. Write them as JSON lines {"text": …, "labels": […]}, name the files in a
@@ -23,6 +24,7 @@ def main(settings: Experiment) -> None:
     metrics = run(settings)
     Console(width=None if Console().is_terminal else 110).print(table(metrics))
     print(f"The run lies in {settings.run_directory}: metrics.json, predictions/test, tree-*/level-*")
+    print(f"Its report, for a browser: {report_path(settings)}")
     print(NEXT)
 
 

@@ -1,16 +1,10 @@
 """How good rankings of labels are: P@k, nDCG@k, PSP@k, PSnDCG@k, R@k, R-Precision@k and F1@k.
 
 The paper, "Evaluation Metrics": P@k and N@k by its formulas; PSP@k (and PSnDCG@k) as the Extreme
-Classification Repository reports it, divided by the best attainable value.
+Classification Repository reports it, divided by the best attainable value. `rankings.py` says how rankings and truth
+are given.
 
-Truth is ragged: document i has the labels ``labels[offsets[i]:offsets[i + 1]]``, in any order, each once.
-A ranking is a row of ``top``, best label first, with -1 where nothing was predicted::
-
-    labels  = [3 7 | 2 | 0 3 5]      top = [[7 1 3]      hits = [[1 0 1]
-    offsets = [0 2 3 6]                     [4 2 -1]             [0 1 0]
-                                            [5 0 3]]             [1 1 1]]
-
-- A split is streamed: :class:`Scores` keeps sums over documents, never the documents.
+- Every document's own values are kept (:class:`Measured`): means, intervals and tests all come from them.
 - Documents without a true label have no defined nDCG or recall. They are left out of every score and counted.
 - P@k, nDCG@k, R@k, RP@k and F1@k are means over documents. PSP@k and PSnDCG@k are ratios of two sums over
   documents: what the ranking collects in inverse propensities, and the most that any ranking could collect.
@@ -18,16 +12,21 @@ A ranking is a row of ``top``, best label first, with -1 where nothing was predi
   the best ten against an ideal ranking of *all* true labels, below 100 wherever a document has more than ten.
 - A true label that no training document has won't be predicted, but it counts in every denominator.
 
-Shapes: N documents, K ranked labels a document, L labels, nnz true labels of all documents together.
+Shapes: N documents, K ranked labels a document, L labels, nnz true labels of all documents together, M measures.
 """
 
-from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-CUTS = (1, 3, 5)
-DEEPEST = 10
+from axml_ray.evaluation.rankings import check, first, hits, true_counts
+
+CUTS = (1, 3, 5, 10)
+DEEPEST = CUTS[-1]
+MEANS = (*(f"{measure}@{k}" for measure in ("P", "nDCG", "R") for k in CUTS), "RP@5", "F1@5", "nDCG@10/all")
+RATIOS = tuple(f"{measure}@{k}" for measure in ("PSP", "PSnDCG") for k in CUTS)
+MEASURES = (*MEANS, *RATIOS)
 
 
 def propensities(
@@ -55,32 +54,6 @@ def propensities(
     return 1 / (1 + c * np.exp(-a * np.log(np.asarray(train_counts, np.float64) + b)))
 
 
-def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the ranked labels are true.
-
-    Args:
-        top: int32[N, K], label ids, best first, -1 where nothing was predicted.
-        labels: int32[nnz], true label ids, document after document.
-        offsets: int64[N + 1], where each document's true labels begin.
-
-    Returns:
-        bool[N, K].
-
-    Raises:
-        ValueError: the shapes disagree.
-    """
-    counts = _true_counts(top, labels, offsets)
-    if not top.size or not len(labels):
-        return np.zeros(top.shape, np.bool_)
-    stride = int(max(top.max(), labels.max())) + 1
-    true_keys = np.repeat(np.arange(len(counts)) * stride, counts) + labels
-    true_keys.sort()
-    keys = np.arange(len(counts))[:, None] * stride + top
-    found = np.searchsorted(true_keys, keys)
-    # An empty place's key is the previous document's last possible label, so it is ruled out by hand.
-    return (true_keys[np.minimum(found, len(true_keys) - 1)] == keys) & (top >= 0)
-
-
 def ndcg_at(
     top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64], k: int
 ) -> NDArray[np.float64]:
@@ -98,8 +71,46 @@ def ndcg_at(
     Raises:
         ValueError: the shapes disagree.
     """
-    counts = _true_counts(top, labels, offsets)
-    return _ndcg(hits(_first(top, k), labels, offsets), np.minimum(counts, k))
+    counts = true_counts(top, labels, offsets)
+    return _ndcg(hits(first(top, k), labels, offsets), np.minimum(counts, k))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Every measure of each document.
+
+    Attributes:
+        values: float64[N, M], columns as `MEASURES`: for `MEANS` the document's score as a fraction, for `RATIOS`
+            what it collects.
+        attainable: float64[N, len(RATIOS)], the most that each document could have collected.
+    """
+
+    values: NDArray[np.float64]
+    attainable: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """One measure of each document, float64[N]: a fraction, 0 to 1 for those of `MEANS`."""
+        return self.values[:, MEASURES.index(name)]
+
+    def scores(self, weights: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Scores in percent of samples of the documents.
+
+        Args:
+            weights: float64[B, N], how often each document is in each sample.
+
+        Returns:
+            float64[B, M].
+        """
+        sums = weights @ self.values
+        of = np.concatenate([weights.sum(1, keepdims=True).repeat(len(MEANS), 1), weights @ self.attainable], axis=1)
+        return 100 * sums / of
+
+    def result(self) -> dict[str, float]:
+        """Scores of all documents, in percent, by measure."""
+        return dict(zip(MEASURES, self.scores(np.ones((1, len(self))))[0].tolist(), strict=True))
 
 
 class Scores:
@@ -124,8 +135,7 @@ class Scores:
         self.documents = 0
         self.documents_without_labels = 0
         self._inverse_propensity = np.asarray(inverse_propensity, np.float64)
-        self._sums: dict[str, float] = defaultdict(float)
-        self._attainable: dict[str, float] = defaultdict(float)
+        self._parts = [Measured(np.empty((0, len(MEASURES))), np.empty((0, len(RATIOS))))]
 
     def add(self, top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
         """Count a batch of documents; only the first ten columns of ``top`` matter.
@@ -140,75 +150,75 @@ class Scores:
             ValueError: the shapes disagree, a label is outside 0 … L − 1, or one stands twice in a document
                 or row.
         """
-        counts = _true_counts(top, labels, offsets)
-        top = _first(top, DEEPEST)
-        self._check(top, labels, counts)
+        counts = true_counts(top, labels, offsets)
+        top = first(top, DEEPEST)
+        check(top, labels, counts, len(self._inverse_propensity))
         labelled = counts > 0
         self.documents += int(labelled.sum())
         self.documents_without_labels += int((~labelled).sum())
         top, counts = top[labelled], counts[labelled]
-        offsets = np.concatenate([[0], np.cumsum(counts)])
+        self._parts.append(self._measure(top, labels, np.concatenate([[0], np.cumsum(counts)])))
 
-        hit = hits(top, labels, offsets)
-        collected = np.where(hit, self._inverse_propensity[top], 0)
-        best = self._best_inverse_propensities(labels, counts, offsets)
+    def measured(self) -> Measured:
+        """The values of all documents with a true label, in the order they were added.
 
-        def tally(name: str, per_document: NDArray[np.float64]) -> None:
-            self._sums[name] += float(per_document.sum())
-
-        for k in CUTS:
-            found, terms = hit[:, :k].sum(1), np.minimum(counts, k)
-            tally(f"P@{k}", found / k)
-            tally(f"nDCG@{k}", _ndcg(hit[:, :k], terms))
-            tally(f"PSP@{k}", collected[:, :k].sum(1))
-            self._attainable[f"PSP@{k}"] += float(best[:, :k].sum())
-            tally(f"PSnDCG@{k}", _ndcg(collected[:, :k], terms))
-            self._attainable[f"PSnDCG@{k}"] += float(_ndcg(best[:, :k], terms).sum())
-        for k in (*CUTS, DEEPEST):
-            tally(f"R@{k}", hit[:, :k].sum(1) / counts)
-        found = hit[:, :5].sum(1)
-        tally("RP@5", found / np.minimum(counts, 5))
-        tally("F1@5", 2 * found / (5 + counts))
-        tally("nDCG@10/all", _ndcg(hit, counts))
+        Raises:
+            ValueError: there is none.
+        """
+        if not self.documents:
+            raise ValueError(f"nothing to score: none of {self.documents_without_labels} documents has a true label")
+        if len(self._parts) > 1:
+            values = np.concatenate([part.values for part in self._parts])
+            self._parts = [Measured(values, np.concatenate([part.attainable for part in self._parts]))]
+        return self._parts[0]
 
     def result(self) -> dict[str, float]:
         """The scores of all documents added so far.
 
         Returns:
-            In percent, not rounded: ``P@k``, ``nDCG@k``, ``PSP@k``, ``PSnDCG@k`` for k = 1, 3, 5; ``R@k`` for
-            k = 1, 3, 5, 10; ``RP@5``: hits over min(5, true labels); ``F1@5``: 2·hits / (5 + true labels);
+            In percent, not rounded: ``P@k``, ``nDCG@k``, ``PSP@k``, ``PSnDCG@k``, ``R@k`` for k = 1, 3, 5, 10;
+            ``RP@5``: hits over min(5, true labels); ``F1@5``: 2·hits / (5 + true labels);
             ``nDCG@10/all``: DCG of the best ten over the DCG of an ideal ranking of all true labels.
 
         Raises:
             ValueError: no document with a true label was added.
         """
-        if not self.documents:
-            raise ValueError(f"nothing to score: none of {self.documents_without_labels} documents has a true label")
-        return {name: 100 * total / self._attainable.get(name, self.documents) for name, total in self._sums.items()}
+        return self.measured().result()
 
-    def _check(self, top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray[np.int64]) -> None:
-        """Refuse ids outside the label index, and doubles, which would move scores without a sign."""
-        size = len(self._inverse_propensity)
-        for name, ids, least in (("predicted", top, -1), ("true", labels, 0)):
-            if ids.size and not (ids.min() >= least and ids.max() < size):
-                raise ValueError(f"{name} labels run from {ids.min()} to {ids.max()}, but there are {size} labels")
-        ranked = np.sort(top, axis=1)
-        if ((ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)).any():
-            raise ValueError("a label is predicted twice for one document")
-        keys = np.sort(np.repeat(np.arange(len(counts)) * size, counts) + labels)
-        if (keys[1:] == keys[:-1]).any():
-            raise ValueError("a document has a true label twice")
+    def _measure(self, top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> Measured:
+        counts = np.diff(offsets)
+        hit = hits(top, labels, offsets)
+        collected = np.where(hit, self._inverse_propensity[top], 0)
+        best = self._best_inverse_propensities(labels, counts, offsets)
+        values: dict[str, NDArray[np.float64]] = {}
+        attainable: dict[str, NDArray[np.float64]] = {}
+        for k in CUTS:
+            found, terms = hit[:, :k].sum(1), np.minimum(counts, k)
+            values[f"P@{k}"] = found / k
+            values[f"nDCG@{k}"] = _ndcg(hit[:, :k], terms)
+            values[f"R@{k}"] = found / counts
+            values[f"PSP@{k}"], attainable[f"PSP@{k}"] = collected[:, :k].sum(1), best[:, :k].sum(1)
+            values[f"PSnDCG@{k}"] = _ndcg(collected[:, :k], terms)
+            attainable[f"PSnDCG@{k}"] = _ndcg(best[:, :k], terms)
+        found = hit[:, :5].sum(1)
+        values["RP@5"] = found / np.minimum(counts, 5)
+        values["F1@5"] = 2 * found / (5 + counts)
+        values["nDCG@10/all"] = _ndcg(hit, counts)
+        return Measured(
+            np.stack([values[name] for name in MEASURES], axis=1),
+            np.stack([attainable[name] for name in RATIOS], axis=1),
+        )
 
     def _best_inverse_propensities(
         self, labels: NDArray[np.integer], counts: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Each document's five largest inverse propensities of true labels, falling, 0 beyond: [N, 5]."""
+        """Each document's ten largest inverse propensities of true labels, falling, 0 beyond: [N, 10]."""
         document = np.repeat(np.arange(len(counts)), counts)
         inverse = self._inverse_propensity[labels]
         inverse = inverse[np.lexsort((-inverse, document))]
         rank = np.arange(len(labels)) - offsets[document]
-        kept = rank < max(CUTS)
-        best = np.zeros((len(counts), max(CUTS)))
+        kept = rank < DEEPEST
+        best = np.zeros((len(counts), DEEPEST))
         best[document[kept], rank[kept]] = inverse[kept]
         return best
 
@@ -218,23 +228,3 @@ def _ndcg(gains: NDArray, terms: NDArray[np.int64]) -> NDArray[np.float64]:
     discount = 1 / np.log2(np.arange(2, 2 + max(gains.shape[1], int(terms.max(initial=0)))))
     ideal = np.concatenate([[1.0], np.cumsum(discount)])
     return gains @ discount[: gains.shape[1]] / ideal[terms]
-
-
-def _first(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:
-    """The first k columns of ``top`` [N, K], filled up with -1."""
-    return np.pad(top[:, :k], ((0, 0), (0, max(0, k - top.shape[1]))), constant_values=-1)
-
-
-def _true_counts(
-    top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Number of true labels of each document, [N], once the three arrays are known to fit."""
-    if top.ndim != 2 or len(offsets) != len(top) + 1 or offsets[0] != 0 or offsets[-1] != len(labels):
-        raise ValueError(
-            f"top {top.shape}, labels {labels.shape} and offsets {offsets.shape} do not fit: offsets must "
-            "run from 0 to the number of labels, with one more entry than top has rows"
-        )
-    counts = np.diff(offsets)
-    if (counts < 0).any():
-        raise ValueError("offsets must not fall")
-    return counts

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 COLUMNS = tuple(f"{measure}@{k}" for measure in ("P", "nDCG", "PSP") for k in (1, 3, 5))
+BAND_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@10")
 DECIMALS = 4
 
 
@@ -65,6 +66,52 @@ def table(metrics: Mapping[str, Any]) -> Table:
         shown.add_row(f"tree {number}", *_cells(scores))
     shown.add_section()
     shown.add_row("ensemble", *_cells(metrics.get("ensemble", {})), style="bold")
+    return shown
+
+
+def bands_table(metrics: Mapping[str, Any]) -> Table:
+    """The ensemble's scores of each band of labels, with their intervals.
+
+    Args:
+        metrics: what ``metrics.json`` holds, ``bands`` among it.
+
+    Returns:
+        A table for a rich console.
+    """
+    shown = Table(box=box.SIMPLE_HEAD, title="by training documents of the label; 95 % intervals", show_edge=False)
+    for name in ("", "labels", "documents", *BAND_COLUMNS):
+        shown.add_column(name, justify="right" if name else "left")
+    for band in metrics["bands"]:
+        scores, around = band.get("ensemble", {}), band.get("intervals", {}).get("ensemble", {})
+        cells = [
+            f"{scores[name]:.2f} ({around[name][0]:.1f}–{around[name][1]:.1f})" if name in scores else "–"
+            for name in BAND_COLUMNS
+        ]
+        most = "" if band["to"] == band["from"] else "+" if band["to"] is None else f"–{band['to']:,}"
+        name = f"{band['name']} ({band['from']:,}{most})"
+        shown.add_row(name, f"{band['labels']:,}", f"{band['documents']:,}", *cells)
+    return shown
+
+
+def comparison_table(metrics: Mapping[str, Any]) -> Table:
+    """By how much the run is above another.
+
+    Args:
+        metrics: what ``metrics.json`` holds, ``against`` among it.
+
+    Returns:
+        A table for a rich console.
+    """
+    found = metrics["against"]
+    shown = Table(
+        box=box.SIMPLE_HEAD, title=Text(f"points above {found['run']}, on the same documents"), show_edge=False
+    )
+    for name in ("", "difference", "95 % interval", "p"):
+        shown.add_column(name, justify="right" if name else "left")
+    for name in COLUMNS:
+        each = found["measures"][name]
+        low, high = each["interval"]
+        shown.add_row(name, f"{each['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{each['p']:.3f}")
     return shown
 
 

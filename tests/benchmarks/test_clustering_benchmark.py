@@ -7,9 +7,9 @@ import ablations
 import clustering
 import literal_clustering
 import numpy as np
-import peers
 import pytest
 from clustering_worker import integer, leaf_labels
+from environments import PeerError
 from rich.console import Console
 from scipy import sparse
 
@@ -21,7 +21,7 @@ def test_similarity_by_hand():
     order, offsets = np.array([0, 2, 1, 3]), np.array([0, 2, 4])
     # The first two are one direction; the sum of the others is (0.6, 1.8), of length √3.6.
     assert clustering.similarity(features, order, offsets) == pytest.approx((2 + 3.6**0.5) / 4)
-    with pytest.raises(peers.PeerError, match="not every label"):
+    with pytest.raises(PeerError, match="not every label"):
         clustering.similarity(features, np.array([0, 0, 1, 3]), offsets)
 
 

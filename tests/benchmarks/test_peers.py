@@ -1,4 +1,4 @@
-"""The comparison with omikuji, and the file that benchmarks write.
+"""The comparison with other systems, and the file that benchmarks write.
 
 python -m pytest tests/benchmarks/test_peers.py
 """
@@ -18,7 +18,9 @@ from scipy import sparse
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import environments
 import peers
+import peers_tables
 import results_file
 
 from axml_ray.corpus.label_index import LabelIndex
@@ -75,7 +77,7 @@ def run(tmp_path):
         "corpus": "toy",
         "split": "test",
         "documents": 40,
-        "ensemble": dict.fromkeys(peers.COLUMNS, 50.0),
+        "ensemble": dict.fromkeys(peers_tables.COLUMNS, 50.0),
         "trees": [{}, {}, {}],
         "seconds": {"prepare": 1.0, "cluster": 2.0, "train": 30.0, "predict": 4.0},
         "propensity": {"A": 0.6, "B": 2.6},
@@ -90,6 +92,8 @@ def peer_row(system, scores, **given):
         "scores": scores,
         "seconds": {"features": 1.0, "fit": 2.5, "transform": 0.25, "predict": 0.5},
         "trees": 3,
+        "peak_gib": 0.5,
+        "model_bytes": 3 << 20,
         "trained_on": "train",
         "training_documents": 1000,
         "training_documents_left_out_by_quick": 0,
@@ -102,6 +106,7 @@ def shown(rows):
     console = Console(width=80, color_system=None)
     with console.capture() as capture:
         console.print(peers.table(rows))
+        console.print(peers.costs_table(rows))
     return capture.get()
 
 
@@ -109,7 +114,7 @@ def test_figures_and_table(run):
     mine = peers.ours(peers.open_run(run))
     rows = [
         mine,
-        peer_row("parabel", dict.fromkeys(peers.COLUMNS, 61.23456)),
+        peer_row("parabel", dict.fromkeys(peers_tables.COLUMNS, 61.23456)),
         peer_row("bonsai", {"P@1": 70}),
     ]
     figures = peers.figures(rows)
@@ -119,22 +124,50 @@ def test_figures_and_table(run):
     assert figures["parabel_PSP@5"] == 61.2346
     assert figures["parabel_train_seconds"] == 3.5
     assert figures["parabel_predict_seconds"] == 0.75
+    assert figures["parabel_peak_gib"] == 0.5 and figures["parabel_model_mib"] == 3
+    assert figures["parabel_R@10"] == 61.2346
     assert figures["bonsai_P@1"] == 70
     assert "bonsai_P@3" not in figures
     text = shown(rows)
     assert "…" not in text
     lines = [line.split() for line in text.splitlines()]
-    assert ["ours", *["50.00"] * 7, "33.0", "4.0"] in lines
-    assert ["parabel", *["61.23"] * 7, "3.5", "0.8"] in lines
-    assert ["bonsai", "70.00", *["–"] * 6, "3.5", "0.8"] in lines
+    assert ["ours", *["50.00"] * 9] in lines and ["ours", "3", "33.0", "4.0", "–", "–"] in lines
+    assert ["parabel", *["61.23"] * 9] in lines and ["parabel", "3", "3.5", "0.8", "0.5", "3.0"] in lines
+    assert ["bonsai", "70.00", *["–"] * 8] in lines
     assert "toy-run · toy · 40 test documents" in text
     assert "quick" not in text
+
+
+def test_what_a_run_holds_on_disk_and_held_in_memory(run):
+    sizes = {"tree-0/tree.json": 3, "tree-0/level-1/model.safetensors": 50, "tree-1/level-1/rows-0.safetensors": 40}
+    others = {"tree-0/level-1.scored/scores.npy": 1000, "tree-0/tensorboard/level-1/events": 1000, "metrics2.json": 9}
+    for name, size in {**sizes, **others}.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(b"x" * size)
+    for tree, memory in ((0, 1.5), (1, 2.25)):
+        records = [{"memory_gib": 1.0}, {"memory_gib": memory}, {"scored": 9}]
+        (run / f"tree-{tree}" / "training.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    row = peers.ours(peers.open_run(run))
+    assert (row["model_bytes"], row["peak_gib"]) == (93, 2.25)
+
+
+def test_a_system_that_cannot_be_installed_gets_a_row_that_says_so(run, monkeypatch):
+    def refuse(console, name, *_):
+        raise environments.PeerError(f"pip could not install {name} (exit status 1):\nno wheel for this Python")
+
+    monkeypatch.setattr(peers, "environment", refuse)
+    mine, row = peers.compare(run, systems=["napkinxc"])
+    assert row["failed"].endswith("no wheel for this Python") and mine["system"] == "ours"
+    assert not [name for name in peers.figures([mine, row]) if name.startswith("napkinxc")]
+    text = shown([mine, row])
+    assert "napkinxc can't be installed here: no wheel for this Python" in " ".join(text.split())
+    assert ["napkinxc", "1", *["–"] * 4] in [line.split() for line in text.splitlines()]
 
 
 def test_a_phase_without_seconds_is_a_dash(run):
     mine = peers.ours(peers.open_run(run))
     del mine["seconds"]["prepare"]
-    assert peers.seconds(mine) == (None, 4.0)
+    assert peers_tables.seconds(mine) == (None, 4.0)
     assert "ours_train_seconds" not in peers.figures([mine])
 
 
@@ -244,26 +277,27 @@ def test_the_commit_says_when_files_changed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_omikuji_learns_the_toy_corpus(run, tmp_path, capsys):
+@pytest.mark.parametrize("program", peers.INSTALLED)
+def test_peers_learn_the_toy_corpus(run, tmp_path, capsys, program):
     try:
-        peers.environment(Console(quiet=True))
-    except peers.PeerError as error:
-        pytest.skip(f"no environment with omikuji: {error}")
+        environments.environment(Console(quiet=True), program, *peers.INSTALLED[program])
+    except environments.PeerError as error:
+        pytest.skip(f"no environment with {program}: {error}")
+    systems = [name for name, peer in peers.PEERS.items() if peer.program == program]
     path = tmp_path / "peers.json"
-    peers.main(["--run", str(run), "--with-valid", "--threads", "2", "--json", str(path)])
+    given = ["--run", str(run), "--with-valid", "--threads", "2", "--json", str(path), "--systems", *systems]
+    peers.main(given)
     content = json.loads(path.read_text())
     figures = content["figures"]
-    assert {f"{system}_P@{k}" for system in ("ours", "parabel", "bonsai") for k in (1, 3, 5)} <= set(figures)
-    for system in ("parabel", "bonsai"):
+    assert {f"{system}_P@{k}" for system in ("ours", *systems) for k in (1, 3, 5)} <= set(figures)
+    for system, row in zip(systems, content["rows"][1:], strict=True):
         assert figures[f"{system}_P@1"] > 90
         assert figures[f"{system}_P@5"] <= 60  # three true labels
-    parabel, bonsai = content["rows"][1:]
-    assert parabel["trained_on"] == "train + valid"
-    assert parabel["training_documents"] == 620
-    assert parabel["hyperparameters"]["cluster_k"] == 2
-    assert bonsai["hyperparameters"] == parabel["hyperparameters"] | {
-        "cluster_balanced": False,
-        "cluster_k": 100,
-        "max_depth": 3,
-    }
-    assert "bonsai" in capsys.readouterr().out
+        assert figures[f"{system}_model_mib"] > 0.01 and 0.01 < figures[f"{system}_peak_gib"] < 4
+        assert row["trained_on"] == "train + valid" and row["training_documents"] == 620
+        assert row["program"].startswith(f"{program} ") and row["hyperparameters"]
+    assert systems[-1] in capsys.readouterr().out
+    if program == "omikuji":
+        parabel, bonsai = (row["hyperparameters"] for row in content["rows"][1:])
+        assert parabel["cluster_k"] == 2
+        assert bonsai == parabel | {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}

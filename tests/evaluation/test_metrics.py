@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import ndcg_score
+from sklearn.metrics import ndcg_score, precision_score, recall_score
 
-from axml_ray.evaluation.metrics import Scores, hits, ndcg_at, propensities
+from axml_ray.evaluation.metrics import MEASURES, Scores, ndcg_at, propensities
+from axml_ray.evaluation.rankings import hits, only
 
-NAMES = {f"{measure}@{k}" for measure in ("P", "nDCG", "PSP", "PSnDCG", "R") for k in (1, 3, 5)} | {
-    "R@10",
+NAMES = {f"{measure}@{k}" for measure in ("P", "nDCG", "PSP", "PSnDCG", "R") for k in (1, 3, 5, 10)} | {
     "RP@5",
     "F1@5",
     "nDCG@10/all",
@@ -48,7 +48,7 @@ def literal_scores(tops, truths, inverse):
         return dcg([1.0] * min(k, len(true)))
 
     result = {}
-    for k in (1, 3, 5):
+    for k in (1, 3, 5, 10):
         result[f"P@{k}"] = mean(lambda top, true, k=k: found(top, true, k) / k)
         result[f"nDCG@{k}"] = mean(lambda top, true, k=k: dcg(flags(top, true, k)) / ideal(true, k))
         got = most = got_dcg = most_dcg = 0.0
@@ -155,6 +155,59 @@ def test_ndcg_agrees_with_scikit_learn(k):
     each = ndcg_at(tops, *ragged([np.flatnonzero(row).tolist() for row in truth]), k)
     expected = [ndcg_score(truth[i : i + 1], values[i : i + 1], k=k) for i in range(40)]
     np.testing.assert_allclose(each, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 10])
+def test_precision_and_recall_agree_with_scikit_learn(k):
+    rng = np.random.default_rng(k)
+    truth = rng.random((40, 25)) < 0.2
+    truth[:, 7] = True
+    tops = np.argsort(-rng.random((40, 25)), axis=1).astype(np.int32)
+    predicted = np.zeros((40, 25), bool)
+    np.put_along_axis(predicted, tops[:, :k], True, axis=1)
+    got = scored(tops, [np.flatnonzero(row).tolist() for row in truth], np.ones(25)).result()
+    assert got[f"P@{k}"] == pytest.approx(100 * precision_score(truth, predicted, average="samples"))
+    assert got[f"R@{k}"] == pytest.approx(100 * recall_score(truth, predicted, average="samples"))
+
+
+def test_ndcg_of_the_result_agrees_with_scikit_learn():
+    rng = np.random.default_rng(8)
+    truth, values = rng.random((30, 20)) < 0.3, rng.random((30, 20))
+    truth[:, 3] = True
+    tops = np.argsort(-values, axis=1).astype(np.int32)
+    got = scored(tops, [np.flatnonzero(row).tolist() for row in truth], np.ones(20)).result()
+    for k in (1, 3, 5, 10):
+        assert got[f"nDCG@{k}"] == pytest.approx(100 * ndcg_score(truth, values, k=k))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rankings(), st.integers(0, 2**32 - 1))
+def test_a_band_is_scored_as_if_its_labels_were_the_only_ones(case, seed):
+    tops, truths, inverse = case
+    inside = np.random.default_rng(seed).random(len(inverse)) < 0.5
+    top, labels, offsets = only(inside, tops, *ragged(truths))
+    kept = [[label for label in row if label >= 0 and inside[label]] for row in tops.tolist()]
+    assert [[label for label in row if label >= 0] for row in top.tolist()] == kept
+    assert top.shape == tops.shape
+    left = [[label for label in true if inside[label]] for true in truths]
+    assert [part.tolist() for part in np.split(labels, offsets[1:-1])] == left
+    scores = Scores(inverse)
+    scores.add(top, labels, offsets)
+    if any(left):
+        expected = literal_scores(kept, left, inverse)
+        assert scores.result() == pytest.approx(expected, rel=1e-12, abs=1e-10)
+
+
+def test_values_of_documents_are_in_order_and_make_the_result():
+    tops = np.array([[0, 1], [1, 0], [2, 0]], np.int32)
+    scores = scored(tops, [[0], [], [0, 1]], np.ones(3), batches=2)
+    measured = scores.measured()
+    assert len(measured) == 2
+    assert measured.column("P@1").tolist() == [1, 0]
+    assert measured.column("R@3").tolist() == [1, 0.5]
+    assert list(measured.result()) == list(MEASURES)
+    twice = measured.scores(np.array([[0.0, 2.0]]))[0]
+    assert twice[MEASURES.index("R@3")] == pytest.approx(50)
 
 
 def test_ndcg_of_short_rows_and_documents_without_labels():

@@ -1,6 +1,7 @@
 """Trees as Ray tasks with Ray Train workers, on a real cluster in this process."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.experiment import run
+from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 
@@ -41,11 +43,17 @@ def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_clust
     # A level is lost, and another tree is wanted: only these are trained.
     lost = settings.run_directory / "tree-0" / "level-2"
     (lost / "level.json").unlink()
-    again = run(load(None, **synthetic.experiment(tmp_path, training=training)))
+    more = load(None, **synthetic.experiment(tmp_path, training=training))
+    again = run(more)
     after = states(settings)
     assert {path for path in before if before[path] != after[path]} == {str(lost / "model.safetensors")}
     assert len(after) == 4
     assert again["trees"][0] == metrics["trees"][0]
+    assert "Validation nDCG@5 of level 2" in report_path(more).read_text()
+    # Without stored predictions, the run is judged by new ones.
+    shutil.rmtree(more.run_directory / "predictions")
+    judged = evaluate(open_run(more.run_directory), Corpus.open(more.corpus_directory))
+    assert judged["ensemble"] == pytest.approx(again["ensemble"]) and judged["seconds"]["train"] > 0
     with pytest.raises(SettingsError, match=r"network\.hidden.*choose another --name"):
         run(load(None, **synthetic.experiment(tmp_path, network={"hidden": 8})))
 

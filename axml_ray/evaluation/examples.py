@@ -1,0 +1,159 @@
+"""Documents of a split that were labelled well and badly, to be read by a person.
+
+Chosen by nDCG@5 of the ensemble: the best and the worst documents, at random among equals. Documents without a true
+label are left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from axml_ray.evaluation.metrics import ndcg_at
+from axml_ray.evaluation.predictions import ENSEMBLE, Predictions
+from axml_ray.evaluation.rankings import hits
+
+SHOWN = 10
+LABELS = 5
+EXPLAINED = 3
+LETTERS = 1_200
+
+Explain = Callable[[str, int], "list[tuple[str, int, int, float]] | None"]
+"""From a text and a label id: words with first and last place in the text and weight, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of a text.
+
+    Attributes:
+        text: as it stands there.
+        weight: 0 to 1, how much it spoke for a label; 0 is plain text.
+    """
+
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A predicted label.
+
+    Attributes:
+        name: of the label.
+        count: training documents of it.
+        probability: mean of the trees', 0 to 1.
+        true: whether it is right.
+        pieces: the text, marked where it spoke for the label; empty where that isn't known.
+    """
+
+    name: str
+    count: int
+    probability: float
+    true: bool
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A document, what was predicted, and what is true.
+
+    Attributes:
+        id: of the document.
+        text: its beginning; empty where the corpus keeps no texts.
+        cut: whether the text goes on.
+        guesses: the best five labels.
+        missed: name and training documents of the true labels that aren't among them.
+    """
+
+    id: str
+    text: str
+    cut: bool
+    guesses: tuple[Guess, ...]
+    missed: tuple[tuple[str, int], ...]
+
+
+def right_and_wrong(predictions: Predictions, *, seed: int) -> tuple[list[int], list[int]]:
+    """Rows of the best documents, best first, and of the worst, worst first: at most ten each, no document twice."""
+    parts = []
+    for each in predictions.read(ENSEMBLE):
+        score = ndcg_at(each.top, each.truth.values, each.truth.offsets, 5)
+        parts.append(np.where(each.truth.lengths > 0, score, np.nan))
+    scores = np.concatenate(parts or [np.empty(0)])
+    labelled = np.flatnonzero(~np.isnan(scores))
+    shuffled = np.random.default_rng(seed).permutation(labelled)
+    order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
+    shown = min(SHOWN, len(order) // 2)
+    return order[:shown].tolist(), order[::-1][:shown].tolist()
+
+
+def examples(
+    predictions: Predictions,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    names: Sequence[str],
+    counts: np.ndarray,
+    explain: Explain | None = None,
+) -> list[Example]:
+    """What to show of some documents.
+
+    Args:
+        predictions: of the split.
+        rows: of the documents, in the order of the predictions.
+        texts: of these documents; empty ones where they aren't kept.
+        names: of all labels, by id.
+        counts: int64[L], training documents of each label.
+        explain: which words spoke for a label, if that can be told.
+    """
+    ids, _ = predictions.documents()
+    wanted = {row: text for row, text in zip(rows, texts, strict=True)}
+    found: dict[int, Example] = {}
+    start = 0
+    for part in predictions.read(ENSEMBLE):
+        right = hits(part.top, part.truth.values, part.truth.offsets)
+        for row in [row for row in wanted if start <= row < start + len(part.truth)]:
+            here, text = row - start, wanted[row]
+            guesses = []
+            for place in range(min(LABELS, part.top.shape[1])):
+                label = int(part.top[here, place])
+                if label < 0:
+                    break
+                told = explain(text, label) if explain and text and place < EXPLAINED else None
+                guesses.append(
+                    Guess(
+                        names[label],
+                        int(counts[label]),
+                        float(part.scores[here, place]) / max(1, predictions.trees),
+                        bool(right[here, place]),
+                        marked(text, told) if told else (),
+                    )
+                )
+            missed = [int(label) for label in part.truth[here] if label not in part.top[here, :LABELS]]
+            found[row] = Example(
+                ids[row],
+                text[:LETTERS],
+                len(text) > LETTERS,
+                tuple(guesses),
+                tuple((names[label], int(counts[label])) for label in missed),
+            )
+        start += len(part.truth)
+    return [found[row] for row in rows]
+
+
+def marked(text: str, words: Sequence[tuple[str, int, int, float]]) -> tuple[Piece, ...]:
+    """The beginning of a text in pieces, words with their weight over the largest one.
+
+    Args:
+        text: all of it.
+        words: word, first and last place (exclusive) and weight; in any order, those that overlap another are left out.
+    """
+    most = max((weight for *_, weight in words), default=0.0)
+    pieces, position = [], 0
+    for _, start, end, weight in sorted(words, key=lambda word: word[1]):
+        if start < position or end > min(len(text), LETTERS) or most <= 0:
+            continue
+        if start > position:
+            pieces.append(Piece(text[position:start], 0.0))
+        pieces.append(Piece(text[start:end], max(0.0, weight / most)))
+        position = end
+    return (*pieces, Piece(text[position:LETTERS], 0.0))

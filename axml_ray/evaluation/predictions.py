@@ -1,0 +1,103 @@
+"""Predictions of a split as they lie on disk: Parquet files that `inference/batch.py` writes, read ranking by ranking.
+
+Columns: `id`, `labels` (the true ones), and for the ensemble and each tree `<who>.labels` and `<who>.scores`,
+fixed-size lists, best first, -1 where nothing was predicted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+
+ENSEMBLE = "ensemble"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The rankings of some documents, N of them with K labels each.
+
+    Attributes:
+        top: int32[N, K], label ids, best first, -1 where nothing was predicted.
+        scores: float32[N, K], falling; 0 where nothing was predicted.
+        truth: true label ids of the documents.
+    """
+
+    top: np.ndarray
+    scores: np.ndarray
+    truth: Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """A directory of predictions.
+
+    Attributes:
+        directory: where they lie.
+        trees: how many trees were predicted with.
+    """
+
+    directory: Path
+    trees: int
+
+    @classmethod
+    def open(cls, directory: Path) -> "Predictions | None":
+        """The predictions in `directory`; None where there are none.
+
+        Raises:
+            SettingsError: a file is broken, or isn't one of predictions.
+        """
+        files = sorted(directory.glob("*.parquet"))
+        if not files:
+            return None
+        names = set.intersection(*(set(_checked(path).names) for path in files))
+        trees = 0
+        while f"tree-{trees}.labels" in names:
+            trees += 1
+        wanted = {"id", "labels", *(f"{who}.{what}" for who in (ENSEMBLE,) for what in ("labels", "scores"))}
+        if missing := sorted(wanted - names):
+            raise SettingsError(
+                f"{directory}: not predictions of this version ({', '.join(missing)} missing); remove the directory, "
+                "and the split is predicted again"
+            )
+        return cls(directory, trees)
+
+    @property
+    def rankings(self) -> list[str]:
+        """Who ranked: the ensemble and each tree."""
+        return [ENSEMBLE, *(f"tree-{number}" for number in range(self.trees))]
+
+    def read(self, who: str) -> Iterator[Ranking]:
+        """The rankings of one of `rankings`, file by file."""
+        for table in self._tables([f"{who}.labels", f"{who}.scores", "labels"]):
+            rows = len(table)
+            if not rows:
+                continue
+            top, scores = (
+                table[f"{who}.{what}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
+                for what in ("labels", "scores")
+            )
+            yield Ranking(top, scores, Ragged.from_arrow(table["labels"]))
+
+    def documents(self) -> tuple[list[str], Ragged]:
+        """Ids and true label ids of all documents, in the order of the rankings."""
+        table = pa.concat_tables(self._tables(["id", "labels"]))
+        return table["id"].to_pylist(), Ragged.from_arrow(table["labels"])
+
+    def _tables(self, columns: list[str]) -> Iterator[pa.Table]:
+        return (pq.read_table(path, columns=columns) for path in sorted(self.directory.glob("*.parquet")))
+
+
+def _checked(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise SettingsError(
+            f"{path}: cannot be read ({reason}); remove the directory, and the split is predicted again"
+        ) from None

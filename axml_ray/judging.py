@@ -1,0 +1,184 @@
+"""A finished run judged: its predictions of a split, `metrics.json`, and the report.
+
+Stored predictions are used where they are of the run's trees; else the split is predicted, which starts Ray. Of the
+test split the results are `metrics.json` and `report/index.html`, of another `metrics-<split>.json` and
+`report/<split>.html`.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from axml_ray.configuration import load
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.examples import Explain, examples, right_and_wrong
+from axml_ray.evaluation.judge import Labels, against, judge
+from axml_ray.evaluation.page import write_page
+from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.report import write_metrics
+from axml_ray.files import read_json
+from axml_ray.ragged import Ragged
+from axml_ray.settings import Experiment, SettingsError
+from axml_ray.training.progress import JOURNAL
+from axml_ray.training.tree import tree_directory
+
+log = logging.getLogger(__name__)
+
+SETTINGS = "settings.yaml"
+"""In a run's directory, exactly what ran."""
+FREE = ("resources", "evaluation", "runs", "corpora")
+"""Settings that may change between two looks at a run: where it runs and lies, and how it is judged."""
+TEST = "test"
+
+
+def open_run(directory: Path) -> Experiment:
+    """The settings of a run, wherever its directory lies now.
+
+    Raises:
+        SettingsError: it isn't a run.
+    """
+    path = directory / SETTINGS
+    if not path.is_file():
+        raise SettingsError(f"{directory}: not a run ({SETTINGS} is missing); train one with jobs/train_ensemble.py")
+    return at(load(path), directory)
+
+
+def at(settings: Experiment, directory: Path) -> Experiment:
+    """The settings of a run that lies in `directory` (absolute) now."""
+    return settings.model_copy(update={"runs": directory.parent, "name": directory.name})
+
+
+def evaluate(
+    settings: Experiment,
+    corpus: Corpus,
+    split: str = TEST,
+    *,
+    other: Experiment | None = None,
+    seconds: Mapping[str, float] | None = None,
+    explain: Explain | None = None,
+) -> dict[str, Any]:
+    """Judge a run on a split, and write its metrics and its report.
+
+    Args:
+        settings: of the run.
+        corpus: that it was trained on.
+        split: of the corpus.
+        other: a run to compare it with, on the same documents.
+        seconds: of each phase of the main job; by default those that the run's metrics tell.
+        explain: which words of a text spoke for a label, for the report's documents.
+
+    Returns:
+        What the metrics file holds.
+
+    Raises:
+        SettingsError: the split has no documents, or predictions are missing or of other documents and the run can't
+            be opened, or the two runs can't be compared.
+    """
+    predictions = predicted(settings, corpus, split)
+    labels = Labels(corpus.labels.counts, corpus.documents("train"))
+    log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
+    found = judge(predictions, labels, settings.evaluation)
+    path = settings.run_directory / ("metrics.json" if split == TEST else f"metrics-{split}.json")
+    metrics = {"corpus": settings.corpus.name, "split": split, **found}
+    if seconds := _seconds(path) if seconds is None else seconds:
+        metrics["seconds"] = dict(seconds)
+    if other is not None:
+        others = predicted(other, Corpus.open(other.corpus_directory), split)
+        metrics["against"] = {
+            "run": other.name,
+            "measures": against(predictions, others, labels, settings.evaluation),
+        }
+    write_metrics(path, metrics)
+    _report(settings, corpus, predictions, metrics, explain)
+    return metrics
+
+
+def report_path(settings: Experiment, split: str = TEST) -> Path:
+    """Where the report of a run on a split lies."""
+    return settings.run_directory / "report" / ("index.html" if split == TEST else f"{split}.html")
+
+
+def predicted(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
+    """The run's predictions of a split, made now where they are missing or of another number of trees.
+
+    Raises:
+        SettingsError: the split has no documents, the predictions are of other documents, or the run can't be opened.
+    """
+    if not corpus.documents(split):
+        raise SettingsError(f"{corpus.directory}: has no {split} documents to evaluate on")
+    directory = settings.run_directory / "predictions" / split
+    found = Predictions.open(directory)
+    if found is None or found.trees != settings.ensemble.trees:
+        _predict(settings, corpus, split)
+        found = Predictions.open(directory)
+        assert found is not None
+    ids, truth = found.documents()
+    table = corpus.table(split, ["id", "labels"])
+    given = Ragged.from_arrow(table["labels"])
+    same = np.array_equal(truth.offsets, given.offsets) and np.array_equal(truth.values, given.values)
+    if not same or ids != table["id"].to_pylist():
+        raise SettingsError(
+            f"{directory}: predictions of another corpus than {corpus.directory}; if the run is of this corpus, remove "
+            "the directory, and the split is predicted again"
+        )
+    return found
+
+
+def _predict(settings: Experiment, corpus: Corpus, split: str) -> None:
+    # Only here, for stored predictions are judged without Ray.
+    from axml_ray.cluster import connect
+    from axml_ray.inference.batch import predict_split
+    from axml_ray.inference.beam import TreePredictor
+
+    # In an actor the same error would be a page of Ray's.
+    for number in range(settings.ensemble.trees):
+        TreePredictor.open(settings, corpus, number)
+    connect()
+    log.info("predict: %s %s documents", f"{corpus.documents(split):,}", split)
+    predict_split(settings, corpus, split)
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    """Of the phases of the main job, as an earlier metrics file tells them."""
+    try:
+        return dict(read_json(path).get("seconds", {})) if path.is_file() else {}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _report(
+    settings: Experiment, corpus: Corpus, predictions: Predictions, metrics: Mapping[str, Any], explain: Explain | None
+) -> None:
+    split = str(metrics["split"])
+    labels = corpus.labels
+    shown = [
+        examples(predictions, rows, _texts(corpus, split, rows), labels.names, labels.counts, explain)
+        for rows in right_and_wrong(predictions, seed=settings.evaluation.seed)
+    ]
+    directories = (tree_directory(settings.run_directory, number) for number in range(settings.ensemble.trees))
+    write_page(
+        report_path(settings, split),
+        metrics,
+        name=settings.name,
+        journals=[directory / JOURNAL for directory in directories],
+        right=shown[0],
+        wrong=shown[1],
+    )
+
+
+def _texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
+    """The texts of some documents; empty where the corpus keeps none. Only files that hold one are read."""
+    found: dict[int, str] = {}
+    start = 0
+    for file in corpus.files(split):
+        end = start + pq.read_metadata(file).num_rows
+        here = [row for row in rows if start <= row < end]
+        if here and "text" in pq.read_schema(file).names:
+            texts = pq.read_table(file, columns=["text"])["text"]
+            found |= {row: texts[row - start].as_py() or "" for row in here}
+        start = end
+    return [found.get(row, "") for row in rows]

@@ -1,0 +1,48 @@
+"""Judge a finished run: scores with intervals, by tree and label frequency, against another run, and the report.
+
+python jobs/evaluate.py --run runs/quickstart [--split test] [--against runs/other] [--open]
+
+Stored predictions are used; only where they are missing is the split predicted. The run's directory gets metrics.json
+and report/index.html (of another split than test: metrics-SPLIT.json and report/SPLIT.html).
+"""
+
+import argparse
+import webbrowser
+
+from rich.console import Console
+
+from axml_ray.console import job_on_run
+from axml_ray.corpus.store import SPLITS, Corpus
+from axml_ray.evaluation.report import bands_table, comparison_table, table
+from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.settings import Experiment, absolute
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What the job takes beside the settings."""
+    parser.add_argument("--split", choices=SPLITS, default="test", help="of the run's corpus; test where none is named")
+    parser.add_argument(
+        "--against", type=absolute, metavar="DIRECTORY", help="a run to compare with, document by document"
+    )
+    parser.add_argument("--open", action="store_true", help="show the report in the browser")
+
+
+@job_on_run(__doc__, flags)
+def main(settings: Experiment, given: argparse.Namespace) -> None:
+    """Judge the run, show its tables and say where the report lies."""
+    other = open_run(given.against) if given.against else None
+    corpus = Corpus.open(settings.corpus_directory)
+    metrics = evaluate(settings, corpus, given.split, other=other)
+    console = Console(width=None if Console().is_terminal else 110)
+    console.print(table(metrics))
+    console.print(bands_table(metrics))
+    if other:
+        console.print(comparison_table(metrics))
+    report = report_path(settings, given.split)
+    print(f"report: {report}")
+    if given.open:
+        webbrowser.open(report.as_uri())
+
+
+if __name__ == "__main__":
+    main()

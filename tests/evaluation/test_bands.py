@@ -1,0 +1,75 @@
+"""Bands of labels, the curve over label frequency, and calibration, by hand and against loops.
+
+python -m pytest tests/evaluation/test_bands.py
+"""
+
+import numpy as np
+import pytest
+
+from axml_ray.evaluation.bands import ByFrequency, bands
+from axml_ray.evaluation.calibration import BINS, Calibration
+
+
+def test_every_label_is_in_one_band():
+    counts = np.array([500, 100, 99, 10, 9, 1, 0, 0])
+    found = bands(counts, head_from=100, torso_from=10)
+    assert [band.name for band in found] == ["head", "torso", "tail", "unseen"]
+    assert [np.flatnonzero(band.inside).tolist() for band in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [(band.least, band.most) for band in found] == [(100, None), (10, 99), (1, 9), (0, 0)]
+    # No label of a band is no error.
+    assert not bands(np.array([3, 2]), head_from=100, torso_from=10)[0].inside.any()
+
+
+def test_precision_and_recall_by_frequency_by_hand():
+    #                  label  0  1  2  3  4
+    frequency = ByFrequency(np.array([9, 4, 3, 1, 0]))
+    frequency.add(
+        np.array([[0, 1, 2, -1, -1, 3], [1, 3, 0, 2, -1, -1]]), np.array([0, 3, 4, 1, 2]), np.array([0, 3, 5])
+    )
+    rows = {row["from"]: row for row in frequency.result()}
+    assert [(row["from"], row["to"], row["labels"]) for row in rows.values()] == [
+        (0, 0, 1),
+        (1, 1, 1),
+        (2, 3, 1),
+        (4, 7, 1),
+        (8, 15, 1),
+    ]
+    # The sixth place isn't among the best five, so the first document's label 3 was missed.
+    assert (rows[1]["predicted"], rows[1]["true"], rows[1]["precision"], rows[1]["recall"]) == (1, 1, 0, 0)
+    assert (rows[8]["precision"], rows[8]["recall"]) == (50, 100)
+    assert (rows[4]["precision"], rows[4]["recall"]) == (50, 100)
+    assert (rows[0]["precision"], rows[0]["recall"]) == (None, 0)
+
+
+def test_bins_double_without_rounding_errors():
+    counts = np.array([0, 1, 2, 3, 4, 2**20 - 1, 2**20, 2**40])
+    frequency = ByFrequency(counts)
+    frequency.add(np.empty((0, 5), int), np.empty(0, int), np.zeros(1, int))
+    for row in frequency.result():
+        assert sum((counts >= row["from"]) & (counts <= row["to"])) == row["labels"]
+    assert sum(row["labels"] for row in frequency.result()) == len(counts)
+
+
+def test_calibration_against_a_loop():
+    random = np.random.default_rng(0)
+    probability = np.append(random.random(500), [0, 1, 0.05, 1 + 1e-7])
+    true = random.random(504) < probability
+    calibration = Calibration()
+    for part in np.array_split(np.arange(504), 3):
+        calibration.add(probability[part], true[part])
+    found = calibration.result()
+    assert sum(found["labels"]) == 504 and sum(found["true"]) == true.sum()
+    error = 0.0
+    for place in range(BINS):
+        inside = (probability * BINS).astype(int).clip(0, BINS - 1) == place
+        assert found["labels"][place] == inside.sum() and found["true"][place] == true[inside].sum()
+        assert found["mean_score"][place] == pytest.approx(probability[inside].mean())
+        error += abs(probability[inside].mean() - true[inside].mean()) * inside.sum()
+    assert found["expected_error"] == pytest.approx(error / 504)
+
+
+def test_scores_that_are_no_probabilities_are_refused():
+    with pytest.raises(ValueError, match="not from 0 to 1"):
+        Calibration().add(np.array([0.2, 1.7]), np.array([True, False]))
+    empty = Calibration().result()
+    assert empty["expected_error"] is None and set(empty["mean_score"]) == {None}

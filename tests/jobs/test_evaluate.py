@@ -1,0 +1,102 @@
+"""The job that judges a run, as a command. Its runs have predictions, so Ray never starts.
+
+python -m pytest tests/jobs/test_evaluate.py
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from evaluation.toy_run import write_corpus, write_run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def job():
+    spec = importlib.util.spec_from_file_location("evaluate_job", ROOT / "jobs" / "evaluate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("evaluate")
+    write_corpus(home)
+    write_run(home)
+    write_run(home, "other", seed=3)
+    return home
+
+
+@pytest.fixture
+def command(job, home, monkeypatch, capsys):
+    """Run the job with some words below `home`; returns exit code, output and error."""
+
+    def call(*words):
+        monkeypatch.chdir(home)
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *words])
+        monkeypatch.setattr(sys, "stdout", sys.stdout)
+        code = 0
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(sys.stdout), "reconfigure", lambda *_, **__: None, raising=False)
+                job.main()
+        except SystemExit as ended:
+            code = ended.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_tables_files_and_browser(command, home, job, monkeypatch):
+    opened = []
+    monkeypatch.setattr(job.webbrowser, "open", opened.append)
+    code, out, err = command("--run", "runs/run", "--against", "runs/other", "--open", "--evaluation.resamples", "30")
+    assert code == 0, err
+    for words in ("tree 2", "ensemble", "head (100+)", "tail (1–9)", "unseen (0)", "points above other"):
+        assert words in out
+    report = home / "runs/run/report/index.html"
+    assert f"report: {report}" in out and opened == [report.as_uri()]
+    metrics = json.loads((home / "runs/run/metrics.json").read_text())
+    assert metrics["against"]["run"] == "other" and metrics["against"]["measures"]["P@1"]["p"] >= 1 / 31
+
+
+def test_constants_and_bands_may_be_given(command, home):
+    flags = ["--evaluation.propensity_a", "0.6", "--evaluation.head_from", "50", "--evaluation.torso_from", "20"]
+    code, out, _ = command("--run=runs/run", *flags)
+    assert code == 0 and "head (50+)" in out and "torso (20–49)" in out
+    assert json.loads((home / "runs/run/metrics.json").read_text())["propensity"]["A"] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "command line: --run: name the directory of a run"),
+        (["--run", "runs/none"], "{home}/runs/none: not a run (settings.yaml is missing); train one with"),
+        (["--run", "runs/run", "--against", "runs"], "{home}/runs: not a run"),
+        (["--run", "runs/run", "--split", "all"], "command line: argument --split: invalid choice: 'all'"),
+        (
+            ["--run", "runs/run", "--agianst", "x"],
+            "command line: --agianst: unknown setting; did you mean '--against'?",
+        ),
+        (["--run", "runs/run", "--tree.beam", "9"], "command line: the settings of {home}/runs/run are its own; only"),
+        (["--run", "runs/run", "--evaluation.torso_from", "100"], "command line: evaluation.torso_from is 100"),
+        (["--run", "runs/run", "--corpora", "none"], "{home}/none/toy: no prepared corpus (corpus.json is missing)"),
+    ],
+)
+def test_one_line_says_what_is_wrong(command, home, words, says):
+    code, _, err = command(*words)
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: " + says.format(home=home)), line
+
+
+def test_help_shows_flags_and_settings(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    for flag in ("--run", "--split", "--against", "--open", "--evaluation.propensity_a"):
+        assert flag in out

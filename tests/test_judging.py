@@ -1,0 +1,143 @@
+"""A finished run judged as a whole, from its stored predictions.
+
+python -m pytest tests/test_judging.py
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from evaluation.toy_run import write_corpus, write_predictions, write_run
+
+from axml_ray.configuration import load
+from axml_ray.corpus.store import Corpus
+from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.settings import SettingsError
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_corpus(tmp_path)
+    return write_run(tmp_path)
+
+
+def judged(run, split="test", **options):
+    settings = open_run(run)
+    return evaluate(settings, Corpus.open(settings.corpus_directory), split, **options)
+
+
+def test_metrics_and_report_are_written(run):
+    (run / "metrics.json").write_text(json.dumps({"split": "test", "seconds": {"train": 2.5}}))
+    metrics = judged(run)
+    stored = json.loads((run / "metrics.json").read_text())
+    for key in ("corpus", "split", "documents", "ensemble", "trees", "seconds", "propensity"):
+        assert key in stored
+    assert stored["seconds"] == {"train": 2.5} and stored["corpus"] == "toy"
+    assert stored["ensemble"]["P@1"] == pytest.approx(metrics["ensemble"]["P@1"], abs=1e-4)
+    html = (run / "report" / "index.html").read_text()
+    assert "of &lt;b&gt;bold&lt;/b&gt; words" in html and "Loss of level 2" in html
+    assert judged(run, seconds={"train": 3.0})["seconds"] == {"train": 3.0}
+    (run / "metrics.json").write_text("{")
+    assert "seconds" not in judged(run)
+
+
+def test_another_split_has_files_of_its_own(run, tmp_path):
+    write_predictions(run, tmp_path / "corpora/toy", "valid", skill=0.9, seed=0)
+    assert judged(run, "valid")["documents"] <= 20
+    assert json.loads((run / "metrics-valid.json").read_text())["split"] == "valid"
+    assert report_path(open_run(run), "valid").is_file()
+    assert not (run / "metrics.json").exists() and not (run / "report" / "index.html").exists()
+
+
+def test_two_runs_are_compared(run, tmp_path):
+    worse = open_run(write_run(tmp_path, "worse", skill=0.1, seed=4))
+    metrics = judged(run, other=worse)
+    assert metrics["against"]["run"] == "worse"
+    assert metrics["against"]["measures"]["P@1"]["difference"] > 0
+    assert json.loads((run / "metrics.json").read_text())["against"]["measures"]["P@1"]["p"] <= 0.05
+    assert "Compared with worse" in (run / "report" / "index.html").read_text()
+    assert "against" not in judged(run)
+
+
+def test_a_run_may_have_been_moved(run, tmp_path):
+    moved = tmp_path / "elsewhere" / "new-name"
+    shutil.copytree(run, moved)
+    judged(moved)
+    assert (moved / "metrics.json").is_file() and not (run / "metrics.json").exists()
+    assert load(moved / "settings.yaml").name == "run"
+    assert "<h1>new-name</h1>" in (moved / "report" / "index.html").read_text()
+
+
+def test_a_corpus_without_texts_has_examples_without_them(tmp_path):
+    write_corpus(tmp_path, text=False)
+    run = write_run(tmp_path)
+    judged(run)
+    html = (run / "report" / "index.html").read_text()
+    assert html.count("<summary><b>test-") == 20 and "bold" not in html
+
+
+def test_predictions_of_another_corpus(run, tmp_path):
+    shutil.rmtree(tmp_path / "corpora")
+    write_corpus(tmp_path, seed=5)
+    with pytest.raises(SettingsError, match=r"predictions of another corpus than .*toy; if the run"):
+        judged(run)
+    assert not (run / "metrics.json").exists() and not (run / "report").exists()
+
+
+def test_what_cannot_be_opened_is_named(run, tmp_path, monkeypatch):
+    with pytest.raises(SettingsError, match=r"nowhere: not a run \(settings.yaml is missing\)"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match=r"settings\.yaml: not valid YAML"):
+        (tmp_path / "settings.yaml").write_text("name: [")
+        open_run(tmp_path)
+    # Without predictions the trees are needed, and there are none. That is known before Ray starts.
+    shutil.rmtree(run / "predictions")
+    started = []
+    monkeypatch.setattr("axml_ray.cluster.connect", lambda: started.append(True))
+    with pytest.raises(SettingsError, match=r"tree-0/tree.* no label tree .*run jobs/train_ensemble\.py"):
+        judged(run)
+    assert not started
+
+
+def test_predictions_with_fewer_trees_are_not_used(run):
+    for path in (run / "predictions/test").glob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.drop_columns(["tree-1.labels", "tree-1.scores"]), path)
+    with pytest.raises(SettingsError, match="no label tree"):
+        judged(run)
+
+
+def test_a_split_without_documents(run, tmp_path):
+    path = tmp_path / "corpora/toy/corpus.json"
+    manifest = json.loads(path.read_text())
+    manifest["counts"]["documents"]["valid"] = 0
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(SettingsError, match="has no valid documents to evaluate on"):
+        judged(run, "valid")
+
+
+def test_the_page_about_judging_names_what_there_is(run, tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "judging.md").read_text()
+    metrics = judged(run, other=open_run(write_run(tmp_path, "other", seed=4)))
+    described = page[page.index("## In `metrics.json`") : page.index("In Python")]
+    keys = set(re.findall(r"`(\w+)`", described))
+    assert set(metrics) <= keys | {"seconds"}
+    for rows in (metrics["bands"][0], metrics["frequency"][0], metrics["calibration"], metrics["against"]):
+        assert set(rows) <= keys, set(rows) - keys
+    assert set(metrics["against"]["measures"]["P@1"]) <= keys
+    settings = open_run(run).evaluation
+    assert all(hasattr(settings, name) for name in re.findall(r"`evaluation\.(\w+)`", page))
+    given = {
+        "train_counts": np.array([5, 3, 1]),
+        "train_documents": 9,
+        "top": np.array([[0, 1]]),
+        "labels": np.array([1]),
+        "offsets": np.array([0, 1]),
+    }
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(code, given)
+    assert given["scores"].result()["P@3"] == pytest.approx(100 / 3)
