@@ -54,7 +54,9 @@ def tables(settings: Experiment, *, quick: bool) -> dict[str, list[Row]]:
         ],
     }
     found = {table: [(name, {"tree": values}) for name, values in rows] for table, rows in trees.items()}
-    return found | {"path": [(f"path={weight:g}", {"network": {"path_weight": weight}}) for weight in (0, 0.5, 1)]}
+    return found | {
+        "path": [(f"path={weight:g}", {"network": {"path_weight": weight}}) for weight in (0, 0.25, 0.5, 1)]
+    }
 
 
 def _beam(candidates: int, size: int) -> int:
