@@ -107,16 +107,30 @@ class TreePredictor:
             for number, network in enumerate(self.networks):
                 above = path[number - 1] if number else None
                 with autocast(self.device, self.precision):
-                    logs = logs + self._log_probabilities(network, texts, path[number], above)
+                    encodings = network.encode(texts.tokens, texts.lengths)
+                    logs = logs + self.log_probabilities(network, encodings, texts, path[number], above)
             assert isinstance(logs, Tensor)
             scores[batch.rows] = logs.exp().cpu().numpy()
         return scores
 
-    def _log_probabilities(
-        self, network: LevelNetwork, texts: TextBatch, nodes: np.ndarray, parents: np.ndarray | None
+    def log_probabilities(
+        self,
+        network: LevelNetwork,
+        encodings: Tensor,
+        texts: TextBatch,
+        nodes: np.ndarray,
+        parents: np.ndarray | None,
     ) -> Tensor:
-        """Log of the conditional probabilities of some nodes of a level, float32 [B, n]."""
-        encodings, places, candidates = network.encode(texts.tokens, texts.lengths), nodes, None
+        """Log of the probabilities of some nodes given their parents, float32 [B, n].
+
+        Args:
+            network: of the level.
+            encodings: what it made of the texts.
+            texts: on the tree's device.
+            nodes: int64 [n], of the level.
+            parents: int64 [n], theirs; None at a level all of whose nodes are scored.
+        """
+        places, candidates = nodes, None
         if parents is not None:
             assert network.level.first_child is not None
             distinct, which = np.unique(parents, return_inverse=True)
