@@ -83,10 +83,8 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()
-    sizes = [layer.out_features for layer in head.layers]  # type: ignore[attr-defined]
-    literal = LiteralLevel(
-        level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, tuple(map(int, sizes))
-    )
+    sizes = [len(bias) for bias in head.rest()[:-2:2]]
+    literal = LiteralLevel(level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, sizes)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(literal.lstm, f"{name}_l0").copy_(getattr(encoder.forward_lstm, f"{name}_l0"))
         getattr(literal.lstm, f"{name}_l0_reverse").copy_(getattr(encoder.backward_lstm, f"{name}_l0"))
@@ -94,8 +92,8 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     literal.first_cell.copy_(encoder.first_state[:, 1, None])
     literal.attention.weight.copy_(network.attention.vectors(torch.arange(level.nodes), network.first_child))
     for mine, theirs in zip([*literal.layers, literal.output], [*head.layers, head.output], strict=True):
-        mine.weight.copy_(theirs.weight)  # type: ignore[union-attr, operator]
-        mine.bias.copy_(theirs.bias)  # type: ignore[union-attr, operator]
+        mine.weight.copy_(theirs.weight)
+        mine.bias.copy_(theirs.bias)
     if evidence and network.evidence_weight is not None:
         literal.evidence = float(network.evidence_weight)
     return literal

@@ -7,7 +7,6 @@ one row with its id and an error.
 """
 
 import argparse
-import os
 import time
 
 import ray
@@ -45,8 +44,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--threshold", type=_number, metavar="SCORE", help="leave out labels with a lower score")
     group.add_argument("--precision", type=_number, metavar="SHARE", help="the threshold of this precision, as 0.8")
-    parser.add_argument("--actors", type=_count, default=1, metavar="N", help="that hold the bundle")
-    parser.add_argument("--cpus-per-actor", type=_count, metavar="N", help="by default the cluster's, divided")
+    parser.add_argument("--actors", type=_count, metavar="N", help="that hold the bundle; by default as many as fit")
+    parser.add_argument("--cpus-per-actor", type=_count, default=1, metavar="N", help="also its threads; default 1")
 
 
 @job_of_flags(__doc__, flags)
@@ -62,14 +61,14 @@ def main(given: argparse.Namespace) -> None:
         raise SettingsError(f"--input: {error}") from None
     wanted = Wanted(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
-    have = int(ray.cluster_resources().get("CPU", 0)) or os.cpu_count() or 1
-    cpus = given.cpus_per_actor or max(1, have // given.actors)
-    if cpus * given.actors > have:
+    have, cpus = int(ray.cluster_resources().get("CPU", 0)), given.cpus_per_actor
+    actors = given.actors or max(1, have // cpus)
+    if cpus * actors > have:
         raise SettingsError(
-            f"--actors: {given.actors} × {cpus} CPUs, the cluster has {have}; lower --actors or --cpus-per-actor"
+            f"--actors: {actors} × {cpus} CPUs, the cluster has {have}; lower --actors or --cpus-per-actor"
         )
     began = time.monotonic()
-    result = predict_files(given.bundle, found, given.output, wanted, actors=given.actors, cpus_per_actor=cpus)
+    result = predict_files(given.bundle, found, given.output, wanted, actors=actors, cpus_per_actor=cpus)
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
     print(f"The predictions lie in {given.output}: {len(result['files'])} files and predictions.json")

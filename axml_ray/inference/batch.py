@@ -144,18 +144,18 @@ class BundlePredictor:
         """Tags of each text, or why it has none: what one text breaks costs that text alone."""
         try:
             return list(self._tag(texts))
-        except Exception:
-            found: list[list[Tag] | str] = []
-            problem: Exception | None = None
-            for text in texts:
-                try:
-                    found += self._tag([text])
-                except Exception as error:
-                    problem = error
-                    found.append(f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}")
-            if problem is not None and all(isinstance(one, str) for one in found):
-                raise problem  # it isn't the texts
-            return found
+        except Exception as error:
+            problem = error
+        found = [self._alone(text) for text in texts]
+        if all(isinstance(one, str) for one in found):
+            raise problem  # it isn't the texts
+        return found
+
+    def _alone(self, text: str) -> list[Tag] | str:
+        try:
+            return self._tag([text])[0]
+        except Exception as error:
+            return f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
 
     def _tag(self, texts: list[str]) -> list[list[Tag]]:
         return self.tagger.tag(texts, top_k=self.wanted.top_k, threshold=self.wanted.threshold)
@@ -188,10 +188,14 @@ def predict_files(
     Raises:
         SettingsError: `output` holds something else, or what another job wrote.
     """
-    _claim(output, {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": _inputs(shards)})
+    _claim(
+        output, {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": _inputs(shards)}
+    )
     quiet_data()
     ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
-    numbers = ray.data.from_items([{"number": number} for number in range(len(shards))], override_num_blocks=len(shards))
+    numbers = ray.data.from_items(
+        [{"number": number} for number in range(len(shards))], override_num_blocks=len(shards)
+    )
     blocks = numbers.map_batches(
         _read_blocks,
         batch_size=1,

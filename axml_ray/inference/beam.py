@@ -1,7 +1,6 @@
 """A tree's trained levels, and documents sent down them by beam search (paper, prediction of AttentionXML)."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch

@@ -273,8 +273,8 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
     """
     listed, inside = set(manifest.files), directory.resolve()
     for name in sorted(listed):
-        path = PurePosixPath(name)
-        climbs = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name
+        parts = PurePosixPath(name)
+        climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
             raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
     if listed - {SHARED_WORDS} != manifest.expected_files:

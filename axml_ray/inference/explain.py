@@ -71,7 +71,7 @@ class Explanation:
     @cached_property
     def weights(self) -> np.ndarray:
         """float32 [words]: attention of the label itself, the mean over the trees; sums to one unless empty."""
-        return np.mean([path[-1].weights for path in self.paths], axis=0, dtype=np.float32)
+        return np.stack([path[-1].weights for path in self.paths]).mean(axis=0)
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""

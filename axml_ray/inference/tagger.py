@@ -1,8 +1,8 @@
 """Texts in, labels out: a bundle as a Python object.
 
-    tagger = Tagger.load("bundle")
-    for tag in tagger.tag(["A text about sparse matrices."])[0]:
-        print(tag.name, tag.probability)
+tagger = Tagger.load("bundle")
+for tag in tagger.tag(["A text about sparse matrices."])[0]:
+    print(tag.name, tag.probability)
 """
 
 import difflib
@@ -197,9 +197,7 @@ class Tagger:
         ids = [self._id_of[tag.label] for tag in tags]
         with self._turn:
             why = explain(self.ensemble.trees, self.tokenizer, self.index, text, ids, self.bundle.settings.max_tokens)
-        return [
-            Tag(tag.label, tag.name, tag.score, tag.probability, one) for tag, one in zip(tags, why, strict=True)
-        ]
+        return [Tag(tag.label, tag.name, tag.score, tag.probability, one) for tag, one in zip(tags, why, strict=True)]
 
     @cached_property
     def _id_of(self) -> dict[str, int]:

@@ -150,7 +150,6 @@ class TestBeamSearch:
         hits = sum(len(set(labels[row].tolist()) & set(split.labels[row].tolist())) for row in range(len(split)))
         assert hits > 0.6 * len(split.labels.values)  # chance is 5 of 14
 
-
     def test_given_labels_score_as_an_exhaustive_beam_does(self, run):
         _, corpus, predictor = run
         tokens = corpus.split("valid").tokens
