@@ -249,8 +249,10 @@ def read_manifest(directory: Path) -> Manifest:
         raise BundleError(f"{directory}: no bundle ({MANIFEST} is missing); make one with jobs/export_bundle.py")
     try:
         content = read_json(path)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise BundleError(f"{error}; {MEND}") from None
+    except RecursionError:
+        raise BundleError(f"{path}: not a manifest (nested too deeply); {MEND}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleError(f"{path}: not the manifest of a bundle; make one with jobs/export_bundle.py")
     if content.get("version") != VERSION:
