@@ -28,32 +28,29 @@ def frozen(
     state: Mapping[str, Tensor],
     settings: NetworkSettings,
     precision: Precision = "auto",
-    device: torch.device | None = None,
 ) -> LevelNetwork:
-    """A network of these weights, for prediction alone. Tensors already in the right format are used as they are.
+    """A network of these weights, on the CPU, for prediction alone. Tensors already in the right format are used as they are.
 
     Args:
         level: the nodes to tell apart.
         state: every parameter by name, float32 or bfloat16.
         settings: kind and sizes.
         precision: of matrix products.
-        device: to predict on, by default the CPU.
 
     Raises:
         ValueError: a parameter is missing, unknown or of another size.
     """
-    device = device or torch.device("cpu")
     if WORDS not in state or state[WORDS].ndim != 2:
         raise ValueError(f"{WORDS} is missing or not a table")
     with torch.device("meta"):
         network = network_of(level, torch.empty(state[WORDS].shape), settings)
-    narrow = torch.bfloat16 if reduces(device, precision) else torch.float32
-    ready = {name: _ready(name, value, narrow, settings.kind).to(device) for name, value in state.items()}
+    narrow = torch.bfloat16 if reduces(torch.device("cpu"), precision) else torch.float32
+    ready = {name: _ready(name, value, narrow, settings.kind) for name, value in state.items()}
     try:
         network.load_state_dict(ready, assign=True)
     except RuntimeError as error:
         raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from None
-    return network.requires_grad_(False).eval().to(device)
+    return network.requires_grad_(False).eval()
 
 
 def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str) -> Tensor:
