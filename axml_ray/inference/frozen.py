@@ -29,7 +29,9 @@ def frozen(
     settings: NetworkSettings,
     precision: Precision = "auto",
 ) -> LevelNetwork:
-    """A network of these weights, on the CPU, for prediction alone. Tensors already in the right format are used as they are.
+    """A network of these weights, on the CPU, for prediction alone.
+
+    Tensors that are already in the right format are used as they are.
 
     Args:
         level: the nodes to tell apart.

@@ -22,7 +22,7 @@ BAD = ["not json", '{"no": "text"}', '{"text": 5}']
 @pytest.fixture
 def inputs(tiny_run, tmp_path):
     """Two files; bad records stand between good ones."""
-    texts = tiny_run.texts("train")[:90] + ["", "\0 ...", "key1 " * 2_000]
+    texts = [*tiny_run.texts("train")[:90], "", "\0 ...", "key1 " * 2_000]
     lines = [json.dumps({"id": f"text-{number}", "text": text}) for number, text in enumerate(texts)]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("\n".join([*lines[:40], *BAD, *lines[40:60]]))
@@ -37,9 +37,8 @@ def rows_of(output: Path, form: str) -> list[dict]:
     return rows
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path, form):
-    found, texts = inputs
+def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path):
+    form, (found, texts) = "parquet", inputs
     tagger = Tagger.load(bundle_directory)
     threshold = tagger.threshold(count=1)
     wanted = Wanted(form=form, top_k=3, threshold=threshold)
@@ -67,8 +66,22 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     assert after[0] > before[0] and after[1:] == before[1:]
     assert rows_of(tmp_path / "out", form) == rows
     assert not list((tmp_path / "out").glob(".*"))
+    assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
     with pytest.raises(SettingsError, match=r"holds predictions of another job \(top_k differ\)"):
         predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
+
+
+def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "key1 ÿ", "id": "ÿ"}\n{"text": 1}\n')
+    found = shards([tmp_path / "*.jsonl"], CorpusSettings.model_construct(), labelled=False)
+    result = predict_files(bundle_directory, found, tmp_path / "out", Wanted(form="jsonl", top_k=2))
+    assert (result["documents"], result["errors"], result["files"]) == (2, 1, ["part-00001-000000.jsonl"])
+    good, bad = rows_of(tmp_path / "out", "jsonl")
+    [tags] = Tagger.load(bundle_directory).tag(["key1 ÿ"], top_k=2)
+    assert (good["id"], good["labels"], good["error"]) == ("ÿ", [tag.label for tag in tags], None)
+    assert good["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
+    assert bad["id"] == "b.jsonl:2" and "'text' is a number" in bad["error"]
 
 
 def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):

@@ -129,7 +129,7 @@ class TestExport:
         with pytest.raises(SettingsError, match="level-2: no finished level"):
             export_bundle(settings_of_run(moved), tmp_path / "bundle")
         assert not [path for path in tmp_path.iterdir() if path != moved]
-        with pytest.raises(SettingsError, match="--run: .* is no run"):
+        with pytest.raises(SettingsError, match=r"--run: .* is no run"):
             settings_of_run(tmp_path)
 
 
@@ -250,7 +250,7 @@ class TestOpen:
         change(copy / MANIFEST, lambda content: content.update(labels=13))
         with pytest.raises(BundleError, match=LABELS):
             _ = Bundle.open(copy).labels
-        with pytest.raises(BundleError, match="tree-0/tree.safetensors: cannot be used"):
+        with pytest.raises(BundleError, match=r"tree-0/tree\.safetensors: cannot be used"):
             Bundle.open(copy).tree(0)
 
 

@@ -51,7 +51,7 @@ def test_probabilities_rise_and_add_up_to_the_hits(given_predictions):
     assert probability.sum() == pytest.approx(sum(hit for _, hit in found), abs=1e-6)
     order = np.argsort([score for score, _ in found])
     assert (np.diff(probability[order]) >= -1e-12).all()
-    assert 0 <= probability.min() and probability.max() <= 1
+    assert probability.min() >= 0 and probability.max() <= 1
 
 
 @given(predictions(), st.floats(0, 1))
@@ -123,7 +123,7 @@ def test_mistakes():
         with pytest.raises(SettingsError, match="give either precision"):
             calibration.threshold(**wrong)
     for count in (0, 2.5, -1):
-        with pytest.raises(SettingsError, match="out of reach; ask for 0 to 2.0"):
+        with pytest.raises(SettingsError, match=r"out of reach; ask for 0 to 2\.0"):
             calibration.threshold(count=count)
     with pytest.raises(ValueError, match="nothing was predicted"):
         fitted(np.full((2, 3), -1, np.int32), np.zeros((2, 3), np.float32), [[1], [2]])
