@@ -47,7 +47,7 @@ from axml_ray.tree.label_tree import LabelTree, level_depths
 BATCH = 64
 TOP = 100
 SEED = 7
-ROUND = {"docstrings": (512, 1_024), "eurlex57k": (128, 512)}
+ROUND = {"docstrings": (512, 512), "eurlex57k": (128, 512)}
 """Documents of a round, quick and not."""
 SINGLE = (100, 500)
 """Texts that are predicted one by one."""

@@ -5,7 +5,7 @@ are tagged, but computed again for the texts and labels that are asked for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -38,7 +38,7 @@ class Step:
     """Labels below the node."""
     probability: float
     """Of the node, given the one above."""
-    weights: np.ndarray
+    weights: np.ndarray = field(compare=False)
     """float32 [words], attention of the node to each word of the text."""
 
     @property

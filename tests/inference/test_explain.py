@@ -92,6 +92,8 @@ class TestExplain:
 
     def test_in_company_as_alone(self, tagger, tags):
         rows = tagger.tag(["key5 " * 50, TEXT, "x"], top_k=3, explain=True)
+        assert [tag.explanation.words for tag in rows[1]] == [tag.explanation.words for tag in tags]
+        assert rows[1][0] != rows[0][0]
         for tag, same in zip(rows[1], tags, strict=True):
             assert tag.explanation.weights == pytest.approx(same.explanation.weights, rel=1e-4)
 
