@@ -57,6 +57,19 @@ def with_flags(
         raise SystemExit(2) from None
 
 
+def only_flags(
+    description: str, add: Callable[[argparse.ArgumentParser], None], arguments: list[str] | None = None
+) -> argparse.Namespace:
+    """The flags of a job that takes no settings; exits 2 with one message where they are wrong."""
+    flags = _Parser(description)
+    add(flags)
+    try:
+        return flags.parse_args(arguments)
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from axml_ray.configuration import from_command_line, with_flags
+from axml_ray.configuration import from_command_line, only_flags, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
 
 Command = Callable[[], None]
@@ -35,6 +35,20 @@ def job_with_flags(
     def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
         def main() -> None:
             _run(partial(work, *with_flags(description or "", add)))
+
+        return main
+
+    return decorate
+
+
+def job_of_flags(
+    description: str | None, add: Callable[[argparse.ArgumentParser], None]
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """As `job`, for a function of flags of its own alone, which `add` adds to a parser."""
+
+    def decorate(work: Callable[[argparse.Namespace], None]) -> Command:
+        def main() -> None:
+            _run(partial(work, only_flags(description or "", add)))
 
         return main
 

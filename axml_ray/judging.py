@@ -6,7 +6,7 @@ test split the results are `metrics.json` and `report/index.html`, of another `m
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.examples import Explain, examples, right_and_wrong
+from axml_ray.evaluation.examples import Explain, Words, examples, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
 from axml_ray.evaluation.page import write_page
 from axml_ray.evaluation.predictions import Predictions
@@ -59,7 +59,6 @@ def evaluate(
     *,
     other: Experiment | None = None,
     seconds: Mapping[str, float] | None = None,
-    explain: Explain | None = None,
 ) -> dict[str, Any]:
     """Judge a run on a split, and write its metrics and its report.
 
@@ -69,7 +68,6 @@ def evaluate(
         split: of the corpus.
         other: a run to compare it with, on the same documents.
         seconds: of each phase of the main job; by default those that the run's metrics tell.
-        explain: which words of a text spoke for a label, for the report's documents.
 
     Returns:
         What the metrics file holds.
@@ -93,7 +91,7 @@ def evaluate(
             "measures": against(predictions, others, labels, settings.evaluation),
         }
     write_metrics(path, metrics)
-    _report(settings, corpus, predictions, metrics, explain)
+    _report(settings, corpus, predictions, metrics)
     return metrics
 
 
@@ -150,11 +148,9 @@ def _seconds(path: Path) -> dict[str, float]:
         return {}
 
 
-def _report(
-    settings: Experiment, corpus: Corpus, predictions: Predictions, metrics: Mapping[str, Any], explain: Explain | None
-) -> None:
+def _report(settings: Experiment, corpus: Corpus, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
     split = str(metrics["split"])
-    labels = corpus.labels
+    labels, explain = corpus.labels, _explainer(settings, corpus)
     shown = [
         examples(predictions, rows, _texts(corpus, split, rows), labels.names, labels.counts, explain)
         for rows in right_and_wrong(predictions, seed=settings.evaluation.seed)
@@ -168,6 +164,30 @@ def _report(
         right=shown[0],
         wrong=shown[1],
     )
+
+
+def _explainer(settings: Experiment, corpus: Corpus) -> Explain | None:
+    """Which words a label attended to, where the run's networks have attention and are still there."""
+    if settings.network.kind != "attention":
+        return None
+    from axml_ray.inference.beam import TreePredictor
+    from axml_ray.inference.explain import explain
+
+    try:
+        trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
+    except SettingsError as error:
+        log.info("report: no words are marked (%s)", error)
+        return None
+    tokenizer, index = corpus.tokenizer, corpus.labels
+
+    def told(text: str, labels: Sequence[int]) -> list[Words]:
+        found = explain(trees, tokenizer, index, text, labels, settings.corpus.max_tokens)
+        return [
+            [(word, *span, float(weight)) for word, span, weight in zip(one.words, one.spans, one.weights, strict=True)]
+            for one in found
+        ]
+
+    return told
 
 
 def _texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:

@@ -69,6 +69,8 @@ class LiteralLevel(nn.Module):
         for layer in (self.attention, *self.layers, self.output):
             nn.init.xavier_uniform_(layer.weight)
         self.embedding_dropout, self.encoder_dropout = (nn.Dropout(share) for share in dropouts)
+        self.evidence: float | None = None
+        """Its weight, of a network that was trained with it. Not in the paper, and never set where speed is judged."""
 
     def forward(self, tokens_BT: Tensor, lengths_B: Tensor, candidates_Bn: Tensor | None = None) -> Tensor:
         """Logits, [B, n], of all nodes or of the candidates.
@@ -88,11 +90,14 @@ class LiteralLevel(nn.Module):
         # Tokens before nodes: some percent faster on a CPU than [B, n, T], since one large product makes the scores.
         scores_BTn = torch.matmul(states_BTD, queries.mT)
         padding_BT = torch.arange(tokens_BT.shape[1]) >= lengths_B[:, None]
-        weights_BTn = scores_BTn.masked_fill(padding_BT[:, :, None], float("-inf")).softmax(dim=1)
+        scores_BTn = scores_BTn.masked_fill(padding_BT[:, :, None], float("-inf"))
+        weights_BTn = scores_BTn.softmax(dim=1)
         values = torch.matmul(weights_BTn.mT, states_BTD)
         for layer in self.layers:
             values = torch.relu(layer(values))
         logits: Tensor = self.output(values).squeeze(-1)
+        if self.evidence is not None:
+            logits = logits + self.evidence * (scores_BTn.logsumexp(dim=1) - lengths_B[:, None].log())
         return logits
 
 

@@ -27,9 +27,11 @@ import sysconfig
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+from axml_ray.settings import CorpusSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,8 @@ class JsonLines:
     """
 
     path: Path
+    labelled: bool = True
+    """Whether a record must have labels."""
 
     def read(self) -> Iterator[Document | Rejection]:
         """Streams the lines of the file.
@@ -115,18 +119,19 @@ class JsonLines:
 
     def _record(self, content: bytes, line: int) -> Document | Rejection:
         try:
-            text, labels, given_id = parse_record(content)
+            text, labels, given_id = parse_record(content, self.labelled)
         except ValueError as error:
             return Rejection(file=storable(str(self.path)), line=line, reason=str(error))
         document_id = given_id or storable(f"{self.path.name}:{line}")
         return Document(text=text, labels=labels, file=storable(str(self.path)), line=line, id=document_id)
 
 
-def parse_record(content: bytes) -> tuple[str, tuple[str, ...], str | None]:
+def parse_record(content: bytes, labelled: bool = True) -> tuple[str, tuple[str, ...], str | None]:
     """Reads one line of a JSON-lines file.
 
     Args:
         content: The line, e.g. `b'{"text": "A cat.", "labels": ["pets", " cats", "pets"], "id": 7}'`.
+        labelled: whether there must be labels; without, they are none where the key is missing.
 
     Returns:
         The text, the labels and the id, if it has one: `("A cat.", ("pets", "cats"), "7")`.
@@ -144,6 +149,8 @@ def parse_record(content: bytes) -> tuple[str, tuple[str, ...], str | None]:
         raise ValueError("not JSON that can be read: nested too deeply") from None
     if not isinstance(record, dict):
         raise ValueError(f"not a JSON object but {_kind(record)}")
+    if not labelled:
+        record.setdefault("labels", [])
     for key, wanted in (("text", str), ("labels", list)):
         if key not in record:
             raise ValueError(f"{key!r} is missing")
@@ -210,6 +217,17 @@ def json_lines_shards(patterns: Sequence[str | Path]) -> list[JsonLines]:
                 raise FileNotFoundError(f"no file matches {str(pattern)!r}")
         files.update(found)
     return [JsonLines(path) for path in sorted(files)]
+
+
+def shards(patterns: Sequence[str | Path], settings: CorpusSettings, labelled: bool = True) -> list[JsonLines]:
+    """The files that the patterns name, as `json_lines_shards` lists them.
+
+    Args:
+        patterns: files, directories or globs.
+        settings: how they are read.
+        labelled: whether records must have labels.
+    """
+    return [replace(shard, labelled=labelled) for shard in json_lines_shards(patterns)]
 
 
 def _is_json_lines_name(name: str) -> bool:

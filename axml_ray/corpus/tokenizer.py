@@ -72,6 +72,14 @@ class Tokenizer:
         values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
 
+    def encode_with_spans(self, text: str, max_tokens: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """Word ids of one text as `encode` gives them, int32, and where each word stands: its first character and the
+        one after its last. An empty text is one unknown word that stands nowhere: it has no span.
+        """
+        encoding = self._fast.encode(text, add_special_tokens=False)
+        spans = [(int(start), int(end)) for start, end in encoding.offsets[:max_tokens]]
+        return np.array(encoding.ids[:max_tokens] or [UNKNOWN], dtype=np.int32), spans
+
 
 _SPLITTER = Tokenizer.build({})
 

@@ -18,8 +18,10 @@ LABELS = 5
 EXPLAINED = 3
 LETTERS = 1_200
 
-Explain = Callable[[str, int], "list[tuple[str, int, int, float]] | None"]
-"""From a text and a label id: words with first and last place in the text and weight, or None."""
+Words = list[tuple[str, int, int, float]]
+"""Words of a text: word, first place in the text, last one (exclusive), weight."""
+Explain = Callable[[str, Sequence[int]], Sequence[Words]]
+"""From a text and label ids: for each label the words, weighted by how much they spoke for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +115,18 @@ def examples(
         right = hits(part.top, part.truth.values, part.truth.offsets)
         for row in [row for row in wanted if start <= row < start + len(part.truth)]:
             here, text = row - start, wanted[row]
-            guesses = []
-            for place in range(min(LABELS, part.top.shape[1])):
-                label = int(part.top[here, place])
-                if label < 0:
-                    break
-                told = explain(text, label) if explain and text and place < EXPLAINED else None
-                guesses.append(
-                    Guess(
-                        names[label],
-                        int(counts[label]),
-                        float(part.scores[here, place]) / max(1, predictions.trees),
-                        bool(right[here, place]),
-                        marked(text, told) if told else (),
-                    )
+            given = [int(label) for label in part.top[here, :LABELS] if label >= 0]
+            told = explain(text, given[:EXPLAINED]) if explain and text else []
+            guesses = [
+                Guess(
+                    names[label],
+                    int(counts[label]),
+                    float(part.scores[here, place]) / max(1, predictions.trees),
+                    bool(right[here, place]),
+                    marked(text, told[place]) if place < len(told) else (),
                 )
+                for place, label in enumerate(given)
+            ]
             missed = [int(label) for label in part.truth[here] if label not in part.top[here, :LABELS]]
             found[row] = Example(
                 ids[row],
@@ -140,12 +139,12 @@ def examples(
     return [found[row] for row in rows]
 
 
-def marked(text: str, words: Sequence[tuple[str, int, int, float]]) -> tuple[Piece, ...]:
+def marked(text: str, words: Words) -> tuple[Piece, ...]:
     """The beginning of a text in pieces, words with their weight over the largest one.
 
     Args:
         text: all of it.
-        words: word, first and last place (exclusive) and weight; in any order, those that overlap another are left out.
+        words: in any order, those that overlap another are left out.
     """
     most = max((weight for *_, weight in words), default=0.0)
     pieces, position = [], 0

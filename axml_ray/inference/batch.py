@@ -1,8 +1,14 @@
-"""A split of a corpus through the ensemble, with Ray Data: model actors, one Parquet file a block."""
+"""Many documents through an ensemble with Ray Data: model actors, one file a block.
 
+A block's file appears whole or not at all, so a job that was killed goes on with the blocks that have none.
+"""
+
+import json
 import shutil
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +17,26 @@ import ray
 import ray.data
 
 from axml_ray.cluster import quiet_data
+from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
-from axml_ray.files import whole_directory
+from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.ensemble import combine
+from axml_ray.inference.bundle import MANIFEST, sha256
+from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, Settings, SettingsError
 
 ROWS = 1_024
+"""Documents of a block."""
+READ_BYTES = 1 << 20
+"""About how much a reader hands on at a time, so that actors have something to do while it reads on."""
+JOB, RESULT = "job.json", "predictions.json"
+Format = Literal["parquet", "jsonl"]
+
+
+# A split of a run's corpus
 
 
 class EnsemblePredictor:
@@ -28,20 +45,18 @@ class EnsemblePredictor:
     def __init__(self, settings: Experiment, directory: Path):
         use_threads(settings.resources.threads_of_worker)
         corpus = Corpus.open(settings.corpus_directory)
-        self.trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
-        self.corpus, self.top, self.directory = corpus, settings.ensemble.top_labels, directory
+        trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
+        self.ensemble, self.directory = Ensemble(trees, settings.ensemble.top_labels), directory
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Predict one slice of a split's file and write it; returns where it lies and how many rows it has."""
+        """Predict one slice of a split's file and write it; returns how many rows it has."""
         table = pq.read_table(row["file"], columns=["id", "tokens", "labels"]).slice(row["start"], ROWS)
-        tokens = Ragged.from_arrow(table["tokens"])
-        found = [tree.predict(tokens, self.top) for tree in self.trees]
-        labels, scores = combine([one for one, _ in found], [one for _, one in found], self.top)
-        columns = {"id": table["id"], "labels": table["labels"], **_columns("ensemble", labels, scores)}
-        for number, (tree_labels, tree_scores) in enumerate(found):
-            columns |= _columns(f"tree-{number}", tree_labels, tree_scores)
-        path = self.directory / f"{row['number']:06d}.parquet"
-        pq.write_table(pa.table(columns), path)
+        best, of_trees = self.ensemble.predict(Ragged.from_arrow(table["tokens"]))
+        columns = {"id": table["id"], "labels": table["labels"], **_columns("ensemble", *best)}
+        for number, found in enumerate(of_trees):
+            columns |= _columns(f"tree-{number}", *found)
+        with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
+            pq.write_table(pa.table(columns), temporary)
         return {"rows": len(table)}
 
 
@@ -52,7 +67,7 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str) -> Path:
         A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each tree
         `<who>.labels` and `<who>.scores`, fixed-size lists, best first.
     """
-    directory = settings.run_directory / "predictions" / split
+    directory, resources = settings.run_directory / "predictions" / split, settings.resources
     slices = []
     for file in corpus.files(split):
         rows = pq.read_metadata(file).num_rows
@@ -62,16 +77,22 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str) -> Path:
     with whole_directory(directory) as work:
         quiet_data()
         # Small blocks, so that every actor has something to do.
-        blocks = max(1, min(len(numbered), 4 * settings.resources.predictors))
-        predicted = ray.data.from_items(numbered, override_num_blocks=blocks).map(
-            EnsemblePredictor,
-            fn_constructor_args=(settings, work),
-            compute=ray.data.ActorPoolStrategy(size=settings.resources.predictors),
-            num_cpus=settings.resources.cpus_per_worker,
-        )
-        written = sum(int(row["rows"]) for row in predicted.iter_rows())
+        blocks = max(1, min(len(numbered), 4 * resources.predictors))
+        items = ray.data.from_items(numbered, override_num_blocks=blocks)
+        actors = resources.predictors, resources.cpus_per_worker
+        written = sum(int(row["rows"]) for row in _through(items, EnsemblePredictor, (settings, work), *actors))
         assert written == corpus.documents(split), (written, corpus.documents(split))
     return directory
+
+
+def _through(
+    dataset: ray.data.Dataset, predictor: type, given: tuple[Any, ...], actors: int, cpus: float
+) -> Iterator[dict[str, Any]]:
+    """What `actors` predictors, made with `given`, return for the rows of a dataset."""
+    predicted = dataset.map(
+        predictor, fn_constructor_args=given, compute=ray.data.ActorPoolStrategy(size=actors), num_cpus=cpus
+    )
+    return predicted.iter_rows()
 
 
 def _columns(who: str, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
@@ -80,3 +101,203 @@ def _columns(who: str, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.A
         f"{who}.labels": pa.FixedSizeListArray.from_arrays(pa.array(labels.ravel(), pa.int32()), width),
         f"{who}.scores": pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel(), pa.float32()), width),
     }
+
+
+# Files that the readers know
+
+
+class Wanted(Settings):
+    """What is written for each text."""
+
+    form: Format = "parquet"
+    """Of the files."""
+    top_k: int = 5
+    """Labels of a text, at most."""
+    threshold: float | None = None
+    """Labels with a lower score are left out."""
+
+
+class BundlePredictor:
+    """An actor that holds a bundle."""
+
+    def __init__(self, bundle: Path, output: Path, wanted: Wanted, threads: int):
+        # The job has compared the checksums.
+        self.tagger = Tagger.load(bundle, threads=threads, verify=False)
+        self.output, self.wanted = output, wanted
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Predict one block and write its file."""
+        records = json.loads(row["records"])
+        ids, texts, errors = (list(column) for column in zip(*records, strict=True))
+        good = [place for place, text in enumerate(texts) if text is not None]
+        tags: list[list[Tag]] = [[] for _ in records]
+        for place, found in zip(good, self._tagged([texts[place] for place in good]), strict=True):
+            if isinstance(found, str):
+                errors[place] = found
+            else:
+                tags[place] = found
+        with whole_file(self.output / row["part"]) as temporary:
+            _write(temporary, self.wanted.form, ids, tags, errors)
+        return {"rows": len(records)}
+
+    def _tagged(self, texts: list[str]) -> list[list[Tag] | str]:
+        """Tags of each text, or why it has none: what one text breaks costs that text alone."""
+        try:
+            return list(self._tag(texts))
+        except Exception as error:
+            problem = error
+        found = [self._alone(text) for text in texts]
+        if all(isinstance(one, str) for one in found):
+            raise problem  # it isn't the texts
+        return found
+
+    def _alone(self, text: str) -> list[Tag] | str:
+        try:
+            return self._tag([text])[0]
+        except Exception as error:
+            return f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
+
+    def _tag(self, texts: list[str]) -> list[list[Tag]]:
+        return self.tagger.tag(texts, top_k=self.wanted.top_k, threshold=self.wanted.threshold)
+
+
+def predict_files(
+    bundle: Path,
+    shards: Sequence[Shard],
+    output: Path,
+    wanted: Wanted,
+    *,
+    actors: int = 1,
+    cpus_per_actor: float = 1.0,
+) -> dict[str, Any]:
+    """Predict the documents of some shards. Ray must be initialised, and every node must see the same files.
+
+    Args:
+        bundle: checked.
+        shards: to read.
+        output: a directory, in which `part-<shard>-<block>.parquet` or `.jsonl` appear and, when all do,
+            `predictions.json`. Columns or keys: id; labels, names, scores and probabilities, lists, best first; and
+            error, null unless the text could not be read or tagged.
+        wanted: what is written.
+        actors: that hold the bundle.
+        cpus_per_actor: reserved for each; also its threads.
+
+    Returns:
+        What `predictions.json` says: documents, errors, files.
+
+    Raises:
+        SettingsError: `output` holds something else, or what another job wrote.
+    """
+    _claim(
+        output, {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": _inputs(shards)}
+    )
+    finished = _finished(output)
+    if finished is not None:
+        return finished
+    quiet_data()
+    ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
+    numbers = ray.data.from_items(
+        [{"number": number} for number in range(len(shards))], override_num_blocks=len(shards)
+    )
+    blocks = numbers.map_batches(
+        _read_blocks,
+        batch_size=1,
+        fn_kwargs={"shards": list(shards), "output": output, "form": wanted.form},
+        num_cpus=0,  # while actors hold all CPUs
+    )
+    given = bundle, output, wanted, max(1, int(cpus_per_actor))
+    for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor):
+        pass
+    result = _counted(output, wanted.form)
+    write_json(output / RESULT, result)
+    return result
+
+
+def _read_blocks(
+    batch: dict[str, np.ndarray], shards: list[Shard], output: Path, form: Format
+) -> Iterator[dict[str, list[str]]]:
+    """The blocks of some shards that have no file yet, each as one row: the file's name, and its records as JSON."""
+    for number in batch["number"].tolist():
+        records = map(_record, shards[number].read())
+        block = 0
+        while some := list(islice(records, ROWS)):
+            part = f"part-{number:05d}-{block:06d}.{form}"
+            if not (output / part).exists():
+                yield {"part": [part], "records": [json.dumps(some)]}
+            block += 1
+
+
+def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
+    """Id, text, error."""
+    if isinstance(read, Rejection):
+        return f"{Path(read.file).name}:{read.line}", None, read.reason
+    return read.id, read.text, None
+
+
+def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], errors: list[str | None]) -> None:
+    columns: dict[str, tuple[list[Any], pa.DataType]] = {
+        "id": (ids, pa.string()),
+        "labels": ([[tag.label for tag in row] for row in tags], pa.list_(pa.string())),
+        "names": ([[tag.name for tag in row] for row in tags], pa.list_(pa.string())),
+        "scores": ([[tag.score for tag in row] for row in tags], pa.list_(pa.float32())),
+        "probabilities": ([[tag.probability for tag in row] for row in tags], pa.list_(pa.float32())),
+        "error": (errors, pa.string()),
+    }
+    if form == "parquet":
+        pq.write_table(pa.table({name: pa.array(*column) for name, column in columns.items()}), path)
+        return
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*(values for values, _ in columns.values()), strict=True):
+            file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def _inputs(shards: Sequence[Shard]) -> list[list[Any]]:
+    return [[str(shard.path), shard.path.stat().st_size, shard.path.stat().st_mtime_ns] for shard in shards]
+
+
+def _claim(output: Path, job: dict[str, Any]) -> None:
+    """Make a directory this job's, or find that it is."""
+    path = output / JOB
+    job = json.loads(json.dumps(job))
+    if not path.exists():
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(path, job)
+        return
+    try:
+        before = read_json(path)
+    except ValueError as error:
+        raise SettingsError(f"{error}; remove {output} and start again") from None
+    changed = [key for key in job if not isinstance(before, dict) or before.get(key) != job[key]]
+    if changed:
+        raise SettingsError(f"--output: {output} holds predictions of another job ({', '.join(changed)} differ); "
+                            "choose a new directory")  # fmt: skip
+    for left in output.glob(".part-*"):  # a killed job's
+        left.unlink()
+
+
+def _finished(output: Path) -> dict[str, Any] | None:
+    """What an earlier start wrote of itself, if all of its files are there."""
+    path = output / RESULT
+    if not path.exists():
+        return None
+    result: dict[str, Any] = read_json(path)
+    if all((output / name).exists() for name in result["files"]):
+        return result
+    path.unlink()
+    return None
+
+
+def _counted(output: Path, form: Format) -> dict[str, Any]:
+    files = sorted(path.name for path in output.glob(f"part-*.{form}"))
+    documents = errors = 0
+    for name in files:
+        if form == "parquet":
+            column = pq.read_table(output / name, columns=["error"])["error"]
+            documents, errors = documents + len(column), errors + len(column) - column.null_count
+        else:
+            with (output / name).open(encoding="utf-8") as file:
+                failed = [json.loads(line)["error"] is not None for line in file]
+            documents, errors = documents + len(failed), errors + sum(failed)
+    return {"format": "axml-ray predictions", "documents": documents, "errors": errors, "files": files}

@@ -1,17 +1,26 @@
 """A tree's trained levels, and documents sent down them by beam search (paper, prediction of AttentionXML)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.inference.frozen import frozen
+from axml_ray.inference.texts import TextBatch, length_batches
+from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
-from axml_ray.network.networks import network_of
+from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, SettingsError
-from axml_ray.training.level_files import finished, load_level
-from axml_ray.training.scoring import expand_rows
+from axml_ray.training.level_files import finished, read_level
 from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
 from axml_ray.tree.label_tree import LabelTree
+
+Found = tuple[np.ndarray, np.ndarray]
+"""Label ids, int32 [documents, top], best first, -1 for none; and their scores, float32 [documents, top], 0 there."""
 
 
 class TreePredictor:
@@ -24,8 +33,9 @@ class TreePredictor:
         precision: of matrix products.
     """
 
-    def __init__(self, tree: LabelTree, networks: list[LevelNetwork], beam: int, precision: Precision = "auto"):
-        self.tree, self.networks, self.beam, self.precision = tree, networks, beam, precision
+    def __init__(self, tree: LabelTree, networks: Sequence[LevelNetwork], beam: int, precision: Precision = "auto"):
+        self.tree, self.networks, self.beam, self.precision = tree, list(networks), beam, precision
+        self.device = networks[0].attention.weight.device
 
     @classmethod
     def open(cls, settings: Experiment, corpus: Corpus, number: int) -> "TreePredictor":
@@ -34,45 +44,144 @@ class TreePredictor:
         Raises:
             SettingsError: the tree or a level is missing, cut short, or was trained with other settings.
         """
-        directory = tree_directory(settings.run_directory, number)
-        try:
-            tree = LabelTree.load(directory / TREE)
-        except (FileNotFoundError, ValueError) as error:
-            raise SettingsError(f"{directory / TREE}: no label tree ({error}); run jobs/train_ensemble.py") from None
-        width = corpus.manifest["word_vector_dimension"]
-        networks = []
-        for level in range(1, len(tree.level_sizes) + 1):
-            saved = level_directory(directory, level)
-            if not finished(saved, level_fingerprint(settings, corpus, number, level)):
-                raise SettingsError(f"{saved}: no finished level of these settings; run jobs/train_ensemble.py")
-            empty = torch.zeros(corpus.manifest["counts"]["words"], width)
-            network = network_of(Level.of(tree, level), empty, settings.network)
-            load_level(network, saved)
-            networks.append(network.eval())
-        return cls(tree, networks, settings.tree.beam, settings.training.precision)
+        tree, precision = open_tree(settings, corpus, number), settings.training.precision
+        networks = [
+            frozen(Level.of(tree, level), state, settings.network, precision)
+            for level, state in enumerate(trained_levels(settings, corpus, number, tree), start=1)
+        ]
+        return cls(tree, networks, settings.tree.beam, precision)
 
-    def predict(self, tokens: Ragged, top: int) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, tokens: Ragged, top: int) -> Found:
         """The best labels of each document.
 
         Args:
-            tokens: word ids.
+            tokens: word ids, at least one a document.
             top: labels wanted.
 
         Returns:
-            Label ids, int32 [documents, top], best first, -1 where the beam held fewer; and their probabilities
-            along the path from the root, float32 [documents, top].
+            Label ids, int32 [documents, top], best first, -1 where the beam held fewer; and their scores
+            (`Beam.scores`, not as logarithms), float32 [documents, top].
         """
-        beam: Beam | None = None
+        labels = np.full((len(tokens), top), -1, dtype=np.int32)
+        scores = np.zeros((len(tokens), top), dtype=np.float32)
+        for batch in length_batches(tokens):
+            labels[batch.rows], scores[batch.rows] = self.predict_batch(batch, top)
+        return labels, scores
+
+    @torch.inference_mode()
+    def predict_batch(self, batch: TextBatch, top: int) -> Found:
+        """As `predict`, of one batch."""
+        texts, beam = batch.to(self.device), None
         for network in self.networks:
-            last = network is self.networks[-1]
-            beam = expand_rows(network, tokens, beam, top if last else self.beam, precision=self.precision)
-        assert beam is not None
-        scores = beam.scores.exp().numpy()
-        labels = np.where(np.isfinite(beam.scores.numpy()), self.tree.label_order[beam.nodes.numpy()], -1).astype(
-            np.int32
-        )
-        missing = top - labels.shape[1]
-        if missing > 0:
-            labels = np.pad(labels, ((0, 0), (0, missing)), constant_values=-1)
-            scores = np.pad(scores, ((0, 0), (0, missing)))
-        return labels, scores.astype(np.float32)
+            keep = top if network is self.networks[-1] else self.beam
+            candidates = above = None
+            if beam is not None:
+                candidates = Candidates.of(beam.nodes.cpu().numpy(), network.level).to(self.device)
+                above = beam.scores
+            with autocast(self.device, self.precision):
+                encodings = network.encode(texts.tokens, texts.lengths)
+                beam = network.expand(encodings, texts.lengths, candidates, above, keep)
+        assert isinstance(beam, Beam)
+        nodes, logs = beam.nodes.cpu().numpy(), beam.scores.float().cpu().numpy()
+        labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
+        missing = ((0, 0), (0, max(0, top - labels.shape[1])))
+        return np.pad(labels, missing, constant_values=-1), np.pad(np.exp(logs), missing)
+
+    @torch.inference_mode()
+    def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
+        """Scores of given labels (`Beam.scores`, not as logarithms), whether or not a beam would reach them.
+
+        Args:
+            tokens: word ids, at least one a document.
+            labels: integer [n], trained labels, in any order.
+
+        Returns:
+            float32 [documents, n].
+        """
+        path = path_nodes(self.tree, labels)
+        scores = np.empty((len(tokens), len(labels)), dtype=np.float32)
+        for batch in length_batches(tokens):
+            texts = batch.to(self.device)
+            logs: Tensor | float = 0.0
+            for number, network in enumerate(self.networks):
+                above = path[number - 1] if number else None
+                with autocast(self.device, self.precision):
+                    encodings = network.encode(texts.tokens, texts.lengths)
+                    own = self.log_probabilities(network, encodings, texts, path[number], above)
+                    logs = own + network.path_weight * logs
+            assert isinstance(logs, Tensor)
+            scores[batch.rows] = logs.exp().cpu().numpy()
+        return scores
+
+    def log_probabilities(
+        self,
+        network: LevelNetwork,
+        encodings: Tensor,
+        texts: TextBatch,
+        nodes: np.ndarray,
+        parents: np.ndarray | None,
+    ) -> Tensor:
+        """Log of the probabilities that the network gives some nodes, float32 [B, n].
+
+        Args:
+            network: of the level.
+            encodings: what it made of the texts.
+            texts: on the tree's device.
+            nodes: int64 [n], of the level.
+            parents: int64 [n], theirs; None at a level all of whose nodes are scored.
+        """
+        places, candidates = nodes, None
+        if parents is not None:
+            assert network.level.first_child is not None
+            distinct, which = np.unique(parents, return_inverse=True)
+            candidates = Candidates.of(np.tile(distinct, (len(texts.rows), 1)), network.level).to(self.device)
+            places = which * network.level.block + nodes - network.level.first_child[parents]
+        logits = network.logits(encodings, texts.lengths, candidates)
+        return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(places).to(self.device)])
+
+
+def path_nodes(tree: LabelTree, labels: np.ndarray) -> list[np.ndarray]:
+    """The nodes above some labels: for levels 1 to H + 1, int64 [n].
+
+    Args:
+        tree: over L labels.
+        labels: integer [n], below L.
+    """
+    nodes = [tree.leaf_of_label[labels].astype(np.int64)]
+    for first_child in tree.first_child[:0:-1]:
+        nodes.insert(0, np.searchsorted(first_child, nodes[0], side="right") - 1)
+    return nodes
+
+
+def open_tree(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:
+    """The label tree of a run.
+
+    Raises:
+        SettingsError: it is missing, cut short, or not of this corpus.
+    """
+    path = tree_directory(settings.run_directory, number) / TREE
+    try:
+        tree = LabelTree.load(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise SettingsError(f"{path}: no label tree ({error}); run jobs/train_ensemble.py") from None
+    if len(tree.label_order) != corpus.trained:
+        raise SettingsError(f"{path}: a tree of another corpus; run jobs/train_ensemble.py under another --name")
+    return tree
+
+
+def trained_levels(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> list[dict[str, Tensor]]:
+    """The weights of a run's tree, level by level from the top, mapped from their files.
+
+    Raises:
+        SettingsError: a level is missing, cut short, or was trained with other settings.
+    """
+    found = []
+    for level in range(1, len(tree.level_sizes) + 1):
+        saved = level_directory(tree_directory(settings.run_directory, number), level)
+        if not finished(saved, level_fingerprint(settings, corpus, number, level)):
+            raise SettingsError(f"{saved}: no finished level of these settings; run jobs/train_ensemble.py")
+        try:
+            found.append(read_level(saved))
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise SettingsError(f"{saved}: cannot be read ({error}); remove it and train again") from None
+    return found

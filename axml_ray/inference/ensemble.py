@@ -1,8 +1,46 @@
 """Several trees' scores into one ranking: sums over the trees' best labels, 0 where a tree left a label out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+
+from axml_ray.inference.beam import Found, TreePredictor
+from axml_ray.inference.texts import length_batches
+from axml_ray.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Trees that predict together.
+
+    Attributes:
+        trees: in the order of their numbers.
+        top_labels: best labels of each tree whose scores are summed.
+    """
+
+    trees: Sequence[TreePredictor]
+    top_labels: int
+
+    def predict(self, tokens: Ragged) -> tuple[Found, list[Found]]:
+        """The best labels of each document, by all trees and by each: `top_labels` of each.
+
+        Args:
+            tokens: word ids, at least one a document.
+        """
+        shape = (len(tokens), self.top_labels)
+        found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
+        for batch in length_batches(tokens):  # tokenised, sorted and padded once for all trees
+            for tree, (labels, scores) in zip(self.trees, found, strict=True):
+                labels[batch.rows], scores[batch.rows] = tree.predict_batch(batch, self.top_labels)
+        return combine([one for one, _ in found], [one for _, one in found], self.top_labels), found
+
+    def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
+        """Summed probabilities of given labels, float32 [documents, n]: `TreePredictor.score` of every tree."""
+        total = np.zeros((len(tokens), len(labels)), dtype=np.float32)
+        for tree in self.trees:
+            total += tree.score(tokens, labels)
+        return total
 
 
 def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> tuple[np.ndarray, np.ndarray]:

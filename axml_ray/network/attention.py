@@ -43,6 +43,12 @@ class LabelTable(nn.Module):
         table = self.weight.view(len(self.weight), self.block, self.dimension)
         table[parent // self.shard.count, place] = vectors.to(table)
 
+    def vectors(self, nodes: Tensor, first_child: Tensor | None) -> Tensor:
+        """The vectors of some nodes (int64 [n]), of which this shard holds every one: [n, D]."""
+        parent = nodes if first_child is None else torch.searchsorted(first_child, nodes, right=True) - 1
+        place = torch.zeros_like(nodes) if first_child is None else nodes - first_child[parent]
+        return self.weight.view(len(self.weight), self.block, self.dimension)[parent // self.shard.count, place]
+
     def nodes(self, first_child: Tensor | None) -> Tensor:
         """int64: the nodes that this shard holds, in its order."""
         held = self.shard.ids(self.rows)

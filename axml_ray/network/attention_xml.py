@@ -53,6 +53,16 @@ class AttentionXML(LevelNetwork):
         evidence = () if self.evidence_weight is None else (self.evidence_weight,)
         return AttentionScorer((*self.head.rest(), *evidence), evidence=bool(evidence))
 
+    def attention_weights(self, states_TD: Tensor, nodes: Tensor) -> Tensor:
+        """How much each node looks at each word of a text (paper, equation 2), float32 [n, T]; rows sum to one.
+
+        Args:
+            states_TD: of the text's words, without padding.
+            nodes: int64 [n], of this level.
+        """
+        queries = self.attention.vectors(nodes, self.first_child)
+        return torch.softmax(queries.float() @ states_TD.float().t(), dim=1)
+
     def expect(self, rate: float) -> None:
         """Start at a share `rate` of true labels."""
         self.head.expect(rate)

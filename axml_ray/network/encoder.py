@@ -93,12 +93,14 @@ def embedded(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | No
     """The words' vectors, [B, T, E], in the format of the products; each row is read once, its gradient is sparse.
 
     Args:
-        table: float32 [words, E].
+        table: [words, E], float32; of a network that only predicts, also bfloat16.
         tokens_BT: word ids.
         words: as of `Encoder.forward`.
     """
     device = table.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else table.dtype
+    reduced = torch.is_autocast_enabled(device)
+    # a table may be kept in a narrower format than is computed in
+    dtype = torch.get_autocast_dtype(device) if reduced else torch.promote_types(table.dtype, torch.float32)
     if not (torch.is_grad_enabled() and table.requires_grad):
         return functional.embedding(tokens_BT, table).to(dtype)
     rows_U, places_R = words or tokens_BT.flatten().unique(return_inverse=True)

@@ -229,19 +229,21 @@ class Pass:
     def _candidates(self, candidates: Candidates) -> None:
         documents, tokens, dimension = self.states.shape
         block = self.table.shape[1] // dimension
-        picked = self._picked(candidates.rows)
         width = candidates.places.shape[1]
+        if not len(candidates.rows) and self.positives is None:  # none of the candidates is in this shard
+            self.logits.append(self.loss.new_full((documents, width * block), float("-inf")))
+            return
+        picked, row_of_place = self._picked(candidates)
         each = block * (2 * tokens + self.scorer.width)
         chunk = max(1, min(width, self.group_values // each))
         of_table = targets = None
         if self.positives is not None:
             of_table = self.of_table = torch.zeros(picked.shape, dtype=self.table.dtype, device=picked.device)
             targets = self._targets(width * block)
-        if not len(picked):  # none of the candidates is in this shard
-            self.logits.append(self.loss.new_full((documents, width * block), float("-inf")))
+        if not len(picked):
             return
         for start in range(0, width, chunk):
-            places = candidates.places[:, start : start + chunk]
+            places = row_of_place[:, start : start + chunk]
             here = slice(start * block, (start + chunk) * block)
             found = []
             for group in _slices(documents, self._group(places.shape[1] * block)):
@@ -262,13 +264,17 @@ class Pass:
             if self.positives is None:
                 self.logits.append(torch.cat(found))
 
-    def _picked(self, rows: Tensor) -> Tensor:
+    def _picked(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Rows that hold all candidates, in the format of the products, and which of them stands in which place."""
+        rows = candidates.rows
         if self.table.dtype == self.states.dtype:
-            return self.table.index_select(0, rows)
+            if self.positives is None:
+                return self.table, rows[candidates.places]
+            return self.table.index_select(0, rows), candidates.places
         picked = torch.empty(len(rows), self.table.shape[1], dtype=self.states.dtype, device=self.table.device)
         for some in _slices(len(rows), CAST_ROWS if self.table.device.type == "cpu" else len(rows)):
             picked[some] = self.table.index_select(0, rows[some])
-        return picked
+        return picked, candidates.places
 
     def _add_values(self, group: slice, of_values: Tensor | None) -> None:
         if of_values is not None:

@@ -29,5 +29,9 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """A context in which the network computes in the precision asked for."""
-    reduced = precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device))
-    return torch.autocast(device.type, torch.bfloat16, enabled=reduced)
+    return torch.autocast(device.type, torch.bfloat16, enabled=reduces(device, precision))
+
+
+def reduces(device: torch.device, precision: Precision) -> bool:
+    """Whether products are computed in bfloat16."""
+    return precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device))

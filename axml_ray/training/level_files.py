@@ -135,6 +135,23 @@ def save_level(network: LevelNetwork, directory: Path, mark: str, about: dict[st
             save_file({name: value.contiguous() for name, value in state.items()}, work / MODEL)
 
 
+def read_level(directory: Path) -> dict[str, Tensor]:
+    """All weights of a saved level by name, mapped from its files; a table that several workers wrote is joined.
+
+    Raises:
+        OSError, ValueError, SafetensorError: a file is missing or not what it should be.
+    """
+    state = load_file(directory / MODEL)
+    written_by = read_json(directory / LEVEL_MANIFEST)["workers"]
+    parts = [load_file(directory / ROWS.format(rank))[TABLE] for rank in range(written_by)]
+    if written_by == 1:
+        return {**state, TABLE: parts[0]}
+    joined = torch.empty(sum(map(len, parts)), parts[0].shape[1], dtype=parts[0].dtype)
+    for rank, rows in enumerate(parts):
+        joined[rank::written_by] = rows
+    return {**state, TABLE: joined}
+
+
 @torch.no_grad()
 def load_level(network: LevelNetwork, directory: Path) -> None:
     """Fill a network, or a shard of it, with a saved level's weights."""

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from axml_ray.corpus.sources import storable
 from axml_ray.corpus.tokenizer import PADDING, SEPARATOR, UNKNOWN, Tokenizer, count_documents, split_words
 
 
@@ -129,3 +130,23 @@ def test_splitting_and_encoding_agree(text: str, vocabulary: list[str], keep: in
     for i, word in zip(encoded, words, strict=bool(words)):
         if word in id_of:
             assert i == id_of[word]
+
+
+@given(st.text(max_size=60), st.integers(1, 8))
+def test_spans_are_where_the_words_of_encode_stand(text, most):
+    text = storable(text + " İstanbul ẞ " + SEPARATOR + " cat")
+    tokenizer = Tokenizer.build({"cat": 2, "i̇stanbul": 1, SEPARATOR: 1})
+    found, spans = tokenizer.encode_with_spans(text, most)
+    assert found.dtype == np.int32 and found.tolist() == tokenizer.encode([text], most)[0].tolist()
+    assert len(spans) == len(found)
+    assert all(0 <= start < end <= len(text) for start, end in spans)
+    assert spans == sorted(spans)
+    known = {"cat": "cat", "i̇stanbul": "İstanbul", SEPARATOR: SEPARATOR}
+    for number, (start, end) in zip(found.tolist(), spans, strict=True):
+        word = tokenizer.words[number]
+        assert number < 2 or text[start:end].lower() == known[word].lower()
+
+
+def test_a_text_without_words_has_no_spans():
+    found, spans = Tokenizer.build({"cat": 2}).encode_with_spans("...", 5)
+    assert (found.tolist(), spans) == ([UNKNOWN], [])

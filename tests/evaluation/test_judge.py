@@ -170,9 +170,9 @@ def test_an_example_tells_what_was_guessed_and_missed(home, labels):
     row = next(i for i, true in enumerate(truths) if any(label >= LABELS - 2 for label in true))
     asked = []
 
-    def explain(text, label):
-        asked.append((text, label))
-        return [("tail", 6, 10, 1.0), ("long", 0, 4, 4.0), ("over", 2, 8, 9.0)] if label == tops[row, 0] else None
+    def explain(text, labels):
+        asked.append((text, labels))
+        return [[("tail", 6, 10, 1.0), ("long", 0, 4, 4.0), ("over", 2, 8, 9.0)], [("tail", 6, 10, 2.0)], []]
 
     other, found = examples(opened(home), [0, row], ["", "long, tail"], names, labels.counts, explain)
     assert found.id == f"test-{row}" and other.id == "test-0"
@@ -182,14 +182,16 @@ def test_an_example_tells_what_was_guessed_and_missed(home, labels):
     missed = [(f"name {label}", labels.counts[label]) for label in truths[row] if label not in tops[row, :5]]
     assert list(found.missed) == missed and missed
     # Nothing is asked of a document without a text.
-    assert asked == [("long, tail", label) for label in tops[row, :3]]
+    assert asked == [("long, tail", tops[row, :3].tolist())]
     assert [(piece.text, piece.weight) for piece in found.guesses[0].pieces] == [
         ("long", pytest.approx(4 / 9)),
         (", ", 0),
         ("tail", pytest.approx(1 / 9)),
         ("", 0),
     ]
-    assert found.guesses[1].pieces == ()
+    assert [piece.weight for piece in found.guesses[1].pieces] == [0, 1, 0]
+    assert [piece.weight for piece in found.guesses[2].pieces] == [0]
+    assert found.guesses[3].pieces == found.guesses[4].pieces == ()
 
 
 def test_marked_words_make_the_text_again():

@@ -61,8 +61,8 @@ def made(tmp_path_factory):
     texts = [f"</style><img src=x onerror=alert({row})>" for row in range(10)]
     names = [EVIL] * len(index)
 
-    def explain(text, label):
-        return [("img", 9, 12, 1.0)]
+    def explain(text, labels):
+        return [[("img", 9, 12, 1.0)] for _ in labels]
 
     shown = [
         examples(predictions, rows, texts, names, index.counts, explain)

@@ -146,7 +146,7 @@ class TestBeamSearch:
         for row in (0, 3, len(tokens) - 1):
             alone = as_dictionaries(*predictor.predict(tokens.take(np.array([row])), 14))[0]
             assert alone == pytest.approx(whole[row], rel=1e-4)
-        monkeypatch.setattr("axml_ray.training.scoring.SCORING_BATCH", 7)
+        monkeypatch.setattr("axml_ray.inference.texts.BATCH_DOCUMENTS", 7)
         for found, expected in zip(as_dictionaries(*predictor.predict(tokens, 14)), whole, strict=True):
             assert found == pytest.approx(expected, rel=1e-4)
 
@@ -156,6 +156,17 @@ class TestBeamSearch:
         labels, _ = predictor.predict(split.tokens, 5)
         hits = sum(len(set(labels[row].tolist()) & set(split.labels[row].tolist())) for row in range(len(split)))
         assert hits > 0.6 * len(split.labels.values)  # chance is 5 of 14
+
+    def test_given_labels_score_as_an_exhaustive_beam_does(self, run):
+        _, corpus, predictor = run
+        tokens = corpus.split("valid").tokens
+        narrow = TreePredictor(predictor.tree, predictor.networks, 1, predictor.precision)
+        asked = np.array([5, 0, 13, 9])
+        scores = narrow.score(tokens, asked)
+        assert scores.dtype == np.float32 and scores.shape == (len(tokens), 4)
+        for row in range(len(tokens)):
+            every = label_probabilities(predictor, tokens[row])
+            assert scores[row].tolist() == pytest.approx([every[label] for label in asked.tolist()], rel=1e-4)
 
 
 class TestScoring:

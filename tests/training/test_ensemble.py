@@ -50,6 +50,7 @@ def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_clust
     assert len(after) == 4
     assert again["trees"][0] == metrics["trees"][0]
     assert "Validation nDCG@5 of level 2" in report_path(more).read_text()
+    assert "words it looked at" in report_path(more).read_text()  # its corpus keeps texts, its networks have attention
     # Without stored predictions, the run is judged by new ones.
     shutil.rmtree(more.run_directory / "predictions")
     judged = evaluate(open_run(more.run_directory), Corpus.open(more.corpus_directory))

@@ -1,0 +1,316 @@
+"""Everything that a server needs in one directory that can be copied anywhere: written, checked, opened.
+
+    <bundle>/
+      manifest.json             format, versions, sizes of trees, and of every other file its bytes and SHA-256
+      settings.yaml             what prediction depends on
+      tokenizer.json            the vocabulary
+      labels.parquet            id, label, name, training documents
+      calibration.json          scores to probabilities
+      word_vectors.safetensors  only if all networks share them, as where training froze them
+      tree-0/tree.safetensors, tree-0/level-1/model.safetensors, ...
+
+- A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
+  before it is used, and nothing in it is ever run.
+- Weights are mapped, not read: processes of one machine that open the same bundle share its memory.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import torch
+from pydantic import ValidationError
+
+from axml_ray.configuration import read_yaml
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.files import read_json
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.calibration import Calibration
+from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.frozen import WORDS, frozen
+from axml_ray.inference.weights import Weights, load_weights
+from axml_ray.network.level_network import Level
+from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
+from axml_ray.tree.label_tree import LabelTree
+
+FORMAT, VERSION = "axml-ray bundle", 1
+MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.yaml", "tokenizer.json"
+LABELS, CALIBRATION, SHARED_WORDS = "labels.parquet", "calibration.json", "word_vectors.safetensors"
+MEND = "copy or export it again (jobs/export_bundle.py)"
+
+T = TypeVar("T")
+
+
+class BundleError(SettingsError):
+    """A bundle can't be used; the message names the file and the mend."""
+
+
+class FileEntry(Settings):
+    """What the manifest says of a file."""
+
+    bytes: int
+    """Its size."""
+    sha256: str
+    """Of its content."""
+
+
+class Manifest(Settings):
+    """`manifest.json`."""
+
+    format: str
+    """Always "axml-ray bundle"."""
+    version: int
+    """Of this layout."""
+    axml_ray: str
+    """Version of the program that wrote it."""
+    weights: Weights
+    """Number format of the files' matrices."""
+    labels: Positive
+    """Labels that can be predicted."""
+    words: Positive
+    """Of the vocabulary."""
+    level_sizes: tuple[tuple[Positive, ...], ...]
+    """Nodes of the levels of each tree."""
+    files: dict[str, FileEntry]
+    """Every other file, by its path below the bundle."""
+
+    @property
+    def expected_files(self) -> set[str]:
+        """The files that such a bundle has, without the optional one."""
+        named = {SETTINGS, TOKENIZER, LABELS, CALIBRATION}
+        for number, sizes in enumerate(self.level_sizes):
+            named |= {tree_file(number), *(level_file(number, level) for level in range(1, len(sizes) + 1))}
+        return named
+
+
+class BundleSettings(Settings):
+    """`settings.yaml`: what prediction depends on."""
+
+    name: str
+    """Of the run."""
+    max_tokens: Positive
+    """Texts are cut after that many words."""
+    beam: Positive
+    """C: nodes of a level whose children are scored."""
+    top_labels: Positive
+    """Best labels of each tree whose scores are summed."""
+    precision: Precision
+    """Of matrix products."""
+    network: NetworkSettings
+    """Kind and sizes of every level's network."""
+
+
+def tree_file(number: int) -> str:
+    """Path of a tree's shape in the bundle."""
+    return f"tree-{number}/tree.safetensors"
+
+
+def level_file(number: int, level: int) -> str:
+    """Path of a level's weights in the bundle."""
+    return f"tree-{number}/level-{level}/model.safetensors"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle. Its parts are read when they are asked for, and are then kept.
+
+    Attributes:
+        directory: where it lies.
+        manifest: what it says of itself.
+        settings: what prediction depends on.
+    """
+
+    directory: Path
+    manifest: Manifest
+    settings: BundleSettings
+    _words: list[torch.Tensor] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def open(cls, directory: str | Path, *, verify: bool = True) -> "Bundle":
+        """Open a bundle after checking all of it.
+
+        Args:
+            directory: of the bundle.
+            verify: compare checksums. False spares reading every file, where another process of this machine has.
+
+        Raises:
+            BundleError: there is none, it is of another version, a file is missing, changed, or too much, or a path
+                leads out of the directory.
+        """
+        directory = Path(directory).absolute()
+        manifest = read_manifest(directory)
+        check_files(directory, manifest, verify=verify)
+        path = directory / SETTINGS
+        try:
+            settings = BundleSettings.model_validate(read_yaml(path))
+        except ValidationError as error:
+            raise BundleError(f"{path}: {_first(error)}; {MEND}") from None
+        except SettingsError as error:
+            raise BundleError(f"{error}; {MEND}") from None
+        return cls(directory, manifest, settings)
+
+    @property
+    def trees(self) -> int:
+        """How many trees it has."""
+        return len(self.manifest.level_sizes)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The vocabulary."""
+        tokenizer = self._read(TOKENIZER, Tokenizer.load)
+        if len(tokenizer) != self.manifest.words:
+            raise self._wrong(TOKENIZER, f"{len(tokenizer):,} words, not {self.manifest.words:,}")
+        return tokenizer
+
+    @cached_property
+    def labels(self) -> LabelIndex:
+        """The labels that can be predicted."""
+        labels = self._read(LABELS, LabelIndex.load)
+        if len(labels) != self.manifest.labels:
+            raise self._wrong(LABELS, f"{len(labels):,} labels, not {self.manifest.labels:,}")
+        return labels
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Scores to probabilities."""
+        return self._read(CALIBRATION, lambda path: Calibration.from_json(read_json(path)))
+
+    def tree(self, number: int, precision: Precision | None = None) -> TreePredictor:
+        """One of the trees; a server may hold each in a process of its own, and `combine` what they find.
+
+        Args:
+            number: from 0.
+            precision: of matrix products; by default as the run was trained.
+        """
+        sizes = self.manifest.level_sizes[number]
+        tree = self._read(tree_file(number), LabelTree.load)
+        if tree.level_sizes != sizes or sizes[-1] != self.manifest.labels:
+            raise self._wrong(tree_file(number), f"levels of {tree.level_sizes} nodes, not {sizes}")
+        precision = precision or self.settings.precision
+
+        def network(level: int) -> Callable[[Path], Any]:
+            def read(path: Path) -> Any:
+                state = load_weights(path)
+                if WORDS not in state:
+                    state[WORDS] = self.shared_words
+                if len(state[WORDS]) != self.manifest.words:
+                    raise ValueError(f"vectors of {len(state[WORDS]):,} words, not {self.manifest.words:,}")
+                return frozen(Level.of(tree, level), state, self.settings.network, precision)
+
+            return read
+
+        networks = [
+            self._read(level_file(number, level), network(level)) for level in range(1, len(tree.level_sizes) + 1)
+        ]
+        return TreePredictor(tree, networks, self.settings.beam, precision)
+
+    def ensemble(self, precision: Precision | None = None) -> Ensemble:
+        """All trees."""
+        return Ensemble([self.tree(number, precision) for number in range(self.trees)], self.settings.top_labels)
+
+    @property
+    def shared_words(self) -> torch.Tensor:
+        """The word vectors of all networks, mapped once."""
+        if not self._words:
+            if SHARED_WORDS not in self.manifest.files:
+                raise ValueError("it holds no word vectors")
+            state = self._read(SHARED_WORDS, load_weights)
+            if set(state) != {WORDS}:
+                raise self._wrong(SHARED_WORDS, "no word vectors")
+            self._words.append(state[WORDS])
+        return self._words[0]
+
+    def _read(self, name: str, read: Callable[[Path], T]) -> T:
+        # Parsers of other libraries raise what they like, some plain Exception.
+        try:
+            return read(self.directory / name)
+        except BundleError:
+            raise
+        except Exception as error:
+            raise self._wrong(name, " ".join(str(error).split()) or type(error).__name__) from None
+
+    def _wrong(self, name: str, what: str) -> BundleError:
+        return BundleError(f"{self.directory / name}: cannot be used ({what}); {MEND}")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """What a bundle says of itself.
+
+    Raises:
+        BundleError: there is no bundle, or one of another version.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise BundleError(f"{directory}: no bundle ({MANIFEST} is missing); make one with jobs/export_bundle.py")
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{error}; {MEND}") from None
+    except RecursionError:
+        raise BundleError(f"{path}: not a manifest (nested too deeply); {MEND}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BundleError(f"{path}: not the manifest of a bundle; make one with jobs/export_bundle.py")
+    if content.get("version") != VERSION:
+        raise BundleError(
+            f"{path}: a bundle of version {content.get('version')!r}, written by axml-ray "
+            f"{content.get('axml_ray', 'of unknown version')}; this program reads version {VERSION}: export the run "
+            "again, or use that axml-ray"
+        )
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise BundleError(f"{path}: {_first(error)}; {MEND}") from None
+
+
+def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> None:
+    """Check that a bundle's files are those of its manifest, no more and no less.
+
+    Raises:
+        BundleError: they aren't.
+    """
+    listed, inside = set(manifest.files), directory.resolve()
+    for name in sorted(listed):
+        parts = PurePosixPath(name)
+        climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
+        if climbs or not (directory / name).resolve().is_relative_to(inside):
+            raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
+    if listed - {SHARED_WORDS} != manifest.expected_files:
+        wrong = sorted((listed - {SHARED_WORDS}) ^ manifest.expected_files)[0]
+        known = "is missing from its files" if wrong not in listed else "is no file of a bundle"
+        raise BundleError(f"{directory / MANIFEST}: {wrong!r} {known}; {MEND}")
+    found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
+    extra = sorted(found - listed - {MANIFEST})
+    if extra:
+        raise BundleError(f"{directory / extra[0]}: not in {MANIFEST}; remove it")
+    for name, entry in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise BundleError(f"{path}: missing; {MEND}")
+        size = path.stat().st_size
+        if size != entry.bytes:
+            raise BundleError(f"{path}: {size:,} bytes, not {entry.bytes:,} as {MANIFEST} says; {MEND}")
+        if verify and sha256(path) != entry.sha256:
+            raise BundleError(f"{path}: its checksum isn't that of {MANIFEST}, it was changed or damaged; {MEND}")
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def entries(directory: Path) -> Iterator[tuple[str, FileEntry]]:
+    """What a manifest says of the files in a directory."""
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        name = path.relative_to(directory).as_posix()
+        yield name, FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"

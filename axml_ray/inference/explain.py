@@ -1,0 +1,166 @@
+"""Why a label: which words it looked at, at the leaf and at each cluster above it, in every tree.
+
+The attention weights of a node over a text's words (paper, equation 2) sum to one. They are not kept while many texts
+are tagged, but computed again for the texts and labels that are asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.inference.beam import TreePredictor, path_nodes
+from axml_ray.inference.texts import length_batches
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.precision import autocast
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+from axml_ray.tree.inspection import label_starts
+
+TYPICAL = 3
+"""Labels that a cluster is named by: its most frequent ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A node of the path to a label."""
+
+    level: int
+    """d, from 1 below the root; the last one is the label itself."""
+    labels: tuple[str, ...]
+    """Names of the most frequent labels below the node, at most three; at the leaf, the label's."""
+    size: int
+    """Labels below the node."""
+    probability: float
+    """That the level's network gives the node."""
+    weights: np.ndarray = field(compare=False)
+    """float32 [words], attention of the node to each word of the text."""
+
+    @property
+    def name(self) -> str:
+        """The labels and how many there are beyond, as one line."""
+        beyond = self.size - len(self.labels)
+        return ", ".join(self.labels) + (f" and {beyond:,} more" if beyond else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a text got a label."""
+
+    text: str
+    """The text, blanks in the place of what can't be stored."""
+    label: str
+    """As the corpus writes it."""
+    name: str
+    """What a person reads."""
+    spans: tuple[tuple[int, int], ...]
+    """First character of each word that was read, and the one after its last. Longer texts are cut."""
+    paths: tuple[tuple[Step, ...], ...]
+    """Of each tree, from the top."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that were read."""
+        return tuple(self.text[start:end] for start, end in self.spans)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """float32 [words]: attention of the label itself, the mean over the trees; sums to one unless empty."""
+        return np.stack([path[-1].weights for path in self.paths]).mean(axis=0)
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "label": self.label,
+            "name": self.name,
+            "words": [
+                {"word": word, "start": start, "end": end, "weight": float(weight)}
+                for word, (start, end), weight in zip(self.words, self.spans, self.weights, strict=True)
+            ],
+            "trees": [
+                [
+                    {
+                        "level": step.level,
+                        "name": step.name,
+                        "probability": step.probability,
+                        "weights": step.weights.tolist(),
+                    }
+                    for step in path
+                ]
+                for path in self.paths
+            ],
+        }
+
+
+@torch.inference_mode()
+def explain(
+    trees: Sequence[TreePredictor],
+    tokenizer: Tokenizer,
+    index: LabelIndex,
+    text: str,
+    labels: Sequence[int],
+    max_tokens: int,
+) -> list[Explanation]:
+    """Explain some labels of one text.
+
+    Args:
+        trees: whose attention is asked for.
+        tokenizer: of the trees.
+        index: names of the labels.
+        text: storable, see `sources.storable`.
+        labels: ids.
+        max_tokens: words of a text that are read.
+
+    Raises:
+        SettingsError: the networks have no attention.
+    """
+    if not all(isinstance(network, AttentionXML) for tree in trees for network in tree.networks):
+        raise SettingsError("explain: networks without attention (network.kind bilstm or xml_cnn) can't explain")
+    if not labels:
+        return []
+    words, spans = tokenizer.encode_with_spans(text, max_tokens)
+    paths = [_paths(tree, words, len(spans), np.array(labels), index) for tree in trees]
+    return [
+        Explanation(
+            text=text,
+            label=index.labels[label],
+            name=index.names[label],
+            spans=tuple(spans),
+            paths=tuple(of_tree[place] for of_tree in paths),
+        )
+        for place, label in enumerate(labels)
+    ]
+
+
+def _paths(
+    tree: TreePredictor, words: np.ndarray, real: int, labels: np.ndarray, index: LabelIndex
+) -> list[tuple[Step, ...]]:
+    """The path to each label in a tree, over the first `real` words."""
+    nodes_of_level = path_nodes(tree.tree, labels)
+    texts = next(length_batches(Ragged.from_rows([words]))).to(tree.device)
+    steps: list[list[Step]] = [[] for _ in labels]
+    for level, (network, nodes) in enumerate(zip(tree.networks, nodes_of_level, strict=True), start=1):
+        assert isinstance(network, AttentionXML)
+        parents = nodes_of_level[level - 2] if level > 1 else None
+        with autocast(tree.device, tree.precision):
+            encodings = network.encode(texts.tokens, texts.lengths)
+            logs = tree.log_probabilities(network, encodings, texts, nodes, parents)[0]
+        weights = network.attention_weights(encodings[0, : len(words)], torch.from_numpy(nodes).to(tree.device))
+        starts = label_starts(tree.tree, level)
+        for place, node in enumerate(nodes.tolist()):
+            below = np.sort(tree.tree.label_order[starts[node] : starts[node + 1]])  # ids are ranked by frequency
+            steps[place].append(
+                Step(
+                    level=level,
+                    labels=tuple(index.names[label] for label in below[:TYPICAL].tolist()),
+                    size=len(below),
+                    probability=float(logs[place].exp()),
+                    weights=weights[place, :real].cpu().numpy(),
+                )
+            )
+    return [tuple(path) for path in steps]

@@ -1,0 +1,65 @@
+"""A trained network made ready to predict: no gradients, and weights once in the format that products are computed in.
+
+- Nothing is drawn or copied that is then overwritten: the network is made without memory and given its weights.
+- The LSTM's weights, which each batch would otherwise turn into bfloat16, are kept in it.
+- Tables (word and attention vectors) too, if that costs little memory. A large one stays as it was given, such as
+  mapped from a file that other processes map as well, and the rows that a batch needs are turned as they are read.
+- Head, bottleneck and filters are small and stay float32, as the sums that they end in are.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from axml_ray.network.level_network import TABLE, Level, LevelNetwork
+from axml_ray.network.networks import network_of
+from axml_ray.network.precision import reduces
+from axml_ray.settings import NetworkSettings, Precision
+
+WORDS = "encoder.embedding.weight"
+"""Name of the word vectors in every kind of network."""
+MOST_COPIED = 1 << 28
+"""Bytes of a table above which it is not held in a second format."""
+
+
+def frozen(
+    level: Level,
+    state: Mapping[str, Tensor],
+    settings: NetworkSettings,
+    precision: Precision = "auto",
+) -> LevelNetwork:
+    """A network of these weights, on the CPU, for prediction alone.
+
+    Tensors that are already in the right format are used as they are.
+
+    Args:
+        level: the nodes to tell apart.
+        state: every parameter by name, float32 or bfloat16.
+        settings: kind and sizes.
+        precision: of matrix products.
+
+    Raises:
+        ValueError: a parameter is missing, unknown or of another size.
+    """
+    if WORDS not in state or state[WORDS].ndim != 2:
+        raise ValueError(f"{WORDS} is missing or not a table")
+    with torch.device("meta"):
+        network = network_of(level, torch.empty(state[WORDS].shape), settings)
+    narrow = torch.bfloat16 if reduces(torch.device("cpu"), precision) else torch.float32
+    ready = {name: _ready(name, value, narrow, settings.kind) for name, value in state.items()}
+    try:
+        network.load_state_dict(ready, assign=True)
+    except RuntimeError as error:
+        raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from None
+    return network.requires_grad_(False).eval()
+
+
+def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str) -> Tensor:
+    if name == WORDS or (name == TABLE and kind == "attention"):
+        small = value.numel() * narrow.itemsize <= MOST_COPIED
+        return value.to(narrow) if small else value
+    if name == TABLE:  # the products with it are exact, see `ablations`
+        return value
+    recurrent = "_lstm." in name or name.endswith("first_state")
+    return value.to(narrow if recurrent else torch.float32)

@@ -1,0 +1,77 @@
+"""Weights in a file: float32, or narrower where a smaller bundle is worth a little accuracy.
+
+- bfloat16: every matrix; half the size. It is what products are computed in on most machines anyway.
+- int8: every matrix in groups of about 64 neighbouring values with one float32 scale each; about a quarter. Files get
+  smaller, not products faster: a matrix is unpacked when it is opened. (A product of 8-bit integers is twice as fast as
+  one of bfloat16 where both are in hardware, but most of the time goes into the LSTM, whose fused kernel PyTorch
+  offers in float32 and bfloat16 only.)
+- Vectors and single values, such as biases, stay float32 in each.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Weights = Literal["float32", "bfloat16", "int8"]
+WEIGHTS: tuple[Weights, ...] = get_args(Weights)
+SCALES = ".scales"
+GROUP, LEAST_GROUP = 64, 16
+
+
+def save_weights(state: Mapping[str, Tensor], path: Path, weights: Weights) -> None:
+    """Write tensors to a safetensors file."""
+    packed: dict[str, Tensor] = {}
+    for name, value in state.items():
+        value = value.detach().float()
+        if value.ndim < 2 or weights == "float32":
+            packed[name] = value.contiguous()
+        elif weights == "bfloat16":
+            packed[name] = value.to(torch.bfloat16).contiguous()
+        else:
+            packed[name], packed[name + SCALES] = quantized(value)
+    save_file(packed, path)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file that `save_weights` wrote: mapped from it, of int8 ones unpacked to float32.
+
+    Raises:
+        OSError, SafetensorError: the file cannot be read.
+        ValueError: an int8 matrix has no scales that fit it, or a tensor is of another type.
+    """
+    packed = load_file(path)
+    state = {}
+    for name, value in packed.items():
+        if name.endswith(SCALES) and name.removesuffix(SCALES) in packed:
+            continue
+        if value.dtype == torch.int8:
+            value = restored(name, value, packed.get(name + SCALES))
+        elif value.dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"{name} is {value.dtype}")
+        state[name] = value
+    return state
+
+
+def group_size(width: int) -> int:
+    """Values that share a scale: of a row's divisors the largest up to 64, or the row where that would be few."""
+    largest = next(size for size in range(min(GROUP, width), 0, -1) if width % size == 0)
+    return largest if largest >= LEAST_GROUP else width
+
+
+def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix, float32 [rows, ...], as int8 of the same shape and float32 scales [groups]."""
+    groups = matrix.reshape(-1, group_size(matrix.flatten(1).shape[1]))
+    scales = groups.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+    return (groups / scales[:, None]).round().to(torch.int8).view(matrix.shape), scales
+
+
+def restored(name: str, values: Tensor, scales: Tensor | None) -> Tensor:
+    """The matrix that `quantized` took, within half a scale."""
+    size = group_size(values.flatten(1).shape[1]) if values.ndim > 1 else 1
+    if scales is None or scales.dtype != torch.float32 or scales.shape != (values.numel() // size,):
+        raise ValueError(f"{name} has no scales that fit it")
+    return (values.reshape(-1, size) * scales[:, None]).view(values.shape)

@@ -1,0 +1,259 @@
+"""How fast trees predict, beside the literal implementation (`literal_inference`), on this machine's CPU.
+
+    python benchmarks/inference.py [--quick] [--only NAME] [--threads N] [--json PATH]
+
+- `docstrings`, `eurlex57k`: one tree in the shape and with the settings of `configs/`, weights drawn at random, which
+  a speed doesn't depend on. Both sides predict the same test documents by a whole beam search, a round at a time in
+  turns: the literal implementation 64 documents a batch as they come, ours 64 a batch too, sorted by length within
+  the round (`speedup`), or as many as its tagger takes (`speedup_of_tagger`). A speedup is the median over the rounds.
+  Ours also computes the evidence that `configs/docstrings.yaml` asks for; the literal implementation is spared it.
+- `single_text`: milliseconds for one text of docstrings at a time, tokenised, through three trees, one call after the
+  other: median and 99th percentile. Rows also tell milliseconds a text for one and three trees in batches.
+- `equality`: the trained run `runs/quickstart` on its test documents, by both: P@5 of each, in percent.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results_file
+import torch
+from literal_inference import LiteralTree
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray.configuration import load
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.metrics import Scores
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.frozen import frozen
+from axml_ray.inference.texts import length_batches
+from axml_ray.judging import open_run
+from axml_ray.network.level_network import Level
+from axml_ray.network.networks import network_of
+from axml_ray.network.precision import use_threads
+from axml_ray.ragged import Ragged
+from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.tree.label_tree import LabelTree, level_depths
+
+BATCH = 64
+TOP = 100
+SEED = 7
+ROUND = {"docstrings": (512, 512), "eurlex57k": (128, 512)}
+"""Documents of a round, quick and not."""
+SINGLE = (100, 500)
+"""Texts that are predicted one by one."""
+EQUAL = (1_000, 1_000_000)
+"""Test documents that the two are compared on, at most."""
+
+Result = tuple[dict[str, float], list[dict[str, Any]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts, print their rows, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer documents: under 10 minutes on 2 cores")
+    parser.add_argument("--only", choices=PARTS, help="run this part alone")
+    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--rounds", type=int, help="default: 3 if quick, else 7")
+    parser.add_argument("--documents", type=int, help="of a round, or in all; by default what a part takes")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/inference.json")
+    given = parser.parse_args(arguments)
+    rounds = given.rounds or (3 if given.quick else 7)
+    if given.threads < 1 or rounds < 1 or (given.documents or 1) < 1:
+        parser.error("--threads, --rounds and --documents: at least 1")
+    use_threads(given.threads)
+    console = Console()
+    figures: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    for name in [given.only] if given.only else list(PARTS):
+        part, sizes = PARTS[name]
+        with console.status(f"measuring {name}"):
+            try:
+                found, of_part = part(given.documents or sizes[not given.quick], rounds)
+            except SettingsError as error:
+                found, of_part = {}, [{"skipped": str(error)}]
+        for row in of_part:
+            rows.append({"part": name, **row, "threads": given.threads})
+            console.print_json(json.dumps(rows[-1]), indent=None)
+        figures |= found
+    console.print(table(rows))
+    for figure, value in figures.items():
+        console.print(f"{figure}: {value:.3f}", highlight=False)
+    path = given.json or results_file.RESULTS / "inference.json"
+    results_file.write(path, figures, rows)
+    console.print(Text(f"written to {path}"))
+
+
+# Trees
+
+
+def settings_and_corpus(name: str) -> tuple[Experiment, Corpus]:
+    """A configuration that is shipped, and its prepared corpus.
+
+    Raises:
+        SettingsError: it isn't prepared.
+    """
+    settings = load(results_file.ROOT / "configs" / f"{name}.yaml", corpora=absolute("corpora"))
+    return settings, Corpus.open(settings.corpus_directory)
+
+
+def random_tree(settings: Experiment, corpus: Corpus, number: int) -> TreePredictor:
+    """A tree of the shape that these settings give, its labels in any order, its weights drawn."""
+    torch.manual_seed(SEED + number)
+    order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
+    depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
+    cuts = [np.linspace(0, corpus.trained, 2**depth + 1).astype(np.int64) for depth in depths]
+    tree = LabelTree.of_cuts(order, cuts)
+    vectors = torch.from_numpy(corpus.word_vectors())
+    networks = []
+    for level in (Level.of(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
+        state = network_of(level, vectors, settings.network).state_dict()
+        networks.append(frozen(level, state, settings.network, settings.training.precision))
+    return TreePredictor(tree, networks, settings.tree.beam, settings.training.precision)
+
+
+def some_tests(corpus: Corpus, documents: int) -> Ragged:
+    """Test documents drawn at random."""
+    tokens = corpus.split("test").tokens
+    return tokens.take(np.random.default_rng(SEED).permutation(len(tokens))[:documents])
+
+
+# Parts
+
+
+def against_literal(name: str, documents: int, rounds: int) -> Result:
+    """Both predict the same documents, round by round."""
+    settings, corpus = settings_and_corpus(name)
+    ours = random_tree(settings, corpus, 0)
+    literal = LiteralTree.like(ours, evidence=False)
+    tokens = some_tests(corpus, documents * rounds)
+    rounds = max(1, len(tokens) // documents)
+    top = min(TOP, corpus.trained)
+
+    def by_64(some: Ragged) -> None:
+        for batch in length_batches(some, documents=BATCH, places=BATCH * int(some.lengths.max() + 8)):
+            ours.predict_batch(batch, top)
+
+    systems: dict[str, Callable[[Ragged], Any]] = {
+        "ours, 64 a batch": by_64,
+        "ours, as the tagger": lambda some: ours.predict(some, top),
+        "literal, 64 a batch": lambda some: literal.predict(some, top, BATCH),
+    }
+    seconds: dict[str, list[float]] = {system: [] for system in systems}
+    first = tokens.take(np.arange(min(documents, len(tokens))))
+    for system, predict in systems.items():  # kernels are made, memory is touched
+        predict(first if system.startswith("ours") else first.take(np.arange(min(len(first), BATCH))))
+    for number in range(rounds):
+        some = tokens.take(np.arange(number * documents, min((number + 1) * documents, len(tokens))))
+        for system, predict in systems.items():
+            seconds[system].append(timed(predict, some))
+    ratios = {
+        system: [slow / fast for slow, fast in zip(seconds["literal, 64 a batch"], seconds[system], strict=True)]
+        for system in list(systems)[:2]
+    }
+    about = {"corpus": name, "level_sizes": ours.tree.level_sizes, "beam": ours.beam, "rounds": rounds}
+    rows: list[dict[str, Any]] = [
+        {"system": system, "ms_per_text": 1_000 * sum(all_seconds) / min(len(tokens), rounds * documents), **about}
+        for system, all_seconds in seconds.items()
+    ]
+    for system, of_rounds in ratios.items():
+        rows.append({"system": system, "speedup": statistics.median(of_rounds), "speedups_of_rounds": of_rounds})
+    return {
+        f"{name}_speedup": statistics.median(ratios["ours, 64 a batch"]),
+        f"{name}_speedup_of_tagger": statistics.median(ratios["ours, as the tagger"]),
+    }, rows
+
+
+def docstrings(documents: int, rounds: int) -> Result:
+    """A tree of one level of clusters."""
+    return against_literal("docstrings", documents, rounds)
+
+
+def eurlex57k(documents: int, rounds: int) -> Result:
+    """A flat tree, long texts."""
+    return against_literal("eurlex57k", documents, rounds)
+
+
+def single_text(documents: int, rounds: int) -> Result:
+    """One text at a time, and batches, through one tree and three."""
+    settings, corpus = settings_and_corpus("docstrings")
+    texts = corpus.table("test", ["text"])["text"].to_pylist()
+    texts = [texts[i] for i in np.random.default_rng(SEED).permutation(len(texts))[:documents]]
+    trees = [random_tree(settings, corpus, number) for number in range(3)]
+    rows, figures = [], {}
+    for count in (1, 3):
+        ensemble = Ensemble(trees[:count], TOP)
+
+        def predict(some: list[str], ensemble: Ensemble = ensemble) -> None:
+            ensemble.predict(corpus.tokenizer.encode(some, settings.corpus.max_tokens))
+
+        for text in texts[: documents // 4]:
+            predict([text])
+        alone = [1_000 * timed(predict, [text]) for text in texts]
+        whole = [1_000 * timed(predict, texts) / len(texts) for _ in range(rounds + 1)][1:]
+        p50, p99 = (float(value) for value in np.percentile(alone, [50, 99]))
+        rows.append({"trees": count, "single_text_ms_p50": p50, "single_text_ms_p99": p99, "texts": len(texts),
+                     "ms_per_text": statistics.median(whole)})  # fmt: skip
+        figures = {"single_text_ms_p50": p50, "single_text_ms_p99": p99}
+        figures["ms_per_text"] = statistics.median(whole)
+    return figures, rows
+
+
+def equality(documents: int, rounds: int) -> Result:
+    """Both on trained weights."""
+    settings = open_run(absolute("runs") / "quickstart").model_copy(update={"corpora": absolute("corpora")})
+    corpus = Corpus.open(settings.corpus_directory)
+    split = corpus.split("test")
+    split = split.take(np.random.default_rng(SEED).permutation(len(split))[:documents])
+    predictor = TreePredictor.open(settings, corpus, 0)
+    literal = LiteralTree.like(predictor, evidence=True)
+    found = {"ours": predictor.predict(split.tokens, 5)[0], "literal": literal.predict(split.tokens, 5)[0]}
+    scores = {}
+    for system, labels in found.items():
+        judged = Scores(np.ones(len(corpus.labels)))
+        judged.add(labels.astype(np.int32), split.labels.values, split.labels.offsets)
+        scores[system] = judged.result()["P@5"]
+    same = float((np.sort(found["ours"], 1) == np.sort(found["literal"], 1)).mean())
+    figures = {"P@5_ours": scores["ours"], "P@5_literal": scores["literal"]}
+    return figures, [{**figures, "documents": len(split), "same_labels_share": same}]
+
+
+def timed(work: Callable[[Any], Any], given: Any) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    work(given)
+    return time.perf_counter() - began
+
+
+PARTS: dict[str, tuple[Callable[[int, int], Result], tuple[int, int]]] = {
+    "docstrings": (docstrings, ROUND["docstrings"]),
+    "eurlex57k": (eurlex57k, ROUND["eurlex57k"]),
+    "single_text": (single_text, SINGLE),
+    "equality": (equality, EQUAL),
+}
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """What a person wants to see of the rows."""
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for name in ("part", "system", "trees", "ms a text", "one by one, p99", "speedup"):
+        shown.add_column(name)
+    for row in rows:
+        cells = [row["part"], row.get("system", ""), row.get("trees", "")]
+        for name in ("ms_per_text", "single_text_ms_p99", "speedup"):
+            cells.append(f"{row[name]:.2f}" if name in row else "")
+        shown.add_row(*(Text(str(cell)) for cell in cells))
+    return shown
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Labels for new texts: a bundle, files of texts in, Parquet or JSON lines out.
+
+python jobs/predict.py --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
+
+Started again after a stop, it goes on with the blocks of texts that have no file yet. A text that cannot be read costs
+one row with its id and an error.
+"""
+
+import argparse
+import time
+
+import ray
+
+from axml_ray.cluster import connect
+from axml_ray.console import job_of_flags
+from axml_ray.corpus.sources import shards
+from axml_ray.inference.batch import Wanted, predict_files
+from axml_ray.inference.bundle import Bundle
+from axml_ray.settings import CorpusSettings, SettingsError, absolute
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
+    return int(word)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number (given: {word!r})") from None
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """The job's flags."""
+    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="as jobs/export_bundle.py wrote")
+    parser.add_argument(
+        "--input", type=absolute, required=True, nargs="+", metavar="PATTERN", help="files, directories or globs"
+    )
+    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
+    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
+    parser.add_argument("--top-k", type=_count, default=5, metavar="N", help="labels of a text, at most")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--threshold", type=_number, metavar="SCORE", help="leave out labels with a lower score")
+    group.add_argument("--precision", type=_number, metavar="SHARE", help="the threshold of this precision, as 0.8")
+    parser.add_argument("--actors", type=_count, metavar="N", help="that hold the bundle; by default as many as fit")
+    parser.add_argument("--cpus-per-actor", type=_count, default=1, metavar="N", help="also its threads; default 1")
+
+
+@job_of_flags(__doc__, flags)
+def main(given: argparse.Namespace) -> None:
+    """Predict, and say what came of it."""
+    bundle = Bundle.open(given.bundle)
+    threshold = given.threshold
+    if given.precision is not None:
+        threshold = bundle.calibration.threshold(precision=given.precision)
+    try:
+        found = shards(given.input, CorpusSettings.model_construct(), labelled=False)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--input: {error}") from None
+    wanted = Wanted(form=given.format, top_k=given.top_k, threshold=threshold)
+    connect()
+    have, cpus = int(ray.cluster_resources().get("CPU", 0)), given.cpus_per_actor
+    actors = given.actors or max(1, have // cpus)
+    if cpus * actors > have:
+        raise SettingsError(
+            f"--actors: {actors} × {cpus} CPUs, the cluster has {have}; lower --actors or --cpus-per-actor"
+        )
+    began = time.monotonic()
+    result = predict_files(given.bundle, found, given.output, wanted, actors=actors, cpus_per_actor=cpus)
+    seconds = time.monotonic() - began
+    print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
+    print(f"The predictions lie in {given.output}: {len(result['files'])} files and predictions.json")
+
+
+if __name__ == "__main__":
+    main()

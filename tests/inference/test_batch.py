@@ -1,0 +1,131 @@
+"""Run: pytest tests/inference/test_batch.py
+
+Files through a bundle by Ray Data: the same tags as the Python API, an error row for each bad record, nothing twice.
+"""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from axml_ray import Tagger
+from axml_ray.corpus.sources import shards
+from axml_ray.inference import batch as module
+from axml_ray.inference.batch import BundlePredictor, Wanted, predict_files
+from axml_ray.ragged import Ragged
+from axml_ray.settings import CorpusSettings, SettingsError
+
+BAD = ["not json", '{"no": "text"}', '{"text": 5}']
+
+
+@pytest.fixture
+def inputs(tiny_run, tmp_path):
+    """Two files; bad records stand between good ones."""
+    texts = [*tiny_run.texts("train")[:90], "", "\0 ...", "key1 " * 2_000]
+    lines = [json.dumps({"id": f"text-{number}", "text": text}) for number, text in enumerate(texts)]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join([*lines[:40], *BAD, *lines[40:60]]))
+    (tmp_path / "in" / "b.jsonl").write_text("\n".join(lines[60:]))
+    return shards([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False), texts
+
+
+def rows_of(output: Path, form: str) -> list[dict]:
+    rows = []
+    for path in sorted(output.glob(f"part-*.{form}")):
+        rows += pq.read_table(path).to_pylist() if form == "parquet" else map(json.loads, path.open())
+    return rows
+
+
+def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path):
+    form, (found, texts) = "parquet", inputs
+    tagger = Tagger.load(bundle_directory)
+    threshold = tagger.threshold(count=1)
+    wanted = Wanted(form=form, top_k=3, threshold=threshold)
+    result = predict_files(bundle_directory, found, tmp_path / "out", wanted, actors=1, cpus_per_actor=1)
+    assert (result["documents"], result["errors"]) == (len(texts) + len(BAD), len(BAD))
+    assert json.loads((tmp_path / "out" / "predictions.json").read_text()) == result
+    rows = rows_of(tmp_path / "out", form)
+    good = [row for row in rows if row["error"] is None]
+    assert [row["id"] for row in good] == [f"text-{number}" for number in range(len(texts))]
+    for row, tags in zip(good, tagger.tag(texts, top_k=3, threshold=threshold), strict=True):
+        assert row["labels"] == [tag.label for tag in tags] and row["names"] == [tag.name for tag in tags]
+        assert row["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
+        assert row["probabilities"] == pytest.approx([tag.probability for tag in tags], abs=1e-3)
+    bad = [row for row in rows if row["error"] is not None]
+    assert [row["id"] for row in bad] == ["a.jsonl:41", "a.jsonl:42", "a.jsonl:43"]
+    assert all(row["labels"] == row["scores"] == [] for row in bad)
+    assert "not JSON" in bad[0]["error"] and "'text' is missing" in bad[1]["error"]
+    # Started again, nothing is predicted anew; a block that is gone is.
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    before = [path.stat().st_mtime_ns for path in parts]
+    parts[0].unlink()
+    (tmp_path / "out" / f".{parts[0].name}.cut").write_text("half")
+    assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
+    after = [path.stat().st_mtime_ns for path in parts]
+    assert after[0] > before[0] and after[1:] == before[1:]
+    assert rows_of(tmp_path / "out", form) == rows
+    assert not list((tmp_path / "out").glob(".*"))
+    assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
+    with pytest.raises(SettingsError, match=r"holds predictions of another job \(top_k differ\)"):
+        predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
+
+
+def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "key1 ÿ", "id": "ÿ"}\n{"text": 1}\n')
+    found = shards([tmp_path / "*.jsonl"], CorpusSettings.model_construct(), labelled=False)
+    result = predict_files(bundle_directory, found, tmp_path / "out", Wanted(form="jsonl", top_k=2))
+    assert (result["documents"], result["errors"], result["files"]) == (2, 1, ["part-00001-000000.jsonl"])
+    good, bad = rows_of(tmp_path / "out", "jsonl")
+    [tags] = Tagger.load(bundle_directory).tag(["key1 ÿ"], top_k=2)
+    assert (good["id"], good["labels"], good["error"]) == ("ÿ", [tag.label for tag in tags], None)
+    assert good["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
+    assert bad["id"] == "b.jsonl:2" and "'text' is a number" in bad["error"]
+
+
+def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):
+    with pytest.raises(SettingsError, match="exists and holds no predictions"):
+        predict_files(bundle_directory, inputs[0], tmp_path, Wanted())
+
+
+class TestOneTextThatBreaks:
+    """The tokenizer takes any text; should a part of the way down not, it costs one row."""
+
+    @pytest.fixture
+    def predictor(self, bundle_directory, tmp_path, monkeypatch):
+        predictor = BundlePredictor(bundle_directory, tmp_path, Wanted(form="jsonl"), 1)
+        encode = predictor.tagger.tokenizer.encode
+
+        def fragile(texts, max_tokens) -> Ragged:
+            if any("poison" in text for text in texts):
+                raise RuntimeError("no such word")
+            return encode(texts, max_tokens)
+
+        monkeypatch.setattr(predictor.tagger.tokenizer, "encode", fragile)
+        return predictor
+
+    def test_costs_one_row(self, predictor, tmp_path):
+        records = [("a", "key1", None), ("b", "poison", None), ("c", None, "bad line"), ("d", "key2", None)]
+        assert predictor({"records": json.dumps(records), "part": "part-0.jsonl"}) == {"rows": 4}
+        rows = rows_of(tmp_path, "jsonl")
+        assert [row["error"] for row in rows] == [None, "cannot be tagged: no such word", "bad line", None]
+        assert [bool(row["labels"]) for row in rows] == [True, False, False, True]
+
+    def test_all_of_them_is_a_failure(self, predictor, tmp_path):
+        with pytest.raises(RuntimeError, match="no such word"):
+            predictor({"records": json.dumps([("b", "poison", None)]), "part": "part-0.jsonl"})
+        assert not list(tmp_path.iterdir())
+
+
+def test_blocks_are_cut_by_rows(inputs, tmp_path, monkeypatch):
+    import numpy as np
+
+    monkeypatch.setattr(module, "ROWS", 30)
+    found = inputs[0]
+    (tmp_path / "part-00000-000001.parquet").write_text("finished")
+    blocks = list(module._read_blocks({"number": np.array([0, 1])}, found, tmp_path, "parquet"))
+    assert [block["part"][0] for block in blocks] == [
+        "part-00000-000000.parquet", "part-00000-000002.parquet", "part-00001-000000.parquet",
+        "part-00001-000001.parquet"]  # fmt: skip
+    assert [len(json.loads(block["records"][0])) for block in blocks] == [30, 3, 30, 3]

@@ -1,0 +1,150 @@
+"""Run: pytest tests/inference/test_explain.py
+
+Attention of labels and clusters against equation 2 word by word in float64; and how it is shown.
+"""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from literal_attention_xml import hidden_states, node_vector, parameters_of
+from tiny_run import train_run
+
+from axml_ray import Tagger
+from axml_ray.inference.export import export_bundle
+from axml_ray.inference.highlight import as_ansi, as_html
+from axml_ray.inference.tagger import Tag
+from axml_ray.settings import SettingsError
+
+TEXT = "Key3: noise1, <b>key0</b> [bold]ẞtrange İ unseen[/bold] & noise2"
+WORDS = ("Key3", "noise1", "b", "key0", "b", "bold", "ẞtrange", "İ", "unseen", "bold", "noise2")
+
+
+@pytest.fixture(scope="module")
+def tagger(bundle_directory):
+    return Tagger.load(bundle_directory)
+
+
+@pytest.fixture(scope="module")
+def tags(tagger) -> list[Tag]:
+    return tagger.tag([TEXT], top_k=3, explain=True)[0]
+
+
+def shown_text(html: str) -> str:
+    class Reader(HTMLParser):
+        found = ""
+
+        def handle_data(self, data: str) -> None:
+            self.found += data
+
+    reader = Reader()
+    reader.feed(html)
+    return reader.found
+
+
+class TestExplain:
+    def test_words_stand_where_the_text_has_them(self, tags):
+        assert tags[0].explanation.words == WORDS
+        assert all(TEXT[start:end] == word for (start, end), word in zip(tags[0].explanation.spans, WORDS, strict=True))
+
+    def test_weights_are_the_attention_of_the_equation(self, tagger, tags):
+        ids = tagger.encode([TEXT])[0].tolist()
+        for tag in tags:
+            for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
+                node = int(tree.tree.leaf_of_label[tagger.labels.index(tag.label)])
+                for network, step in reversed(list(zip(tree.networks, path, strict=True))):
+                    p = parameters_of(network)
+                    first_child = network.level.first_child
+                    w = node_vector(p, node, None if first_child is None else first_child.tolist())
+                    scores = torch.stack([torch.exp(state @ w) for state in hidden_states(p, ids)])
+                    expected = (scores / scores.sum()).detach().numpy()
+                    assert step.weights.dtype == np.float32
+                    assert step.weights == pytest.approx(expected, rel=1e-4)
+                    if step.level > 1:
+                        node = int(np.searchsorted(tree.tree.first_child[step.level - 1], node, side="right") - 1)
+
+    def test_the_path_gives_the_score(self, tagger, tags):
+        [whole] = tagger.tag([TEXT], labels=[tag.label for tag in tags], explain=True)
+        for tag in whole:
+            found = 0.0
+            for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
+                score = 1.0
+                for network, step in zip(tree.networks, path, strict=True):
+                    score = step.probability * score**network.path_weight
+                found += score
+            assert found == pytest.approx(tag.score, rel=1e-4)
+
+    def test_clusters_are_named_by_their_most_frequent_labels(self, tagger, tags):
+        for tag in tags:
+            for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
+                cluster, leaf = path
+                siblings = next(
+                    tree.tree.label_order[start:end]
+                    for start, end in zip(tree.tree.first_child[1], tree.tree.first_child[1][1:], strict=False)
+                    if tagger.labels.index(tag.label) in tree.tree.label_order[start:end]
+                )
+                assert cluster.labels == tuple(tagger.labels[label] for label in sorted(siblings)[:3])
+                beyond = len(siblings) - 3
+                assert cluster.name == ", ".join(cluster.labels) + (f" and {beyond} more" if beyond > 0 else "")
+                assert (leaf.name, leaf.size, leaf.labels) == (tag.name, 1, (tag.name,))
+
+    def test_the_label_looks_at_its_word(self, tags):
+        found = {tag.label: tag.explanation for tag in tags}
+        assert np.argmax(found["label-0"].weights) == WORDS.index("key0")
+        assert found["label-0"].weights.sum() == pytest.approx(1, rel=1e-4)
+
+    def test_in_company_as_alone(self, tagger, tags):
+        rows = tagger.tag(["key5 " * 50, TEXT, "x"], top_k=3, explain=True)
+        assert [tag.explanation.words for tag in rows[1]] == [tag.explanation.words for tag in tags]
+        assert rows[1][0] != rows[0][0]
+        for tag, same in zip(rows[1], tags, strict=True):
+            assert tag.explanation.weights == pytest.approx(same.explanation.weights, rel=1e-4)
+
+    def test_a_text_that_is_cut(self, tagger):
+        [row] = tagger.tag(["key1 " * 700], top_k=1, explain=True)
+        assert len(row[0].explanation.words) == len(row[0].explanation.weights) == 500
+        assert shown_text(row[0].html()).count("key1 ") >= 700
+
+    @pytest.mark.parametrize("text", ["", "\0", "...", "\ud800"])
+    def test_a_text_without_words(self, tagger, text):
+        [row] = tagger.tag([text], top_k=1, explain=True)
+        assert row[0].explanation.words == () and not len(row[0].explanation.weights)
+        assert row[0].html() and row[0].ansi()
+
+    def test_as_json(self, tags):
+        content = tags[0].explanation.as_json()
+        assert [word["word"] for word in content["words"]] == list(WORDS)
+        assert len(content["trees"]) == 2 and [step["level"] for step in content["trees"][0]] == [1, 2]
+
+    @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
+    def test_of_networks_without_attention(self, tmp_path, kind):
+        run = train_run(tmp_path, trees=1, epochs=1, kind=kind, bottleneck=8, filters=4)
+        export_bundle(run.settings, tmp_path / "bundle")
+        with pytest.raises(SettingsError, match="networks without attention"):
+            Tagger.load(tmp_path / "bundle").tag(["key1"], explain=True)
+
+
+class TestShown:
+    def test_html_is_escaped_and_needs_nothing_else(self, tags):
+        html = as_html(tags[0].explanation)
+        assert "<b>key0" not in html and "&lt;" in html and "&amp;" in html
+        assert shown_text(html).count(TEXT) == 1 + 2 * 2  # the mean, and two levels of two trees
+        assert not re.search(r"<script|src=|href=|url\(|@import", html)
+        assert as_html(tags[0].explanation, paths=False) != html
+
+    def test_html_shades_the_word_with_most_weight_fully(self, tags):
+        explanation = next(tag.explanation for tag in tags if tag.label == "label-0")
+        full = re.findall(r'<mark style="background:rgba\(255,176,0,1\.00\);color:inherit">([^<]*)</mark>',
+                          as_html(explanation, paths=False))  # fmt: skip
+        assert full == ["key0"]
+
+    def test_ansi_shows_the_text_as_it_is(self, tags):
+        shown = as_ansi(tags[0].explanation, width=200)
+        assert "\x1b[" in shown
+        assert re.sub(r"\x1b\[[0-9;]*m", "", shown).count(TEXT) == 1 + 2 * 2
+
+    def test_a_text_cannot_move_the_cursor(self, tagger):
+        [row] = tagger.tag(["key1 \x1b[2J key2 \r\x07"], top_k=1, explain=True)
+        assert "\x1b[2J" not in row[0].ansi() and "\r" not in row[0].ansi() and "\x07" not in row[0].ansi()

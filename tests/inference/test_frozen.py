@@ -1,0 +1,117 @@
+"""Run: pytest tests/inference/test_frozen.py
+
+A network that only predicts: the weights it was given, in the format of the products, against the trained one.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_corpus import DEEP, FLAT, key_documents, small_network
+
+from axml_ray.inference import frozen as module
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.frozen import WORDS, frozen
+from axml_ray.inference.texts import length_batches
+from axml_ray.network.level_network import TABLE, Beam
+from axml_ray.ragged import Ragged
+from axml_ray.settings import NetworkSettings
+from axml_ray.training.level_files import read_level, save_level
+from axml_ray.training.scoring import expand_rows
+from axml_ray.training.workers import Workers
+from axml_ray.tree.label_tree import LabelTree
+
+SETTINGS = NetworkSettings(hidden=10, fully_connected=(12,), evidence=True)
+TOKENS, _ = key_documents(30, 10)
+ABOVE = Beam(torch.arange(4).expand(30, 4), torch.zeros(30, 4))
+
+
+def best(network, precision: str) -> Beam:
+    beam = None if network.level.first_child is None else ABOVE
+    return expand_rows(network, TOKENS, beam, 10, precision=precision)
+
+
+@pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
+class TestFrozen:
+    def test_in_float32_is_the_same_network_and_memory(self, level):
+        network = small_network(level, evidence=True)
+        state = network.state_dict()
+        found = frozen(level, state, SETTINGS, "float32")
+        for name, value in found.named_parameters():
+            assert value.data_ptr() == state[name].data_ptr() and not value.requires_grad, name
+        one, other = best(found, "float32"), best(network, "float32")
+        assert torch.equal(one.nodes, other.nodes) and torch.allclose(one.scores, other.scores, rtol=1e-5)
+
+    @pytest.mark.parametrize("most", [1 << 28, 0], ids=["turned once", "turned as read"])
+    def test_in_bfloat16_computes_as_training_does(self, level, most, monkeypatch):
+        monkeypatch.setattr(module, "MOST_COPIED", most)
+        network = small_network(level, evidence=True)
+        found = frozen(level, network.state_dict(), SETTINGS, "bfloat16")
+        narrow = torch.bfloat16 if most else torch.float32
+        assert found.get_parameter(TABLE).dtype == found.get_parameter(WORDS).dtype == narrow
+        assert found.encoder.forward_lstm.weight_hh_l0.dtype == torch.bfloat16
+        assert found.head.output.weight.dtype == torch.float32
+        one, other = best(found, "bfloat16"), best(network, "bfloat16")
+        scores = [torch.full((30, 10), -torch.inf).scatter(1, beam.nodes, beam.scores) for beam in (one, other)]
+        assert torch.allclose(*scores, atol=0.02)
+
+    def test_narrow_weights_compute_in_float32_where_asked(self, level):
+        network = small_network(level, evidence=True)
+        rounded = {name: value.bfloat16() for name, value in network.state_dict().items()}
+        wide = {name: value.float() for name, value in rounded.items()}
+        one = best(frozen(level, rounded, SETTINGS, "float32"), "float32")
+        other = best(frozen(level, wide, SETTINGS, "float32"), "float32")
+        assert torch.equal(one.nodes, other.nodes) and torch.allclose(one.scores, other.scores, rtol=1e-5)
+
+    def test_weights_of_something_else(self, level):
+        state = small_network(level, evidence=True).state_dict()
+        for wrong, message in [
+            ({name: value for name, value in state.items() if name != TABLE}, TABLE),
+            ({**state, "other": torch.ones(1)}, "other"),
+            ({**state, TABLE: state[TABLE][1:]}, "size mismatch"),
+            ({name: value for name, value in state.items() if name != WORDS}, WORDS),
+        ]:
+            with pytest.raises(ValueError, match=message):
+                frozen(level, wrong, SETTINGS)
+
+    def test_what_several_workers_saved(self, level, tmp_path):
+        network = small_network(level)
+        table = network.state_dict()[TABLE]
+        save_level(network, tmp_path / "level", "mark", {}, Workers())
+        content = (tmp_path / "level" / "level.json").read_text()
+        from safetensors.torch import save_file
+
+        for rank in range(3):
+            save_file({TABLE: table[rank::3].contiguous()}, tmp_path / "level" / f"rows-{rank}.safetensors")
+        (tmp_path / "level" / "level.json").write_text(content.replace('"workers": 1', '"workers": 3'))
+        found = read_level(tmp_path / "level")
+        assert all(torch.equal(found[name], value) for name, value in network.state_dict().items())
+
+
+def test_vectors_are_what_was_placed():
+    network = small_network(DEEP)
+    nodes, vectors = torch.tensor([9, 0, 3, 5]), torch.randn(4, 20)
+    network.place_attention(nodes, vectors)
+    assert torch.equal(network.attention.vectors(nodes, network.first_child), vectors)
+
+
+class TestLengthBatches:
+    @given(st.lists(st.integers(1, 60), min_size=1, max_size=50), st.integers(1, 20), st.integers(1, 400))
+    def test_every_text_once_and_within_bounds(self, lengths, documents, places):
+        tokens = Ragged.from_rows(np.arange(1, length + 1) for length in lengths)
+        batches = list(length_batches(tokens, documents, places))
+        assert sorted(np.concatenate([batch.rows for batch in batches]).tolist()) == list(range(len(lengths)))
+        longest = [int(batch.lengths.max()) for batch in batches]
+        assert longest == sorted(longest, reverse=True)
+        for batch in batches:
+            assert len(batch.rows) <= documents
+            assert len(batch.rows) == 1 or batch.tokens.numel() <= places
+            assert batch.tokens.shape == (len(batch.rows), -(-int(batch.lengths.max()) // 8) * 8)
+            for row, words, length in zip(batch.rows, batch.tokens, batch.lengths, strict=True):
+                assert words[:length].tolist() == tokens[row].tolist() and not words[length:].any()
+
+    def test_no_texts(self):
+        tree = LabelTree(label_order=np.arange(10, dtype=np.int32), first_child=(np.array([0, 10]),))
+        labels, scores = TreePredictor(tree, [small_network(FLAT)], 3, "float32").predict(Ragged.from_rows([]), 4)
+        assert labels.shape == scores.shape == (0, 4)

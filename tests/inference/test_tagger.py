@@ -1,0 +1,161 @@
+"""Run: pytest tests/inference/test_tagger.py
+
+The Python API over a real bundle: any text, from any thread, the same tags as its parts give one by one.
+"""
+
+import doctest
+import math
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import axml_ray
+from axml_ray import Tagger
+from axml_ray.inference import tagger as module
+from axml_ray.inference.ensemble import combine
+from axml_ray.settings import SettingsError
+
+
+@pytest.fixture(scope="module")
+def tagger(bundle_directory):
+    return Tagger.load(bundle_directory)
+
+
+def scores_of(row) -> dict[str, float]:
+    return {tag.label: tag.score for tag in row}
+
+
+class TestTag:
+    def test_is_what_the_run_predicts(self, tiny_run, tagger):
+        (labels, scores), _ = tiny_run.ensemble().predict(tiny_run.corpus.split("test").tokens)
+        names = tiny_run.corpus.labels.labels
+        for row, tags in enumerate(tagger.tag(tiny_run.texts("test"), top_k=20)):
+            kept = labels[row] >= 0
+            assert [tag.label for tag in tags] == [names[label] for label in labels[row][kept]]
+            assert [tag.score for tag in tags] == scores[row][kept].tolist()
+
+    def test_of_a_wide_beam_is_exhaustive(self, tiny_run, bundle_directory, tagger):
+        """The same as scoring every label along its path."""
+        wide = Tagger.load(bundle_directory)
+        for tree in wide.ensemble.trees:
+            tree.beam = 4
+        texts = tiny_run.texts("test")
+        every = tagger.tag(texts, labels=tagger.labels)
+        for found, expected in zip(wide.tag(texts, top_k=20), every, strict=True):
+            assert len(found) == tiny_run.corpus.trained
+            assert scores_of(found) == pytest.approx(scores_of(expected), rel=1e-4)
+            assert [tag.score for tag in expected] == sorted((tag.score for tag in expected), reverse=True)
+
+    def test_given_labels_and_a_beam_agree_on_what_every_tree_found(self, tiny_run, tagger):
+        texts = tiny_run.texts("test")
+        expected = tagger.tag(texts, labels=tagger.labels)
+        (labels, scores), of_trees = tagger.ensemble.predict(tagger.encode(texts))
+        for row, wanted in enumerate(map(scores_of, expected)):
+            reached = set.intersection(*(set(one[row].tolist()) for one, _ in of_trees)) - {-1}
+            assert reached
+            for label, score in zip(labels[row].tolist(), scores[row].tolist(), strict=True):
+                if label in reached:
+                    assert score == pytest.approx(wanted[tagger.labels[label]], rel=1e-4)
+
+    def test_top_k_and_threshold(self, tiny_run, tagger):
+        texts = tiny_run.texts("test")
+        whole = tagger.tag(texts, top_k=20)
+        least = whole[0][1].score
+        for row, few, above in zip(whole, tagger.tag(texts, 2), tagger.tag(texts, 20, threshold=least), strict=True):
+            assert few == row[:2]
+            assert above == [tag for tag in row if tag.score >= least]
+
+    def test_trees_apart(self, tiny_run, tagger):
+        """As a server does that holds each tree in a process of its own."""
+        texts = tiny_run.texts("test")
+        tokens = tagger.encode(texts)
+        found = [tagger.bundle.tree(number).predict(tokens, 20) for number in range(tagger.bundle.trees)]
+        together = combine([labels for labels, _ in found], [scores for _, scores in found], 20)
+        assert tagger.tags(together) == tagger.tag(texts, top_k=20)
+
+    def test_of_nothing(self, tagger):
+        assert tagger.tag([]) == []
+        assert tagger.tag(["key1"], labels=[]) == [[]]
+
+    def test_in_parts(self, tiny_run, tagger, monkeypatch):
+        texts = tiny_run.texts("test")
+        whole = tagger.tag(texts)
+        monkeypatch.setattr(module, "TEXTS", 5)
+        for found, expected in zip(tagger.tag(texts), whole, strict=True):
+            assert scores_of(found) == pytest.approx(scores_of(expected), rel=1e-4)
+
+    def test_from_many_threads(self, tiny_run, tagger):
+        texts = tiny_run.texts("train")
+        parts = [texts[start : start + 11] for start in range(0, 264, 11)]
+        serial = [tagger.tag(part, explain=number % 3 == 0) for number, part in enumerate(parts)]
+        with ThreadPoolExecutor(6) as pool:
+            parallel = list(pool.map(lambda i: tagger.tag(parts[i], explain=i % 3 == 0), range(len(parts))))
+        for found, expected in zip(parallel, serial, strict=True):
+            for row, right in zip(found, expected, strict=True):
+                assert scores_of(row) == scores_of(right)
+                for tag, same in zip(row, right, strict=True):
+                    assert (tag.explanation is None) == (same.explanation is None)
+                    if tag.explanation and same.explanation:
+                        assert np.array_equal(tag.explanation.weights, same.explanation.weights)
+
+    @given(st.lists(st.text(st.characters(exclude_categories=()), max_size=60) | st.just("key2 " * 3_000), max_size=4))
+    @settings(max_examples=60)
+    def test_any_text(self, tagger, texts):
+        rows = tagger.tag(texts, top_k=20)
+        assert len(rows) == len(texts)
+        for text, row in zip(texts, rows, strict=True):
+            scores = [tag.score for tag in row]
+            assert row and len({tag.label for tag in row}) == len(row)
+            assert scores == sorted(scores, reverse=True) and 0 <= scores[-1] <= scores[0] <= 2.001
+            assert all(0 <= tag.probability <= 1 and math.isfinite(tag.score) for tag in row)
+            assert scores_of(tagger.tag([text], top_k=20)[0]) == pytest.approx(scores_of(row), rel=1e-3)
+
+    def test_learned_something(self, tagger):
+        [row] = tagger.tag(["key3 noise1 key0"], top_k=2)
+        assert {tag.label for tag in row} == {"label-3", "label-0"}
+        assert row[0].name == row[0].label and row[0].probability > 0.5
+
+
+class TestMistakes:
+    def test_one_text_instead_of_a_list(self, tagger):
+        with pytest.raises(TypeError, match="texts: expected a list of strings"):
+            tagger.tag("one text")
+        with pytest.raises(TypeError, match="texts: expected a list of strings"):
+            tagger.tag(["one", None])
+        with pytest.raises(TypeError, match="labels: expected a list of strings"):
+            tagger.tag(["one"], labels="label-1")
+
+    def test_unknown_labels(self, tagger):
+        with pytest.raises(SettingsError, match="no label is called 'lable-3'; did you mean 'label-3'"):
+            tagger.tag(["one"], labels=["label-1", "lable-3"])
+
+    @pytest.mark.parametrize("top_k", [0, -1, 2.5])
+    def test_top_k(self, tagger, top_k):
+        with pytest.raises(SettingsError, match="top_k: expected a whole number above 0"):
+            tagger.tag(["one"], top_k=top_k)
+
+    def test_an_explanation_that_was_not_asked_for(self, tagger):
+        with pytest.raises(SettingsError, match="explain=True"):
+            tagger.tag(["key1"])[0][0].ansi()
+
+
+def test_the_example_of_the_documentation(bundle_directory, monkeypatch):
+    monkeypatch.chdir(bundle_directory.parent)
+    [example] = doctest.DocTestFinder(recurse=False).find(Tagger, "Tagger", module)
+    result = doctest.DocTestRunner().run(example)
+    assert result.attempted >= 4 and not result.failed
+
+
+def test_the_package_is_light_until_a_tagger_is_asked_for():
+    assert axml_ray.Tagger is Tagger and axml_ray.Tag is module.Tag
+    with pytest.raises(AttributeError, match="no attribute 'Tager'"):
+        _ = axml_ray.Tager
+    code = "import sys, axml_ray; assert 'torch' not in sys.modules and 'ray' not in sys.modules"
+    code += "; axml_ray.Tagger; assert 'torch' in sys.modules and 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(axml_ray.__file__).parents[1])
