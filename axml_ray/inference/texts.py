@@ -1,12 +1,14 @@
 """Texts as batches of like length, tokenised and padded once for all trees and levels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from axml_ray.network.bilstm import pool_of
 from axml_ray.ragged import Ragged
 from axml_ray.training.batches import padded_tokens
 
@@ -14,6 +16,10 @@ BATCH_TOKENS = 1 << 14
 """Places of a batch, padding included: what a network holds at a time grows with it."""
 BATCH_DOCUMENTS = 256
 """Documents of a batch at most."""
+MOST_AT_ONCE = 16
+"""Batches that are in work at the same time, at most; each holds memory."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,16 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
         rows = order[start : start + min(most, fit if fit < 8 else fit // 8 * 8)]
         yield TextBatch(rows, padded_tokens(tokens, rows, longest), torch.from_numpy(lengths[rows]))
         start += len(rows)
+
+
+def each_batch(work: Callable[[TextBatch], T], batches: Iterable[TextBatch]) -> Iterator[T]:
+    """What `work` makes of each batch on the CPU, in their order.
+
+    Of enough batches, each of PyTorch's threads takes one after the other by itself: threads that share a batch wait
+    for each other at each of hundreds of small steps.
+    """
+    every, threads = list(batches), torch.get_num_threads()
+    if 2 <= threads <= MOST_AT_ONCE and len(every) >= threads:
+        yield from pool_of(threads, 1).map(work, every)
+    else:
+        yield from map(work, every)
