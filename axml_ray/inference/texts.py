@@ -14,6 +14,8 @@ from axml_ray.training.batches import padded_tokens
 
 BATCH_TOKENS = 1 << 14
 """Places of a batch, padding included: what a network holds at a time grows with it."""
+LEAST_TOKENS = 1 << 10
+"""Places of a batch below which it is not made smaller to give every thread one."""
 BATCH_DOCUMENTS = 256
 """Documents of a batch at most."""
 MOST_AT_ONCE = 16
@@ -49,9 +51,10 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
     Args:
         tokens: word ids, at least one a text.
         documents: most of a batch; by default `BATCH_DOCUMENTS`.
-        places: most of a batch, of B·T; by default `BATCH_TOKENS`. One text is a batch however long it is.
+        places: most of a batch, of B·T; by default `BATCH_TOKENS`, or fewer where there would be less than a batch
+            for each thread. One text is a batch however long it is.
     """
-    most, places = documents or BATCH_DOCUMENTS, places or BATCH_TOKENS
+    most, places = documents or BATCH_DOCUMENTS, places or _places(tokens)
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -61,6 +64,15 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
         rows = order[start : start + min(most, fit if fit < 8 else fit // 8 * 8)]
         yield TextBatch(rows, padded_tokens(tokens, rows, longest), torch.from_numpy(lengths[rows]))
         start += len(rows)
+
+
+def _places(tokens: Ragged) -> int:
+    threads = torch.get_num_threads()
+    if not 2 <= threads <= MOST_AT_ONCE:
+        return BATCH_TOKENS
+    padded = -(-tokens.lengths // 8) * 8
+    share = -(-int(padded.sum()) // threads) + int(padded.max(initial=0))
+    return min(BATCH_TOKENS, max(LEAST_TOKENS, share))
 
 
 def each_batch(work: Callable[[TextBatch], T], batches: Iterable[TextBatch]) -> Iterator[T]:
