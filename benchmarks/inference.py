@@ -35,7 +35,7 @@ from axml_ray.evaluation.metrics import Scores
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frozen import frozen
-from axml_ray.inference.texts import length_batches
+from axml_ray.inference.texts import each_batch, length_batches
 from axml_ray.judging import open_run
 from axml_ray.network.level_network import Level
 from axml_ray.network.networks import network_of
@@ -140,8 +140,9 @@ def against_literal(name: str, documents: int, rounds: int) -> Result:
     top = min(TOP, corpus.trained)
 
     def by_64(some: Ragged) -> None:
-        for batch in length_batches(some, documents=BATCH, places=BATCH * int(some.lengths.max() + 8)):
-            ours.predict_batch(batch, top)
+        batches = length_batches(some, documents=BATCH, places=BATCH * int(some.lengths.max() + 8))
+        for _ in each_batch(lambda batch: ours.predict_batch(batch, top), batches):
+            pass
 
     systems: dict[str, Callable[[Ragged], Any]] = {
         "ours, 64 a batch": by_64,

@@ -27,11 +27,12 @@ class LiteralTree:
         tree: its shape.
         levels: literal networks, from the top.
         beam: C.
+        path_weight: power of a parent's score in its children's; 1 in the paper.
     """
 
-    def __init__(self, tree: LabelTree, levels: Sequence[LiteralLevel], beam: int):
+    def __init__(self, tree: LabelTree, levels: Sequence[LiteralLevel], beam: int, path_weight: float):
         self.levels = [level.eval() for level in levels]
-        self.beam = beam
+        self.beam, self.path_weight = beam, path_weight
         self.labels = torch.from_numpy(tree.label_order.astype(np.int64))
         self.children = [_children(first_child) for first_child in tree.first_child[1:]]
 
@@ -44,11 +45,11 @@ class LiteralTree:
             evidence: also compute what the paper hasn't, where the networks were trained with it.
         """
         levels = [literal_level(network, evidence) for network in predictor.networks]
-        return cls(predictor.tree, levels, predictor.beam)
+        return cls(predictor.tree, levels, predictor.beam, predictor.networks[0].path_weight)
 
     @torch.inference_mode()
     def predict(self, tokens: Ragged, top: int, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
-        """The best labels of each document and their probabilities, int64 and float32 [documents, top]."""
+        """The best labels of each document and their scores, int64 and float32 [documents, top]."""
         found = [
             self._batch(tokens.take(np.arange(start, min(start + batch_size, len(tokens)))), top)
             for start in range(0, len(tokens), batch_size)
@@ -64,7 +65,8 @@ class LiteralTree:
             candidates_Bn = children[nodes_BC].flatten(1)
             exists_Bn = candidates_Bn >= 0
             logits_Bn = level(tokens_BT, lengths_B, candidates_Bn.clamp_min(0))
-            scores_Bn = logits_Bn.sigmoid() * scores_BC.repeat_interleave(children.shape[1], dim=1) * exists_Bn
+            above_Bn = scores_BC.repeat_interleave(children.shape[1], dim=1) ** self.path_weight
+            scores_Bn = logits_Bn.sigmoid() * above_Bn * exists_Bn
             scores_BC, places = scores_Bn.topk(wanted, dim=1)
             nodes_BC = candidates_Bn.gather(1, places)
         return self.labels[nodes_BC], scores_BC

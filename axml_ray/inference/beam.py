@@ -9,7 +9,7 @@ from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.inference.frozen import frozen
-from axml_ray.inference.texts import TextBatch, length_batches
+from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.network.precision import autocast
@@ -64,8 +64,12 @@ class TreePredictor:
         """
         labels = np.full((len(tokens), top), -1, dtype=np.int32)
         scores = np.zeros((len(tokens), top), dtype=np.float32)
-        for batch in length_batches(tokens):
-            labels[batch.rows], scores[batch.rows] = self.predict_batch(batch, top)
+
+        def work(batch: TextBatch) -> tuple[np.ndarray, Found]:
+            return batch.rows, self.predict_batch(batch, top)
+
+        for rows, found in each_batch(work, length_batches(tokens)):
+            labels[rows], scores[rows] = found
         return labels, scores
 
     @torch.inference_mode()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from axml_ray.inference.beam import Found, TreePredictor
-from axml_ray.inference.texts import length_batches
+from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.ragged import Ragged
 
 
@@ -30,9 +30,14 @@ class Ensemble:
         """
         shape = (len(tokens), self.top_labels)
         found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
-        for batch in length_batches(tokens):  # tokenised, sorted and padded once for all trees
-            for tree, (labels, scores) in zip(self.trees, found, strict=True):
-                labels[batch.rows], scores[batch.rows] = tree.predict_batch(batch, self.top_labels)
+
+        def work(batch: TextBatch) -> tuple[np.ndarray, list[Found]]:
+            return batch.rows, [tree.predict_batch(batch, self.top_labels) for tree in self.trees]
+
+        # Tokenised, sorted and padded once for all trees.
+        for rows, of_trees in each_batch(work, length_batches(tokens)):
+            for (labels, scores), (some_labels, some_scores) in zip(found, of_trees, strict=True):
+                labels[rows], scores[rows] = some_labels, some_scores
         return combine([one for one, _ in found], [one for _, one in found], self.top_labels), found
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:

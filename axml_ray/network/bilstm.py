@@ -77,19 +77,19 @@ def _at_once(threads: int, run: Callable[[int], Any]) -> list[Any]:
         with torch.inference_mode(inference):
             return run(i)
 
-    return list(_pair(threads).map(job, range(2)))
+    return list(pool_of(2, threads).map(job, range(2)))
 
 
 @cache
-def _pair(threads: int) -> ThreadPoolExecutor:
-    """Two threads, each of which PyTorch lets use so many of the processor's."""
-    pool, before, both = ThreadPoolExecutor(2, "direction"), torch.get_num_threads(), Barrier(2)
+def pool_of(count: int, threads: int) -> ThreadPoolExecutor:
+    """`count` Python threads, each of which PyTorch lets use `threads` of the processor's."""
+    pool, before, every = ThreadPoolExecutor(count, "torch"), torch.get_num_threads(), Barrier(count)
 
     def start(_: int) -> None:
-        both.wait()  # so that each of the two is set
+        every.wait()  # so that each of them is set
         torch.set_num_threads(threads)
         torch.get_num_threads()  # a thread's first call takes the process's number over; let it be this one
 
-    list(pool.map(start, range(2)))
+    list(pool.map(start, range(count)))
     torch.set_num_threads(before)  # a thread's number is also what later threads begin with
     return pool

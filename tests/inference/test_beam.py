@@ -150,6 +150,20 @@ class TestBeamSearch:
         for found, expected in zip(as_dictionaries(*predictor.predict(tokens, 14)), whole, strict=True):
             assert found == pytest.approx(expected, rel=1e-4)
 
+    def test_does_not_depend_on_threads(self, run, monkeypatch):
+        _, corpus, predictor = run
+        tokens = corpus.split("train").tokens
+        whole = as_dictionaries(*predictor.predict(tokens, 14))
+        monkeypatch.setattr("axml_ray.inference.texts.BATCH_DOCUMENTS", 7)
+        try:
+            for threads in (2, 3):
+                torch.set_num_threads(threads)
+                for found, expected in zip(as_dictionaries(*predictor.predict(tokens, 14)), whole, strict=True):
+                    assert found == pytest.approx(expected, rel=1e-4)
+                assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(1)
+
     def test_learned_something(self, run):
         _, corpus, predictor = run
         split = corpus.split("valid")

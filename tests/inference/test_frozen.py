@@ -111,6 +111,17 @@ class TestLengthBatches:
             for row, words, length in zip(batch.rows, batch.tokens, batch.lengths, strict=True):
                 assert words[:length].tolist() == tokens[row].tolist() and not words[length:].any()
 
+    def test_a_batch_for_each_thread(self):
+        tokens = Ragged.from_rows([np.arange(1, 100)] * 64)
+        counts = {}
+        try:
+            for threads in (1, 2, 4, 17):
+                torch.set_num_threads(threads)
+                counts[threads] = [len(batch.rows) for batch in length_batches(tokens)]
+        finally:
+            torch.set_num_threads(1)
+        assert counts == {1: [64], 2: [32, 32], 4: [16] * 4, 17: [64]}
+
     def test_no_texts(self):
         tree = LabelTree(label_order=np.arange(10, dtype=np.int32), first_child=(np.array([0, 10]),))
         labels, scores = TreePredictor(tree, [small_network(FLAT)], 3, "float32").predict(Ragged.from_rows([]), 4)
