@@ -34,7 +34,7 @@ def absolute_place(place: str | Path) -> str | Path:
     return place if "://" in str(place) else absolute(place)
 
 
-AbsolutePlace = Annotated[str, AfterValidator(absolute_place)]
+AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import axml_ray.corpus.prepare
-from axml_ray.corpus.label_features import label_centroids
-from axml_ray.corpus.passes import STAGED_ROWS
+import axml_ray.corpus.sources
+from axml_ray.corpus.label_features import FILE_DOCUMENTS, label_centroids
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.sources import installed_package_shards
 from axml_ray.corpus.store import SPLITS, Corpus
@@ -256,7 +255,7 @@ def test_installed_packages(run: Prepare, tmp_path: Path, monkeypatch: pytest.Mo
             for i in range(40)
         ]
         (site / package / "core.py").write_text("\n".join(functions))
-    monkeypatch.setattr(axml_ray.corpus.prepare, "installed_package_shards", lambda: installed_package_shards(site))
+    monkeypatch.setattr(axml_ray.corpus.sources, "installed_package_shards", lambda: installed_package_shards(site))
     settings = {"source": "installed_packages", "train": (), "test": ()}
     corpus = run(**settings, test_share=0.25)
     sizes = [corpus.documents(split) for split in SPLITS]
@@ -288,11 +287,11 @@ def test_prepared_twice_is_the_same_byte_for_byte(run: Prepare) -> None:
 
 
 def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) -> None:
-    records = many(STAGED_ROWS + 100)
+    records = many(FILE_DOCUMENTS + 100)
     whole = run(train=records, test=many(20, "test"), word_vectors="train", max_train_documents=2_000)
     parts = tmp_path / "parts"
     parts.mkdir()
-    for number, (begin, end) in enumerate([(0, 7), (7, 700), (700, STAGED_ROWS + 100)]):
+    for number, (begin, end) in enumerate([(0, 7), (7, 700), (700, FILE_DOCUMENTS + 100)]):
         (parts / f"{number}.jsonl").write_bytes(lines(records[begin:end], begin))
     split = run(
         train=(parts / "*.jsonl",),
@@ -450,13 +449,13 @@ def test_a_failure_leaves_nothing_and_keeps_the_older_corpus(
         raise stop
 
     with monkeypatch.context() as patch:
-        patch.setattr("axml_ray.corpus.prepare.save_file", fail)  # nearly the last that is written
+        patch.setattr("axml_ray.corpus.word_vectors.save_vectors", fail)  # nearly the last that is written
         with pytest.raises(type(stop)):
             run(train=many(20), test=many(4, "test"))
         assert leftovers(tmp_path) == []
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     old = content(run(train=many(20), test=many(4, "test")))
-    monkeypatch.setattr("axml_ray.corpus.prepare.save_file", fail)
+    monkeypatch.setattr("axml_ray.corpus.word_vectors.save_vectors", fail)
     with pytest.raises(type(stop)):
         run(train=many(30), test=many(4, "test"))
     assert leftovers(tmp_path) == ["corpus"]
