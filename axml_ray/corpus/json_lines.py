@@ -191,6 +191,9 @@ def first_object(path: Place) -> dict[str, Any]:
 
 def is_repository_json(path: Place) -> bool:
     """Whether the file is `trn.json` or `tst.json` of the Extreme Classification Repository's newer data sets."""
-    return {"title", "target_ind"} <= first_object(path).keys()
+    try:
+        return {"title", "target_ind"} <= first_object(path).keys()
+    except OSError:
+        return False  # whoever reads it will say so
 
 

@@ -358,9 +358,9 @@ class _Preparation:
 def _groups(items: Sequence[Any], sizes: Sequence[int], most: int) -> list[list[Any]]:
     """Consecutive items together up to a size, at least one each."""
     groups: list[list[Any]] = []
-    held = most
+    held = 0
     for item, size in zip(items, sizes, strict=True):
-        if held + size > most:
+        if not groups or held + size > most:
             groups.append([])
             held = 0
         groups[-1].append(item)

@@ -22,7 +22,7 @@ from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-FORMAT, VERSION = "axml-ray corpus", 2
+FORMAT, VERSION = "axml-ray corpus", 1
 SPLITS = ("train", "valid", "test")
 MANIFEST = "corpus.json"
 

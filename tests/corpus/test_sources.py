@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.places import GZIP_MAGIC
+from axml_ray.corpus.places import GZIP_MAGIC, ZSTD_MAGIC
 from axml_ray.corpus.sources import Document, InstalledPackage, Rejection, installed_package_shards, shards
 from axml_ray.settings import CorpusSettings
 
@@ -78,7 +78,7 @@ def test_nul_and_lone_surrogates_become_blanks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"text": "t", "labels": ["a"]', "not JSON: Expecting ',' delimiter at character 31"),
+        (b'{"text": "t", "labels": ["a"]', "not JSON: Expecting ',' delimiter at character 30"),
         (b"cat\tpets", "not JSON: Expecting value at character 1"),
         (b'["t", ["a"]]', "not a JSON object but a list"),
         (b"17", "not a JSON object but a number"),
@@ -177,7 +177,7 @@ def test_every_line_is_accounted_for_once(lines: list[bytes]) -> None:
     for record in records:
         if isinstance(record, Document):
             "".join((record.text, record.id, *record.labels)).encode("utf-8")
-    if content.startswith(GZIP_MAGIC):
+    if content.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
         assert isinstance(records[-1], Rejection)
         return
     numbered = enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
