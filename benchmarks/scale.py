@@ -6,12 +6,13 @@ The corpus is generated (`generate` says how): 1.7 million training texts of abo
 text, as JSON lines in a temporary directory. `jobs/prepare_corpus.py` prepares it in a process of its own, whose whole
 tree is watched: memory is the sum of proportional set sizes, Ray's included.
 
-- The plain loop does the same work in one process, on the first `PLAIN_DOCUMENTS` documents (`plain` is all of it):
-  read, split into words, count, drop nothing, rank, encode, sum up label features, write Parquet. Its speed is per
-  document of the texts it reads; ours is of all texts, start of Ray and everything included.
+- The plain loop does the same work in one process, on `PLAIN_DOCUMENTS` documents (`plain` is all of it): read, split
+  into words, count, rank, encode, write Parquet, sum up label features. Those documents have as many labels less as
+  they are fewer, or the labels' share of its time would be larger than on the whole. It makes no word vectors, counts
+  no duplicates and computes no checksums; ours does, and starts Ray, in the time that is counted.
 - Growth is of peak memory, from 1 million documents to 2 million.
-- `--quick` generates 150,000 documents instead, and 100,000 and 200,000 for the growth: its speedup is a lower bound,
-  since what doesn't grow with the corpus, such as starting Ray, weighs more.
+- `--quick` generates 150,000 documents with labels in proportion instead, and 100,000 and 200,000 for the growth: its
+  speedup is a lower bound, since what doesn't grow with the corpus, such as starting Ray, weighs more.
 
 Figures: `prepare_speedup`, `peak_gib`, `peak_growth_1m_to_2m` (0.1 is 10% more), and `documents_per_second`,
 `plain_documents_per_second`, `documents`.
@@ -31,7 +32,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="axml-ray-scale-") as temporary:
         folder = Path(temporary)
-        largest = max(documents, *growth)
-        with console.status(f"generating {largest:,} documents"):
-            write(folder / "test.jsonl", TEST_DOCUMENTS, seed=1)
-            write(folder / "train.jsonl", min(documents, *growth, given.plain), seed=0)
-        plain_seconds = plain(folder / "train.jsonl", folder / "plain")
-        plain_documents = min(documents, *growth, given.plain)
+        names = max(1000, round(LABELS * min(1.0, documents / DOCUMENTS)))
+        plain_documents = min(documents, given.plain)
+        with console.status("generating"):
+            write(folder / "test.jsonl", TEST_DOCUMENTS, 1, names)
+            write(folder / "plain.jsonl", plain_documents, 0, max(1000, round(LABELS * plain_documents / DOCUMENTS)))
+        plain_seconds = plain(folder / "plain.jsonl", folder / "plain")
         rows.append({"system": "plain loop", "documents": plain_documents, "seconds": plain_seconds})
         console.print(f"plain loop: {plain_documents / plain_seconds:,.0f} documents a second", highlight=False)
         for count in sorted({documents, *growth}):
             with console.status(f"generating {count:,} documents"):
-                write(folder / "train.jsonl", count, seed=0)
+                write(folder / "train.jsonl", count, 0, names)
             row = measure(folder, count + TEST_DOCUMENTS)
             row["training_documents"] = count
             rows.append(row)
@@ -102,20 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(f"{speed / plain_speed:.2f} times the plain loop; written to {given.json}", highlight=False)
 
 
-def generate(count: int, seed: int) -> Iterator[bytes]:
+def generate(count: int, seed: int, names: int) -> Iterator[bytes]:
     """Lines of JSON: texts of words, and labels, whose frequencies fall as in natural text, with their length varying.
 
     A label's name is eight or nine letters long, as product numbers are. Equal seeds give equal lines, and the first
     of more documents are those of fewer.
     """
     words = _names(WORDS, 7, shortest=2)
-    labels = _names(LABELS, 11, shortest=8)
+    labels = _names(names, 11, shortest=8)
     for begin in range(0, count, CHUNK):
         random = np.random.default_rng([seed, begin])
         sizes = random.poisson(WORDS_OF_A_TEXT, CHUNK)
         text = _ranks(random, int(sizes.sum()), WORDS, 1.05)
         given = random.poisson(LABELS_OF_A_TEXT - 1, CHUNK) + 1
-        tags = _ranks(random, int(given.sum()), LABELS, 0.55)
+        tags = _ranks(random, int(given.sum()), names, 0.55)
         word, tag = 0, 0
         for size, tagged in zip(sizes[: count - begin].tolist(), given[: count - begin].tolist(), strict=True):
             record = {
@@ -148,24 +148,11 @@ def _names(count: int, factor: int, shortest: int) -> list[str]:
     return names
 
 
-def write(path: Path, count: int, seed: int) -> None:
-    """Bring a file to `count` generated lines; one that holds fewer of the same is continued."""
-    lines = 0
-    if path.exists():
-        with path.open("rb") as file:
-            lines = sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
-    if lines > count:
-        path.unlink()
-        lines = 0
-    begin = lines - lines % CHUNK
-    with path.open("ab") as file:
-        for line in islice(generate(count, seed), lines, None) if begin == 0 else _later(count, seed, lines):
-            file.write(line)
+def write(path: Path, count: int, seed: int, names: int = LABELS) -> None:
+    """Write `count` generated lines with `names` labels."""
+    with path.open("wb") as file:
+        file.writelines(generate(count, seed, names))
     gc.collect()
-
-
-def _later(count: int, seed: int, lines: int) -> Iterator[bytes]:
-    return islice(generate(count, seed), lines, None)
 
 
 WORD = re.compile(r"\w+")

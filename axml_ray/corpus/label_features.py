@@ -23,8 +23,9 @@ from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.ragged import Ragged
 
 RANGE_TERMS = 12_000_000
-FILE_DOCUMENTS = 8192
-"""Documents of a file, but for the last of a split."""
+TABLE_TERMS = 1 << 19
+FILE_DOCUMENTS = 1 << 15
+"""Training documents whose features are in one file, but for the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,19 +218,49 @@ def _rows(
 
 
 def _strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
-    """Rows of length one of at most `most` terms."""
-    if most is not None and len(rows.data):
-        kept = np.ones(len(rows.data), dtype=bool)
-        lengths = np.diff(rows.indptr)
-        for row in np.flatnonzero(lengths > most).tolist():
-            begin, end = rows.indptr[row], rows.indptr[row + 1]
-            weakest = np.argpartition(rows.data[begin:end], end - begin - most)[: end - begin - most]
-            kept[begin + weakest] = False
-        offsets = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
+    """Rows of length one of at most `most` terms; of equally strong ones, those that were met first."""
+    lengths = np.diff(rows.indptr)
+    if most is not None and lengths.max(initial=0) > most:
+        weakest = _weakest_kept(rows, lengths, most)
+        kept = np.flatnonzero(rows.data >= np.repeat(weakest, lengths))
+        offsets = np.searchsorted(kept, rows.indptr)
+        surplus = np.flatnonzero(np.diff(offsets) > most)
+        if len(surplus):
+            gone = [_surplus(rows.data, kept[offsets[row] : offsets[row + 1]], weakest[row], most) for row in surplus]
+            kept = np.setdiff1d(kept, np.concatenate(gone), assume_unique=True)
+            offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
     rows.sort_indices()
     _to_length_one(rows)
     return rows
+
+
+def _surplus(data: np.ndarray, places: np.ndarray, weakest: np.float32, most: int) -> np.ndarray:
+    """Those of a row's `places` that equal the weakest and for which there is no room."""
+    equal = places[data[places] == weakest]
+    return equal[most - len(places) :] if len(places) > most else equal[:0]
+
+
+def _weakest_kept(rows: sparse.csr_matrix, lengths: np.ndarray, most: int) -> np.ndarray:
+    """The `most`-th largest value of each row, float32 [rows]; 0, which no term is, where a row has no more than that."""
+    weakest = np.zeros(len(lengths), dtype=np.float32)
+    long = np.flatnonzero(lengths > most)
+    long = long[np.argsort(lengths[long], kind="stable")]
+    begin = 0
+    while begin < len(long):
+        # Rows of about one length, side by side, filled up with zeros.
+        width = int(lengths[long[begin]] * 1.25) + 1
+        end = int(np.searchsorted(lengths[long], width, side="right"))
+        end = min(end, begin + max(1, TABLE_TERMS // width))
+        chosen = long[begin:end]
+        inside = np.arange(width) < lengths[chosen, None]
+        table = np.zeros(inside.shape, dtype=np.float32)
+        places = rows.indptr[chosen, None] + np.arange(width)
+        table[inside] = rows.data[places[inside]]
+        table.partition(width - most, axis=1)
+        weakest[chosen] = table[:, width - most]
+        begin = end
+    return weakest
 
 
 def assemble(path: Path, features: Path, ranges: int, words: int) -> None:

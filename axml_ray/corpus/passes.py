@@ -17,7 +17,8 @@ import ray
 import ray.data
 
 from axml_ray.cluster import quiet_data
-from axml_ray.corpus.label_features import FILE_DOCUMENTS, document_features, sorted_pairs
+from axml_ray.corpus.label_features import document_features, sorted_pairs
+from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
 from axml_ray.corpus.records import Block, blocks
 from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
 from axml_ray.corpus.store import SPLITS
@@ -26,6 +27,8 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings
 
 SMALL_BYTES = 8 << 20
+FILE_DOCUMENTS = 8192
+"""Documents of a file of the corpus, but for the last of a split."""
 
 
 def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False, **arguments: Any) -> list[Any]:
@@ -149,13 +152,14 @@ class Plan:
         counts = {name: [int((split == i).sum()) for split in splits] for i, name in enumerate(SPLITS)}
         return cls(paths, splits, {name: np.concatenate([[0], np.cumsum(c)]).astype(int) for name, c in counts.items()})
 
-    def files(self) -> list[tuple[str, int]]:
-        """Split and number of each file."""
-        return [
-            (name, number)
-            for name in SPLITS
-            for number in range(-(-int(self.starts[name][-1]) // FILE_DOCUMENTS))
-        ]
+    def files(self) -> list[tuple[str, range]]:
+        """Split and numbers of the files that a task writes: those whose label features go to one file."""
+        together = FEATURE_DOCUMENTS // FILE_DOCUMENTS
+        found = []
+        for name in SPLITS:
+            files = -(-int(self.starts[name][-1]) // FILE_DOCUMENTS)
+            found += [(name, range(i, min(i + together, files))) for i in range(0, files, together)]
+        return found
 
     def rows(self, split: str, begin: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
         """Block and rows of the documents `begin` to `end` of a split, in order."""
@@ -171,35 +175,36 @@ class Plan:
 
 
 def encode_files(
-    files: Sequence[tuple[str, int]], plan: Any, work: Path, features: Path | None, frequency: Any, documents: int
+    files: tuple[str, range], plan: Any, work: Path, features: Path | None, frequency: Any, documents: int
 ) -> list[dict[str, Any]]:
     """Write files of the corpus; for files of train, also what label features are summed from, see `label_features`."""
+    split, numbers = files
     plan, frequency = resolve(plan), resolve(frequency)
-    rows = []
-    for split, number in files:
-        begin = number * FILE_DOCUMENTS
-        parts = list(plan.rows(split, begin, begin + FILE_DOCUMENTS))
-        tables, tokens, labels = [], [], []
-        for block_number, inside in parts:
-            block = StagedBlock(Path(plan.paths[block_number]))
-            tables.append(block.strings("documents").take(pa.array(inside)))
-            tokens.append(_in_ids(block.rows("word").take(inside), block.array("word_ids")))
-            labels.append(_known(block.rows("label").take(inside), block.array("label_ids")))
-        table = pa.concat_tables(tables).combine_chunks()
-        token_rows, label_rows = Ragged.concatenate(tokens), Ragged.concatenate(labels)
-        columns = {
-            "id": table["id"],
-            "tokens": token_rows.to_arrow(),
-            "labels": label_rows.to_arrow(),
-            "text": table["text"],
-        }
-        path = work / split / f"{number:06d}.parquet"
-        pq.write_table(pa.table(columns), path, use_dictionary=False)
-        if split == "train" and features is not None:
-            document_features(token_rows, frequency, documents).save(features / f"{number:06d}")
-            sorted_pairs(label_rows, begin).save(features / f"{number:06d}")
-        rows.append({"split": split, "tokens": len(token_rows.values), "labels": len(label_rows.values)})
-    return rows
+    written = [_encode_file(split, number, plan, work) for number in numbers]
+    if split == "train" and features is not None:
+        stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_DOCUMENTS:06d}"
+        document_features(Ragged.concatenate(tokens for tokens, _ in written), frequency, documents).save(stem)
+        labels = Ragged.concatenate(labels for _, labels in written)
+        sorted_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
+    return [
+        {"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written
+    ]
+
+
+def _encode_file(split: str, number: int, plan: Plan, work: Path) -> tuple[Ragged, Ragged]:
+    """Write a file of the corpus; its tokens and labels."""
+    tables, tokens, labels = [], [], []
+    begin = number * FILE_DOCUMENTS
+    for block_number, inside in plan.rows(split, begin, begin + FILE_DOCUMENTS):
+        block = StagedBlock(Path(plan.paths[block_number]))
+        tables.append(block.strings("documents").take(pa.array(inside)))
+        tokens.append(_in_ids(block.rows("word").take(inside), block.array("word_ids")))
+        labels.append(_known(block.rows("label").take(inside), block.array("label_ids")))
+    table = pa.concat_tables(tables).combine_chunks()
+    token_rows, label_rows = Ragged.concatenate(tokens), Ragged.concatenate(labels)
+    columns = {"id": table["id"], "tokens": token_rows.to_arrow(), "labels": label_rows.to_arrow(), "text": table["text"]}
+    pq.write_table(pa.table(columns), work / split / f"{number:06d}.parquet", use_dictionary=False)
+    return token_rows, label_rows
 
 
 def _in_ids(rows: Ragged, ids: np.ndarray) -> Ragged:

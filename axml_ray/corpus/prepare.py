@@ -194,9 +194,8 @@ class _Preparation:
         counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
         log.info("prepare: %s documents, %s labels, %s words", counts, f"{labels['labels']:,}", f"{len(tokenizer):,}")
         rows = self._encode(plan, frequency)
-        train = [row for row in rows if row["split"] == "train"]
         summary.tokens, summary.assignments = _sums(rows, "tokens"), _sums(rows, "labels")
-        self._label_features(len(train), len(tokenizer))
+        self._label_features(len(tokenizer))
         shutil.rmtree(self.stage)
         coverage, dimension = self._word_vectors(tokenizer)
         files = sorted(path for path in self.work.rglob("*") if path.is_file())
@@ -309,9 +308,8 @@ class _Preparation:
     def _encode(self, plan: Plan, frequency: np.ndarray) -> list[dict[str, Any]]:
         for split in SPLITS:
             (self.work / split).mkdir()
-        groups = _groups(plan.files(), [1] * len(plan.files()), 4)
         return over(
-            groups,
+            plan.files(),
             encode_files,
             small=self.small,
             plan=self._shared(plan),
@@ -321,12 +319,13 @@ class _Preparation:
             documents=int(plan.starts["train"][-1]),
         )
 
-    def _label_features(self, files: int, words: int) -> None:
+    def _label_features(self, words: int) -> None:
         path = self.work / "label_features.npz"
         if self.settings.label_features is not None:
             read_features(self.settings.label_features, self.work / "labels.parquet", path)
             return
         counts = label_features.train_counts(self.work / "labels.parquet")
+        files = len(list(self.features.glob("*.offsets.npy")))
         terms = label_features.mean_terms(self.features, files)
         ranges = label_features.label_ranges(counts, terms)
         given = {"files": files, "words": words, "max_terms": self.settings.max_terms, "features": self.features}

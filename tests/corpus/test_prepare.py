@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import axml_ray.corpus.sources
-from axml_ray.corpus.label_features import FILE_DOCUMENTS, label_centroids
+from axml_ray.corpus.label_features import label_centroids
+from axml_ray.corpus.passes import FILE_DOCUMENTS
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.sources import installed_package_shards
 from axml_ray.corpus.store import SPLITS, Corpus
