@@ -45,7 +45,7 @@ class ParquetRows:
                 for batch in file.iter_batches(ROWS, row_groups=list(groups), columns=columns):
                     yield from _documents(batch, self.path, self.fields, row)
                     row += len(batch)
-            except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 yield _damaged(self.path, row, "Parquet", error)
 
     def split(self, size: int) -> list["ParquetRows"]:
@@ -53,7 +53,7 @@ class ParquetRows:
         try:
             with open_file(self.path) as raw:
                 about = pq.read_metadata(raw)
-        except (pa.ArrowInvalid, OSError):
+        except (pa.ArrowException, OSError):
             return [self]
         parts: list[ParquetRows] = []
         groups: list[int] = []
@@ -96,7 +96,7 @@ class ArrowRows:
                         part.validate(full=True)
                         yield from _documents(part, self.path, self.fields, row)
                         row += len(part)
-            except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 yield _damaged(self.path, row, "Arrow", error)
 
 

@@ -184,7 +184,7 @@ class _Table:
         self.goes_on = np.zeros(_CODE_POINTS, dtype=bool)
         # NUL stands for the separator, and is written as a letter that no word has.
         self._known[[0, 1]] = True
-        self.lower[0] = 1
+        self.lower[[0, 1]] = 1, ord(" ")
         self.begins[1] = True
 
     def learn(self, points: np.ndarray) -> None:
