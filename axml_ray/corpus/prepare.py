@@ -196,9 +196,11 @@ class _Preparation:
         rows = self._encode(plan, frequency)
         summary.tokens, summary.assignments = _sums(rows, "tokens"), _sums(rows, "labels")
         self._label_features(len(tokenizer))
-        shutil.rmtree(self.stage)
+        for directory in self.stage.iterdir():
+            if directory.is_dir():
+                shutil.rmtree(directory)
         coverage, dimension = self._word_vectors(tokenizer)
-        files = sorted(path for path in self.work.rglob("*") if path.is_file())
+        files = sorted(path for path in self.work.rglob("*") if path.is_file() and path.parent != self.stage)
         write_json(
             self.work / MANIFEST,
             {
@@ -223,6 +225,7 @@ class _Preparation:
                 "files": {path.relative_to(self.work).as_posix(): path.stat().st_size for path in files},
             },
         )
+        shutil.rmtree(self.stage)
         log.info("prepare: done in %.0f s", time.monotonic() - start)
 
     def _place(self, split: str) -> str:

@@ -26,7 +26,7 @@ def test_words_of_a_block() -> None:
         ["the", "cat", "the"],
         [],
         ["don", "t", SEPARATOR, "x_2"],
-        ["½", "²a", "b"],
+        ["½²a", "b"],
         ["naïve", "i̇x", "日本"],
         ["a", "b"],
     ]
