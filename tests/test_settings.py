@@ -253,9 +253,7 @@ def other(name: str, value: Any) -> Any:
     if isinstance(value, tuple) and value:
         return (*value, 1)
     plain = {"threads": 1, "max_train_documents": 1, "max_test_documents": 1, "max_terms": 1, "title_field": "title"}
-    return plain.get(
-        name, (Path("/new"),) if value == () else Path("/new")
-    )
+    return plain.get(name, (Path("/new"),) if value == () else Path("/new"))
 
 
 def test_the_fingerprint_changes_with_any_field() -> None:

@@ -195,5 +195,3 @@ def is_repository_json(path: Place) -> bool:
         return {"title", "target_ind"} <= first_object(path).keys()
     except OSError:
         return False  # whoever reads it will say so
-
-

@@ -242,7 +242,7 @@ def _surplus(data: np.ndarray, places: np.ndarray, weakest: np.float32, most: in
 
 
 def _weakest_kept(rows: sparse.csr_matrix, lengths: np.ndarray, most: int) -> np.ndarray:
-    """The `most`-th largest value of each row, float32 [rows]; 0, which no term is, where a row has no more than that."""
+    """The `most`-th largest value of each row, float32 [rows]; 0 where it has no more than that."""
     weakest = np.zeros(len(lengths), dtype=np.float32)
     long = np.flatnonzero(lengths > most)
     long = long[np.argsort(lengths[long], kind="stable")]
@@ -277,7 +277,7 @@ def assemble(path: Path, features: Path, ranges: int, words: int) -> None:
         def put(name: str, dtype: np.dtype, shape: tuple[int, ...], chunks: Iterator[np.ndarray]) -> None:
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
+                np.lib.format.write_array_header_1_0(file, header)
                 for chunk in chunks:
                     file.write(np.ascontiguousarray(chunk, dtype).data)
 

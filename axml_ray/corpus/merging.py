@@ -54,7 +54,9 @@ def merge_words(found: Sequence[StagedBlock], stage: Path, settings: CorpusSetti
 def merge_labels(found: Sequence[StagedBlock], work: Path, settings: CorpusSettings) -> dict[str, Any]:
     """Write `labels.parquet`, and each block's `label_ids` and `labelled` (bool [documents])."""
     tables = (
-        pa.table({"label": block.strings("labels")["label"], **dict(zip(SPLITS, block.array("label_counts"), strict=True))})
+        pa.table(
+            {"label": block.strings("labels")["label"], **dict(zip(SPLITS, block.array("label_counts"), strict=True))}
+        )
         for block in found
     )
     table = _sum(tables)

@@ -17,8 +17,8 @@ import ray
 import ray.data
 
 from axml_ray.cluster import quiet_data
-from axml_ray.corpus.label_features import document_features, sorted_pairs
 from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
+from axml_ray.corpus.label_features import document_features, sorted_pairs
 from axml_ray.corpus.records import Block, blocks
 from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
 from axml_ray.corpus.store import SPLITS
@@ -62,9 +62,7 @@ def resolve(value: Any) -> Any:
     return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
-def stage_shards(
-    numbered: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings
-) -> list[dict[str, Any]]:
+def stage_shards(numbered: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
     """Read shards into staged blocks and lists of rejections; one row a block written or failure met."""
     rows: list[dict[str, Any]] = []
     for number, shard in numbered:
@@ -186,9 +184,7 @@ def encode_files(
         document_features(Ragged.concatenate(tokens for tokens, _ in written), frequency, documents).save(stem)
         labels = Ragged.concatenate(labels for _, labels in written)
         sorted_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
-    return [
-        {"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written
-    ]
+    return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
 
 
 def _encode_file(split: str, number: int, plan: Plan, work: Path) -> tuple[Ragged, Ragged]:
@@ -202,7 +198,12 @@ def _encode_file(split: str, number: int, plan: Plan, work: Path) -> tuple[Ragge
         labels.append(_known(block.rows("label").take(inside), block.array("label_ids")))
     table = pa.concat_tables(tables).combine_chunks()
     token_rows, label_rows = Ragged.concatenate(tokens), Ragged.concatenate(labels)
-    columns = {"id": table["id"], "tokens": token_rows.to_arrow(), "labels": label_rows.to_arrow(), "text": table["text"]}
+    columns = {
+        "id": table["id"],
+        "tokens": token_rows.to_arrow(),
+        "labels": label_rows.to_arrow(),
+        "text": table["text"],
+    }
     pq.write_table(pa.table(columns), work / split / f"{number:06d}.parquet", use_dictionary=False)
     return token_rows, label_rows
 

@@ -33,13 +33,13 @@ import ray
 
 from axml_ray.cluster import connect
 from axml_ray.corpus import label_features, sources, word_vectors
-from axml_ray.corpus.draws import Summary, assign_splits
+from axml_ray.corpus.draws import assign_splits
 from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.merging import merge
 from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, encode_files, over, stage_shards
 from axml_ray.corpus.places import Place, state_of
 from axml_ray.corpus.records import Shard
-from axml_ray.corpus.staging import ABOUT, StagedBlock
+from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
@@ -185,9 +185,9 @@ class _Preparation:
             summary.leave_out_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
         plan = Plan.of(paths, splits)
         documents = {split: int(plan.starts[split][-1]) for split in SPLITS}
-        for split in SPLITS:
-            if not documents[split]:
-                raise SettingsError(f"{self._place(split)}: no document with a label is left in this split")
+        for name in SPLITS:
+            if not documents[name]:
+                raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
         summary.count_kept(splits, about)
         del about
         tokenizer, frequency = self._vocabulary(documents["train"])

@@ -87,7 +87,7 @@ class Block:
 
 
 def blocks(shard: Shard, size: int) -> Iterator[Block]:
-    """The documents of a shard by columns, in blocks of about `size` bytes of text; for what `read` raises see there."""
+    """The documents of a shard by columns, in blocks of about `size` bytes of text; raises what `read` raises."""
     if isinstance(shard, Columnar):
         yield from shard.blocks(size)
         return

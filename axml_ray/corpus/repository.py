@@ -42,9 +42,7 @@ class TextPairs:
             except ValueError as error:
                 yield Rejection(file=file, line=number, reason=str(error))
                 continue
-            yield Document(
-                text=content, labels=names, file=file, line=number, id=f"{name_of(self.path)}:{number}"
-            )
+            yield Document(text=content, labels=names, file=file, line=number, id=f"{name_of(self.path)}:{number}")
 
 
 def labels_beside(path: Place) -> Place:

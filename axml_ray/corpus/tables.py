@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.places import LONGEST_LINE, Damage, Place, line_blocks, format_suffix, open_file
+from axml_ray.corpus.places import LONGEST_LINE, Damage, Place, format_suffix, line_blocks, open_file
 from axml_ray.corpus.records import Document, Fields, Rejection, name_of, storable
 
 ROWS = 1000

@@ -98,7 +98,6 @@ class Tokenizer:
         values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
 
-
     def lower(self, letters: Sequence[str]) -> list[str]:
         """Single characters in lower case; one of them may become two."""
         return [self._fast.normalizer.normalize_str(letter) for letter in letters]

@@ -3,7 +3,7 @@
 | form | told by |
 |---|---|
 | `.npy` with the words in `vocab.txt` beside it | the suffix |
-| word2vec binary: `<words> <dimension>`, then word, blank, float32 values | the first line, and bytes after it that are no text |
+| word2vec binary: `<words> <dimension>`, then word, blank, float32 values | the first line, and no text after it |
 | word2vec text, fastText `.vec`: the same first line, then lines of word and values | the first line |
 | GloVe: lines of word and values | anything else |
 
@@ -124,11 +124,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                     if len(names) != 1:
                         raise _wrong(path, f"expected an archive of one file, found {', '.join(names[:5])}")
                     with archive.open(names[0]) as inner:
-                        yield io.BufferedReader(inner, _PIECE)  # type: ignore[arg-type,misc]
+                        yield io.BufferedReader(inner, _PIECE)  # type: ignore[type-var]
             elif magic.startswith(b"\x1f\x8b"):
-                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _PIECE)  # type: ignore[arg-type,misc]
+                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _PIECE)
             else:
-                yield io.BufferedReader(raw, _PIECE)  # type: ignore[misc]
+                yield io.BufferedReader(raw, _PIECE)
     except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
         raise _wrong(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

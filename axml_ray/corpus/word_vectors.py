@@ -16,7 +16,6 @@ from axml_ray.corpus.vector_files import known_vectors
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-
 CHUNK = 1 << 14
 
 

@@ -11,6 +11,7 @@ vocabulary keeps. A block's characters are one array, so a text costs a few arra
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -63,9 +64,7 @@ def split_texts(texts: pa.Array, max_tokens: int, segmentation: Segmentation = "
     if separator >= 0:
         words = pa.concat_arrays([words[:separator], pa.array([SEPARATOR]), words[separator + 1 :]])
     ids = [chunk.indices.to_numpy() for chunk in encoded.chunks]
-    return Words(
-        words, np.concatenate([np.empty(0, np.int32), *ids]), np.concatenate(lengths), np.concatenate(whole)
-    )
+    return Words(words, np.concatenate([np.empty(0, np.int32), *ids]), np.concatenate(lengths), np.concatenate(whole))
 
 
 def _chunks(texts: pa.Array) -> list[pa.Array]:
@@ -73,7 +72,7 @@ def _chunks(texts: pa.Array) -> list[pa.Array]:
     offsets = _offsets(texts)
     cuts = np.searchsorted(offsets, np.arange(offsets[0], offsets[-1], CHUNK_BYTES)[1:])
     bounds = np.unique(np.concatenate([[0], cuts, [len(texts)]]))
-    return [texts[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [texts[begin:end] for begin, end in pairwise(bounds)]
 
 
 def _offsets(texts: pa.Array) -> np.ndarray:
@@ -91,7 +90,7 @@ def _data(texts: pa.Array) -> np.ndarray:
 
 
 def _split_words(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    if b"/SEP/" in memoryview(_data(texts)).tobytes():
+    if SEPARATOR.encode() in _data(texts).tobytes():
         texts = pc.replace_substring(texts, SEPARATOR, " \0 ")
     data = _data(texts)
     begins = (_offsets(texts) - _offsets(texts)[0]).astype(np.int64)
@@ -195,7 +194,9 @@ class _Table:
         if not len(new):
             return
         lowered = self._tokenizer.lower([chr(point) for point in new])
-        self.lower[new] = [ord(letter) if len(letter) == 1 else point for letter, point in zip(lowered, new, strict=True)]
+        self.lower[new] = [
+            ord(letter) if len(letter) == 1 else point for letter, point in zip(lowered, new, strict=True)
+        ]
         letters = np.unique(self.lower[new])
         self.begins[letters] = [words == [chr(p)] for p, words in zip(letters, self._words("", letters), strict=True)]
         self.goes_on[letters] = [

@@ -131,7 +131,9 @@ def test_other_fields(tmp_path: Path) -> None:
 
 
 def test_without_labels(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", b'{"text": "t"}\n{"text": "u", "labels": 3}\n{"text": "v", "labels": ["a"]}\n{}\n')
+    path = write(
+        tmp_path / "a.jsonl", b'{"text": "t"}\n{"text": "u", "labels": 3}\n{"text": "v", "labels": ["a"]}\n{}\n'
+    )
     *documents, bad = JsonLines(path, Fields(labelled=False)).read()
     assert [document.labels for document in documents if isinstance(document, Document)] == [(), (), ("a",)]
     assert isinstance(bad, Rejection)

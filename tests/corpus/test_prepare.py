@@ -498,9 +498,7 @@ CUT = {"max_tokens": 8, "min_label_count": 2, "min_document_frequency": 2, "max_
 
 
 @pytest.mark.parametrize("blocks", [2, 8])
-def test_the_number_of_blocks_changes_nothing(
-    run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int
-) -> None:
+def test_the_number_of_blocks_changes_nothing(run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
     settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), **CUT}
     whole = run(**settings)
     size = len(lines(settings["train"])) // blocks + 1
@@ -575,7 +573,7 @@ def test_each_record_is_in_the_summary_once(run: Prepare) -> None:
         found = corpus.split(split)
         assert summary["words"][split] == len(found.tokens.values)
         assert summary["label_assignments"][split] == len(found.labels.values)
-        assert summary["empty_texts"][split] == sum("" == text for _, text in rows(corpus, split).values())
+        assert summary["empty_texts"][split] == sum(text == "" for _, text in rows(corpus, split).values())
         longer = [text for _, text in rows(corpus, split).values() if len(split_words(text)) > 8]
         assert summary["cut_texts"][split] == len(longer)
 

@@ -97,9 +97,9 @@ def save_dataset(folder: Path, data: pa.Table, features: dict[str, Any]) -> None
     """What `datasets.Dataset.save_to_disk` writes."""
     folder.mkdir()
     for number, part in enumerate((data.slice(0, 1), data.slice(1))):
-        with pa.OSFile(str(folder / f"data-0000{number}-of-00002.arrow"), "wb") as file:
-            with pa.ipc.new_stream(file, part.schema) as writer:
-                writer.write_table(part)
+        path = str(folder / f"data-0000{number}-of-00002.arrow")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, part.schema) as writer:
+            writer.write_table(part)
     files = [{"filename": f"data-0000{number}-of-00002.arrow"} for number in range(2)]
     (folder / "state.json").write_text(json.dumps({"_data_files": files, "_fingerprint": "x", "_split": "train"}))
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))

@@ -62,7 +62,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, form: str) -> None:
     content = path.read_bytes()
     # Cut inside a value, where text of GloVe leaves a line too short.
     path.write_bytes(content[: len(content) - 18])
-    with pytest.raises(SettingsError, match="corpus.word_vectors: ") as caught:
+    with pytest.raises(SettingsError, match=r"corpus\.word_vectors: ") as caught:
         known_vectors(path, WORDS)
     assert str(path) in str(caught.value)
 

@@ -85,7 +85,9 @@ def test_what_is_no_array_is_named(tmp_path: Path, content: bytes | None) -> Non
 def test_an_archive_of_arrays_is_no_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", np.ones((1, 2)))
     (tmp_path / "vocab.txt").write_text("cat\n")
-    with pytest.raises(SettingsError, match=r"v\.npz: expected an archive of one file|v\.npz: expected lines of a word"):
+    with pytest.raises(
+        SettingsError, match=r"v\.npz: expected an archive of one file|v\.npz: expected lines of a word"
+    ):
         read_vectors(tmp_path / "v.npz", WORDS, seed=0)
 
 

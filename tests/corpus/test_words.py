@@ -46,7 +46,25 @@ def test_nothing_and_slices() -> None:
 
 
 # Words run on at the ends of texts, and what stands for the separator in a block may stand in a text as well.
-PIECES = ["Cat", " ", "/SEP/", "/SEP", "sep", "/", "İ", "ΟΔΟΣ", "e\u0301", "\u0301", "‿", "_", "²", "Ⅷ", "日本", "\1", "\n"]
+PIECES = [
+    "Cat",
+    " ",
+    "/SEP/",
+    "/SEP",
+    "sep",
+    "/",
+    "İ",
+    "ΟΔΟΣ",
+    "e\u0301",
+    "\u0301",
+    "‿",
+    "_",
+    "²",
+    "Ⅷ",
+    "日本",
+    "\1",
+    "\n",
+]
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(st.characters(exclude_categories=["Cs"]), max_size=3)))
 
 
@@ -66,7 +84,9 @@ def test_one_character_alone_becomes_two() -> None:
     assert [letter for letter, lower in zip(points, lowered, strict=True) if len(lower) != 1] == ["İ"]
 
 
-@given(texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4), segmentation=st.sampled_from(["words", "characters"]))
+@given(
+    texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4), segmentation=st.sampled_from(["words", "characters"])
+)
 def test_serving_gives_the_words_of_preparation(texts: list[str], segmentation: Segmentation) -> None:
     texts = [text.replace("\0", " ") for text in texts]
     rows = split(texts, 500, segmentation)
