@@ -36,6 +36,7 @@ from axml_ray.corpus import label_features, sources, word_vectors
 from axml_ray.corpus.draws import assign_splits
 from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.merging import merge
+from axml_ray.corpus.page import write_page
 from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, encode_files, over, stage_shards
 from axml_ray.corpus.places import Place, state_of
 from axml_ray.corpus.records import Shard
@@ -200,31 +201,33 @@ class _Preparation:
             if directory.is_dir():
                 shutil.rmtree(directory)
         coverage, dimension = self._word_vectors(tokenizer)
-        files = sorted(path for path in self.work.rglob("*") if path.is_file() and path.parent != self.stage)
-        write_json(
-            self.work / MANIFEST,
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "inputs": mark,
-                "sources": inputs,
-                "fingerprint": _content(self.work, files),
-                "settings": self.settings.model_dump(mode="json"),
-                "counts": {
-                    "documents": documents,
-                    "labels": labels["labels"],
-                    "trained_labels": labels["trained"],
-                    "words": len(tokenizer),
-                    "rejected": rejected,
-                    "duplicates": summary.dropped_duplicates,
-                },
-                "summary": summary.result(labels),
-                "word_vector_coverage": coverage,
-                "word_vector_dimension": dimension,
-                "seconds": time.monotonic() - start,
-                "files": {path.relative_to(self.work).as_posix(): path.stat().st_size for path in files},
+        parts = sorted(path for path in self.work.rglob("*") if path.is_file() and path.parent != self.stage)
+        manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "inputs": mark,
+            "sources": inputs,
+            "fingerprint": _content(self.work, parts),
+            "settings": self.settings.model_dump(mode="json"),
+            "counts": {
+                "documents": documents,
+                "labels": labels["labels"],
+                "trained_labels": labels["trained"],
+                "words": len(tokenizer),
+                "rejected": rejected,
+                "duplicates": summary.dropped_duplicates,
             },
-        )
+            "summary": summary.result(labels),
+            "word_vector_coverage": coverage,
+            "word_vector_dimension": dimension,
+        }
+        # The page shows what the corpus is; it isn't a part of it that results depend on.
+        page = write_page(self.work, self.settings.name, manifest["counts"], manifest["summary"])
+        manifest["seconds"] = time.monotonic() - start
+        manifest["files"] = {
+            path.relative_to(self.work).as_posix(): path.stat().st_size for path in sorted([*parts, page])
+        }
+        write_json(self.work / MANIFEST, manifest)
         shutil.rmtree(self.stage)
         log.info("prepare: done in %.0f s", time.monotonic() - start)
 
