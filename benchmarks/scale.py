@@ -32,6 +32,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,15 +136,19 @@ def _ranks(random: np.random.Generator, count: int, size: int, exponent: float) 
     return found
 
 
+@cache
 def _names(count: int, factor: int, shortest: int) -> list[str]:
-    """Different names of lower-case letters and digits; frequent ones are short where `shortest` allows it."""
+    """Different names of lower-case letters and digits; frequent ones are short where `shortest` allows it.
+
+    Digits to base 36, mixed at each place by a `factor` that has none in common with 36.
+    """
     letters = "etaoinshrdlucmfwypvbgkjqxz0123456789"
     names = []
     for number in range(count):
         name, rest = "", number
         while rest or len(name) < shortest:
             rest, letter = divmod(rest, len(letters))
-            name += letters[(letter * factor + len(name) * 5) % len(letters)] if rest or number else letters[0]
+            name += letters[(letter * factor + len(name) * 5) % len(letters)]
         names.append(name)
     return names
 

@@ -21,6 +21,8 @@ from axml_ray.corpus.records import Document, Fields, Rejection, name_of, storab
 
 ROWS = 1000
 STATE = "state.json"
+DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+"""What reading a damaged table raises; sizes in it may ask for more memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class ParquetRows:
                 for batch in file.iter_batches(ROWS, row_groups=list(groups), columns=columns):
                     yield from _documents(batch, self.path, self.fields, row)
                     row += len(batch)
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            except DAMAGED as error:
                 yield _damaged(self.path, row, "Parquet", error)
 
     def split(self, size: int) -> list["ParquetRows"]:
@@ -53,7 +55,7 @@ class ParquetRows:
         try:
             with open_file(self.path) as raw:
                 about = pq.read_metadata(raw)
-        except (pa.ArrowException, OSError):
+        except DAMAGED:
             return [self]
         parts: list[ParquetRows] = []
         groups: list[int] = []
@@ -96,7 +98,7 @@ class ArrowRows:
                         part.validate(full=True)
                         yield from _documents(part, self.path, self.fields, row)
                         row += len(part)
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            except DAMAGED as error:
                 yield _damaged(self.path, row, "Arrow", error)
 
 

@@ -176,3 +176,34 @@ def test_any_bytes_are_read_without_a_crash(content: bytes) -> None:
             assert record.line >= 2
             if isinstance(record, Document):
                 "".join((record.text, *record.labels)).encode()
+
+
+def _bytes_of(parquet: bool) -> bytes:
+    out = pa.BufferOutputStream()
+    rows = table([{"id": str(i), "text": f"text {i}", "labels": ["a", f"b{i}"]} for i in range(40)])
+    if parquet:
+        pq.write_table(rows, out, row_group_size=15)
+    else:
+        with pa.ipc.new_stream(out, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=15)
+    return out.getvalue().to_pybytes()
+
+
+WHOLE = {ParquetRows: _bytes_of(True), ArrowRows: _bytes_of(False)}
+
+
+@given(damage=st.dictionaries(st.integers(0, 10_000), st.integers(0, 255), min_size=1, max_size=3))
+def test_damaged_tables_are_read_without_a_crash(damage: dict[int, int]) -> None:
+    for reader, whole in WHOLE.items():
+        content = bytearray(whole)
+        for place, byte in damage.items():
+            content[place % len(content)] = byte
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "a"
+            path.write_bytes(content)
+            try:
+                records = list(reader(path).read())
+            except ValueError as error:
+                assert "has no column" in str(error)
+                continue
+            assert len({record.line for record in records}) == len(records)
