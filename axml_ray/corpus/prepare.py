@@ -178,7 +178,7 @@ class _Preparation:
         paths, splits, about, rejections = self._stage(shards)
         rejected = sum(rejections.values())
         read = sum(map(len, splits))
-        log.info("prepare: read %s documents from %s files (%s rejected)", f"{read:,}", len(inputs), f"{rejected:,}")
+        log.info("prepare: read %s documents from %s files (%s rejected)", f"{read:,}", f"{len(shards):,}", f"{rejected:,}")
         summary = assign_splits(self.settings, splits, about, self._place)
         summary.rejected = rejections
         labels = self._merge(paths, splits)

@@ -680,7 +680,7 @@ def test_tables_and_names_by_number(run: Prepare, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("nought\none\ntwo\n")
     corpus = run(
         train=(tmp_path / "a.parquet",),
-        test=(tmp_path / "a.parquet",),
+        test=(f"{tmp_path.as_uri()}/*.parquet",),
         title_field="title",
         text_field="body",
         labels_field="tags",
@@ -689,6 +689,7 @@ def test_tables_and_names_by_number(run: Prepare, tmp_path: Path) -> None:
     )
     assert dict(zip(corpus.labels.labels, corpus.labels.names, strict=True)) == {"0": "nought", "1": "one", "2": "two"}
     assert corpus.documents("train") == 27
+    assert corpus.manifest["settings"]["test"] == [f"{tmp_path.as_uri()}/*.parquet"]
     assert next(iter(rows(corpus, "test").values())) == (["0"], "t /SEP/ b0")
 
 
