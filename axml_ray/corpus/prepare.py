@@ -15,15 +15,13 @@ numbered in the order of the input, so the result doesn't depend on how the inpu
 there were or in which order they ended.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +36,18 @@ from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.merging import merge
 from axml_ray.corpus.page import write_page
 from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, encode_files, over, stage_shards
-from axml_ray.corpus.places import Place, state_of
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.upkeep import STAGE, clear_leftovers, in_use, places_of, state_of_input, what_changed
 from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import whole_directory, write_json
 from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)
-
-STAGE = "stage"
-LOCK = "in-use"
 
 
 def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
@@ -72,23 +67,23 @@ def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
         check_vectors(vectors)
         beside += [vectors, *([vectors.with_name("vocab.txt")] if vectors.suffix == ".npy" else [])]
     try:
-        places = [(split, place) for split, shard in shards for place in _places(shard)]
-        inputs = [[split, str(place), *_state(place)] for split, place in places]
-        inputs += [["", str(path), *_state(path)] for path in beside]
+        places = [(split, place) for split, shard in shards for place in places_of(shard)]
+        inputs = [[split, str(place), *state_of_input(place)] for split, place in places]
+        inputs += [["", str(path), *state_of_input(path)] for path in beside]
     except OSError as error:
         raise SettingsError(f"corpus: {error.filename} cannot be read: {error.strerror}") from None
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
-    _clear_leftovers(directory)
+    clear_leftovers(directory)
     try:
         corpus = Corpus.open(directory)
         if corpus.manifest["inputs"] == mark:
             log.info("prepare: %s is up to date", directory)
             return corpus
-        log.info("prepare: %s; preparing %s anew", _what_changed(corpus.manifest, settings, inputs), directory)
+        log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
     except SettingsError:
         _check_replaceable(directory)
     connect()
-    with whole_directory(directory) as work, _in_use(work):
+    with whole_directory(directory) as work, in_use(work):
         _Preparation(settings, work).run(shards, mark, inputs)
     return Corpus.open(directory)
 
@@ -105,31 +100,6 @@ def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
     return shards
 
 
-def _places(shard: Any) -> list[Place]:
-    return [shard.path, *([shard.labels_path] if hasattr(shard, "labels_path") else [])]
-
-
-def _state(place: Place) -> tuple[int, int]:
-    """Changes with what a reader finds at `place`; importing a package, which may write byte code, changes nothing."""
-    if isinstance(place, Path) and place.is_dir():
-        sizes = [file.stat().st_size for file in place.rglob("*.py") if file.is_file()]
-        return sum(sizes), len(sizes)
-    return state_of(place)
-
-
-def _what_changed(manifest: dict[str, Any], settings: CorpusSettings, inputs: list[list[Any]]) -> str:
-    before, now = manifest.get("settings", {}), settings.model_dump(mode="json")
-    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    if keys:
-        return "made with other settings (" + ", ".join(f"corpus.{key}" for key in keys) + ")"
-    files = {tuple(row[:2]): row[2:] for row in manifest.get("sources", [])}
-    changed = [row[1] for row in inputs if files.get(tuple(row[:2])) != row[2:]]
-    gone = sorted(path for split, path in files.keys() - {tuple(row[:2]) for row in inputs})
-    names = [*changed, *gone]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"made from other inputs ({', '.join(names[:3])}{more})" if names else "made by another version"
-
-
 def _check_replaceable(directory: Path) -> None:
     """Raise where something that isn't a corpus would have to make room, such as somebody's raw data."""
     if directory.exists() and not (directory / MANIFEST).is_file():
@@ -138,28 +108,6 @@ def _check_replaceable(directory: Path) -> None:
         raise SettingsError(
             f"{directory}: exists and is not a prepared corpus; choose another corpus.name or corpora, or remove it"
         )
-
-
-@contextmanager
-def _in_use(work: Path) -> Iterator[None]:
-    """Hold a lock in `work` that ends with this process, however it ends."""
-    (work / STAGE).mkdir()
-    with (work / STAGE / LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _clear_leftovers(directory: Path) -> None:
-    """Remove what preparations of `directory` left that were killed; one that still runs holds its lock."""
-    for lock in directory.parent.glob(f".{directory.name}.*/{STAGE}/{LOCK}"):
-        try:
-            with lock.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left = lock.parent.parent
-                log.info("prepare: removing %s, which an interrupted preparation left", left)
-                shutil.rmtree(left, ignore_errors=True)
-        except OSError:
-            continue
 
 
 class _Preparation:
@@ -178,7 +126,9 @@ class _Preparation:
         paths, splits, about, rejections = self._stage(shards)
         rejected = sum(rejections.values())
         read = sum(map(len, splits))
-        log.info("prepare: read %s documents from %s files (%s rejected)", f"{read:,}", f"{len(shards):,}", f"{rejected:,}")
+        log.info(
+            "prepare: read %s documents from %s files (%s rejected)", f"{read:,}", f"{len(shards):,}", f"{rejected:,}"
+        )
         summary = assign_splits(self.settings, splits, about, self._place)
         summary.rejected = rejections
         labels = self._merge(paths, splits)
@@ -242,7 +192,7 @@ class _Preparation:
         """Blocks, the split and `ABOUT` of each of their documents, and rejections by reason."""
         settings = self.settings
         parts = [
-            (split, part, _state(part.path)[0])
+            (split, part, state_of_input(part.path)[0])
             for split, shard in shards
             for part in (shard.split(settings.block_bytes) if hasattr(shard, "split") else [shard])
         ]
