@@ -254,7 +254,7 @@ def measure(folder: Path, documents: int) -> dict[str, Any]:
 
     def watch() -> None:
         nonlocal peak
-        while not done.wait(0.25):
+        while not done.wait(0.5):
             peak = max(peak, tree_bytes(process.pid))
 
     watcher = threading.Thread(target=watch)
