@@ -29,6 +29,12 @@ def absolute(path: str | Path) -> Path:
     return Path(os.path.normpath(base / Path(path).expanduser()))
 
 
+def absolute_place(place: str | Path) -> str | Path:
+    """The same; a URL stays as it is."""
+    return place if "://" in str(place) else absolute(place)
+
+
+AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
@@ -63,14 +69,24 @@ class CorpusSettings(Settings):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "corpus"
     """Directory of the prepared corpus below `corpora`."""
-    source: Literal["json_lines", "installed_packages"] = "json_lines"
-    """JSON lines, or the docstrings of the Python packages installed beside this one."""
-    train: tuple[AbsolutePath, ...] = ()
-    """JSON-lines files, directories or globs of the training documents."""
-    valid: tuple[AbsolutePath, ...] = ()
+    source: Literal["auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "installed_packages"] = "auto"
+    """Format of the files, told by their names for `auto`; or the docstrings of the installed Python packages."""
+    train: tuple[AbsolutePlace, ...] = ()
+    """Files, directories, globs or URLs of the training documents."""
+    valid: tuple[AbsolutePlace, ...] = ()
     """The same for validation; where none is given, `valid_documents` are drawn from train."""
-    test: tuple[AbsolutePath, ...] = ()
+    test: tuple[AbsolutePlace, ...] = ()
     """The same for the test split, used for the final evaluation only."""
+    text_field: str = "text"
+    """Field or column of the text, or of the body where there is a title."""
+    title_field: str | None = None
+    """Field or column of a title; it is put before the text, with ` /SEP/ ` between them."""
+    labels_field: str = "labels"
+    """Field or column of the labels: a list, or in CSV one cell."""
+    id_field: str = "id"
+    """Field or column of the document's id, if it has one."""
+    label_separator: Annotated[str, Field(min_length=1)] = ";"
+    """Between the labels in a cell of CSV."""
     valid_documents: Positive = 200
     """Documents drawn from train for validation (paper's program: 200, or 4,000 for its large corpora)."""
     test_share: Share = 0.1
@@ -86,7 +102,13 @@ class CorpusSettings(Settings):
     max_rejected_share: Share = 0.0
     """Bad records are written to `rejected.jsonl`; a larger share of them than this is an error."""
     label_names: AbsolutePath | None = None
-    """Tab-separated file of label and readable name."""
+    """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
+    label_features: AbsolutePath | None = None
+    """SVMlight file of label features, a label a line; by default TF-IDF centroids of the training documents."""
+    max_terms: Positive | None = None
+    """Strongest terms that a label's TF-IDF centroid keeps; by default all. Millions of labels need a limit."""
+    segmentation: Literal["words", "characters"] = "words"
+    """`characters` makes a word of each character of scripts written without blanks, such as Chinese and Thai."""
     max_tokens: Positive = 500
     """Texts are cut after that many words."""
     vocabulary_size: Annotated[int, Field(ge=3)] = 500_000
@@ -94,20 +116,23 @@ class CorpusSettings(Settings):
     min_document_frequency: Positive = 1
     """Words of fewer training documents become unknown, so that training meets the unknown word too."""
     word_vectors: str = "train"
-    """`train` (skip-gram on the training texts), `random`, or an `.npy` file with `vocab.txt` beside it."""
+    """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
+    binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` beside it."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
     word_vector_epochs: Positive = 5
     """Passes over the training texts for `train`."""
     seed: int = 0
     """Draws validation documents and random word vectors."""
+    block_bytes: Annotated[int, Field(ge=1)] = Field(default=32 << 20, exclude=True)
+    """Text that a task of preparation holds at a time, in bytes. No result depends on it, so no fingerprint does."""
     expected: ExpectedCounts = Field(default=ExpectedCounts(), exclude=True)
     """What is known of the corpus before it is prepared. No result depends on it, so no fingerprint does."""
 
     @model_validator(mode="after")
     def _source_has_files(self) -> Self:
-        if self.source == "json_lines" and not (self.train and self.test):
-            raise ValueError("corpus.train and corpus.test: give at least one file each for json_lines")
+        if self.source != "installed_packages" and not (self.train and self.test):
+            raise ValueError(f"corpus.train and corpus.test: give at least one file each for source {self.source}")
         if self.source == "installed_packages" and (self.train or self.valid or self.test):
             raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
         return self

@@ -16,7 +16,10 @@ from axml_ray.console import job_of_flags
 from axml_ray.corpus.sources import shards
 from axml_ray.inference.batch import Wanted, predict_files
 from axml_ray.inference.bundle import Bundle
-from axml_ray.settings import CorpusSettings, SettingsError, absolute
+from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_place
+
+READING = ("text_field", "title_field", "id_field")
+"""Settings of a corpus that say how its files are read."""
 
 
 def _count(word: str) -> int:
@@ -36,8 +39,12 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """The job's flags."""
     parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="as jobs/export_bundle.py wrote")
     parser.add_argument(
-        "--input", type=absolute, required=True, nargs="+", metavar="PATTERN", help="files, directories or globs"
-    )
+        "--input", type=absolute_place, required=True, nargs="+", metavar="PATTERN",
+        help="files, directories, globs or URLs, in any format that corpora are prepared from",
+    )  # fmt: skip
+    for name, field in CorpusSettings.model_fields.items():
+        if name in READING:
+            parser.add_argument(f"--{name}", default=field.default, metavar="NAME", help=field.description)
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=_count, default=5, metavar="N", help="labels of a text, at most")
@@ -56,7 +63,8 @@ def main(given: argparse.Namespace) -> None:
     if given.precision is not None:
         threshold = bundle.calibration.threshold(precision=given.precision)
     try:
-        found = shards(given.input, CorpusSettings.model_construct(), labelled=False)
+        reading = CorpusSettings.model_construct(**{name: getattr(given, name) for name in READING})
+        found = shards(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
     wanted = Wanted(form=given.format, top_k=given.top_k, threshold=threshold)

@@ -13,6 +13,7 @@ def main(settings: Experiment) -> None:
     """Prepare the corpus and say where it lies."""
     corpus = prepare_corpus(settings)
     print(f"The corpus lies in {corpus.directory}")
+    print(f"What is in it: {corpus.directory / 'report' / 'corpus.html'}")
     print("Next: python jobs/train_ensemble.py with the same settings trains on it.")
 
 

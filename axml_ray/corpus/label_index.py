@@ -5,13 +5,17 @@ trees and networks are built over; the others occur in validation or test only. 
 are true labels, and metrics count them as misses.
 """
 
+import gzip
+import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from axml_ray.ragged import Ragged
@@ -60,13 +64,7 @@ class LabelIndex:
 
     def save(self, path: Path) -> None:
         """Write `labels.parquet`: id, label, name, count."""
-        columns = {
-            "id": pa.array(range(len(self)), pa.int32()),
-            "label": pa.array(self.labels, pa.string()),
-            "name": pa.array(self.names, pa.string()),
-            "count": pa.array(self.counts, pa.int64()),
-        }
-        pq.write_table(pa.table(columns), path)
+        _write(path, pa.array(self.labels, pa.string()), pa.array(self.names, pa.string()), self.counts)
 
     @classmethod
     def load(cls, path: Path) -> "LabelIndex":
@@ -79,17 +77,53 @@ class LabelIndex:
         )
 
 
+def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) -> None:
+    columns = {
+        "id": pa.array(np.arange(len(labels), dtype=np.int32)),
+        "label": labels,
+        "name": names,
+        "count": pa.array(counts, pa.int64()),
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def write_labels(path: Path, labels: pa.Array, counts: np.ndarray, names: Path | None) -> None:
+    """Write `labels.parquet` of columns that are ranked already, without a Python object a label.
+
+    Args:
+        path: of the file.
+        labels: string [L].
+        counts: int64 [L].
+        names: file of readable names, see `read_names`.
+    """
+    shown = labels
+    if names is not None:
+        known = read_names(names)
+        given = pa.array(known.keys(), pa.string()), pa.array(known.values(), pa.string())
+        found = pc.index_in(labels, given[0])
+        shown = pc.if_else(pc.is_null(found), labels, given[1].take(found))
+    _write(path, labels, shown, counts)
+
+
 def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
     """Readable names from lines of `label<TAB>name`.
 
+    A file without any tab names labels by number: its first line is the name of label `0`. So does the repository's
+    `lbl.json`, whose lines are JSON objects with a `title`. Either may be gzip.
+
     Raises:
-        SettingsError: the file is missing, holds no names, or has a line without a tab.
+        SettingsError: the file is missing, holds no names, or has a line without a tab beside others with one.
     """
     names = {}
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        content = Path(path).read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+        lines = content.decode("utf-8-sig").split("\n")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
+    if "\t" not in "".join(lines) and any(line.strip() for line in lines):
+        return _numbered_names(lines, path)
     for number, line in enumerate(lines, 1):
         label, tab, name = line.partition("\t")
         if line.strip() and not tab:
@@ -98,4 +132,19 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
             names[label.strip()] = name.strip() or label.strip()
     if not names:
         raise SettingsError(f"corpus.label_names: {path} holds no labels; expected lines of label, tab, name")
+    return names
+
+
+def _numbered_names(lines: list[str], path: str | os.PathLike[str]) -> dict[str, str]:
+    if not lines[-1].strip():
+        lines.pop()
+    if not lines[0].lstrip().startswith("{"):
+        return {str(number): line.strip() or str(number) for number, line in enumerate(lines)}
+    names = {}
+    for number, line in enumerate(lines):
+        try:
+            title = json.loads(line)["title"]
+        except (ValueError, KeyError, TypeError):
+            raise SettingsError(f"corpus.label_names: {path}:{number + 1}: expected an object with a title") from None
+        names[str(number)] = str(title).strip() or str(number)
     return names

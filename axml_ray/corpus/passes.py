@@ -1,12 +1,11 @@
-"""The three passes of `prepare` over files, as Ray Data tasks: stage, count, encode.
+"""The passes of `prepare` over shards and staged blocks, as Ray Data tasks.
 
-A task knows its file by number; what all tasks need (shards, staged files) lies once in Ray's object store.
+A task knows its part by number; what all tasks need lies once in Ray's object store. Arrays stay in files: rows that
+come back are small.
 """
 
-import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,123 +17,209 @@ import ray
 import ray.data
 
 from axml_ray.cluster import quiet_data
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.sources import Document
+from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
+from axml_ray.corpus.label_features import document_features, sorted_pairs
+from axml_ray.corpus.records import Block, blocks
+from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
 from axml_ray.corpus.store import SPLITS
-from axml_ray.corpus.tokenizer import Tokenizer, count_documents
+from axml_ray.corpus.tokenizer import UNKNOWN
+from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings
 
-STAGED_ROWS = 2_000
-DROPPED = len(SPLITS)  # the split number of a document that is left out
+SMALL_BYTES = 8 << 20
+FILE_DOCUMENTS = 8192
+"""Documents of a file of the corpus, but for the last of a split."""
 
 
-@dataclass(frozen=True)
-class StagedFile:
-    """What the driver knows of a staged file: where it lies, and the split that each of its rows goes to."""
+def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False, **arguments: Any) -> list[Any]:
+    """Run `task` for each of `parts` as a Ray Data task of its own; the rows that it returns, in any order.
 
-    path: str
-    split: np.ndarray  # int8 [rows], an index into SPLITS, or DROPPED
-    digest: np.ndarray  # S16 [rows]
-
-
-def over(numbers: range, task: Callable[..., Any], **arguments: Any) -> list[dict[str, Any]]:
-    """Run `task` for each number as a Ray Data task of its own; the rows that it returns, in any order."""
+    Args:
+        parts: what a task works on, one each.
+        task: takes a part and `arguments`; returns rows, dictionaries of values that Arrow holds.
+        small: all of it is so little that handing it out would take longer.
+        arguments: what every task takes; large ones as references into Ray's object store.
+    """
+    if small or not parts:
+        return [row for part in parts for row in task(part, **arguments)]
     quiet_data()
-    numbered = ray.data.from_items([{"number": i} for i in numbers], override_num_blocks=max(1, len(numbers)))
-    mapped: Iterator[dict[str, Any]] = numbered.flat_map(task, fn_kwargs=arguments).iter_rows()
+    together = ray.put(list(parts))
+    numbered = ray.data.from_items([{"number": i} for i in range(len(parts))], override_num_blocks=len(parts))
+    mapped: Iterator[dict[str, Any]] = numbered.flat_map(
+        _numbered, fn_kwargs={"parts": together, "task": task, "arguments": arguments}
+    ).iter_rows()
     return list(mapped)
 
 
-def _resolve(value: Any) -> Any:
+def _numbered(row: dict[str, Any], parts: Any, task: Callable[..., Any], arguments: dict[str, Any]) -> list[Any]:
+    given: list[Any] = resolve(parts)
+    rows: list[Any] = task(given[int(row["number"])], **arguments)
+    return rows
+
+
+def resolve(value: Any) -> Any:
+    """What a reference stands for; anything else is itself."""
     return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
-def stage_shard(row: dict[str, Any], shards: Any, stage: Path) -> list[dict[str, Any]]:
-    """Read a shard into staged Parquet files and a list of rejections; one row a file written."""
-    number = int(row["number"])
-    split_name, shard = _resolve(shards)[number]
-    split = SPLITS.index(split_name) if split_name else 0
-    written: list[dict[str, Any]] = []
-    documents: list[Document] = []
-    rejections: list[str] = []
-
-    def flush() -> None:
-        if not documents:
-            return
-        path = stage / f"{number:06d}-{len(written):06d}.parquet"
-        digests = [hashlib.blake2b(document.text.encode(), digest_size=16).digest() for document in documents]
-        columns = {
-            "id": pa.array([document.id for document in documents], pa.string()),
-            "text": pa.array([document.text for document in documents], pa.string()),
-            "labels": pa.array([list(document.labels) for document in documents], pa.list_(pa.string())),
-            "split": pa.array([split] * len(documents), pa.int8()),
-            "digest": pa.array(digests, pa.binary()),
-        }
-        pq.write_table(pa.table(columns), path)
-        written.append({"path": str(path), "rows": len(documents), "failure": ""})
-        documents.clear()
-
-    records = iter(shard.read())
-    while True:
+def stage_shards(numbered: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    """Read shards into staged blocks and lists of rejections; one row a block written or failure met."""
+    rows: list[dict[str, Any]] = []
+    for number, shard in numbered:
         try:
-            record = next(records, None)
+            rows += _stage_shard(number, shard, stage, settings)
         except OSError as error:
             # As a row, because Ray hides the kind of an exception that a task raises.
-            return [{"path": str(shard.path), "rows": 0, "failure": error.strerror or str(error)}]
-        if record is None:
-            break
-        if isinstance(record, Document):
-            documents.append(record)
-            if len(documents) == STAGED_ROWS:
-                flush()
-        else:
-            bad = {"file": record.file, "line": record.line, "reason": record.reason}
-            rejections.append(json.dumps(bad, ensure_ascii=False) + "\n")
+            rows.append({"path": str(shard.path), "rows": 0, "failure": error.strerror or str(error)})
+        except ValueError as error:
+            rows.append({"path": str(shard.path), "rows": 0, "failure": str(error)})
+    return rows
+
+
+def _stage_shard(number: int, shard: Any, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    written: list[dict[str, Any]] = []
+    waiting: list[Block] = []
+
+    def flush() -> None:
+        if not waiting:
+            return
+        path = stage / f"{number:06d}-{len(written):06d}"
+        together = Block(
+            ids=pa.concat_arrays([block.ids for block in waiting]),
+            texts=pa.concat_arrays([block.texts for block in waiting]),
+            labels=pa.concat_arrays([block.labels for block in waiting]),
+        )
+        stage_block(path, together, settings)
+        written.append({"path": str(path), "rows": len(together.texts), "failure": ""})
+        waiting.clear()
+
+    held = 0
+    rejections = stage / f"{number:06d}.rejected.jsonl"
+    for block in blocks(shard, settings.block_bytes):
+        if block.rejections:
+            bad = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
+            with rejections.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in bad)
+        if len(block.texts):
+            waiting.append(block)
+            held += block.texts.nbytes
+        if held >= settings.block_bytes:
+            flush()
+            held = 0
     flush()
-    if rejections:
-        (stage / f"{number:06d}.rejected.jsonl").write_text("".join(rejections), encoding="utf-8")
     return written
 
 
-def count_file(row: dict[str, Any], staged: Any, settings: CorpusSettings) -> list[dict[str, Any]]:
-    """Training documents of each word, and documents of each label over all splits, in a staged file."""
-    file = _resolve(staged)[int(row["number"])]
-    table = pq.read_table(file.path, columns=["text", "labels"])
-    train = table.filter(pa.array(file.split == 0))
-    words = count_documents(train["text"].to_pylist(), settings.max_tokens)
-    kept = table.filter(pa.array(file.split != DROPPED))
-    labels = Counter(label for row in kept["labels"].to_pylist() for label in row)
-    return [
-        {
-            "words": list(words),
-            "word_counts": np.fromiter(words.values(), np.int64, len(words)),
-            "labels": list(labels),
-            "label_counts": np.fromiter(labels.values(), np.int64, len(labels)),
-        }
-    ]
+def count_blocks(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+    """Count in each block: training documents of each word, documents of each label in train, valid and test."""
+    splits = resolve(splits)
+    for number in numbers:
+        block, split = StagedBlock(Path(paths[number])), splits[number]
+        words = block.rows("word")
+        if (split == 0).all():
+            train = Ragged(np.asarray(words.values), words.offsets)
+        else:
+            train = words.take(np.flatnonzero(split == 0))
+        size = block.strings("words").num_rows
+        block.keep("word_counts", np.bincount(distinct(train).values, minlength=size))
+        labels = block.rows("label")
+        of_label = np.repeat(split, labels.lengths)
+        size = block.strings("labels").num_rows
+        counts = [np.bincount(labels.values[of_label == i], minlength=size) for i in range(len(SPLITS))]
+        block.keep("label_counts", np.stack(counts))
+    return []
 
 
-def encode_file(row: dict[str, Any], staged: Any, work: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
-    """Write a staged file's documents as integers, split by split; documents without a known label are left out."""
-    file = _resolve(staged)[int(row["number"])]
-    tokenizer = Tokenizer.load(work / "tokenizer.json")
-    index = LabelIndex.load(work / "labels.parquet")
-    table = pq.read_table(file.path, columns=["id", "text", "labels"])
-    counts = dict.fromkeys(SPLITS, 0)
-    for number, split in enumerate(SPLITS):
-        chosen = table.filter(pa.array(file.split == number))
-        labels = index.encode(chosen["labels"].to_pylist())
-        labelled = labels.lengths > 0
-        chosen, labels = chosen.filter(pa.array(labelled)), labels.take(np.flatnonzero(labelled))
-        if not len(labels):
-            continue
-        tokens = tokenizer.encode(chosen["text"].to_pylist(), settings.max_tokens)
-        columns = {
-            "id": chosen["id"],
-            "tokens": tokens.to_arrow(),
-            "labels": labels.to_arrow(),
-            "text": chosen["text"],
-        }
-        pq.write_table(pa.table(columns), work / split / Path(file.path).name)
-        counts[split] = len(labels)
-    return [counts]
+@dataclass(frozen=True)
+class Plan:
+    """Which documents of which blocks each file of the corpus holds.
+
+    Attributes:
+        paths: the staged blocks in the order of the input.
+        splits: of each block, int8 [documents]: the split of each, or DROPPED.
+        starts: of each split, int64 [blocks + 1]: its documents in the blocks before.
+    """
+
+    paths: list[str]
+    splits: list[np.ndarray]
+    starts: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, paths: list[str], splits: list[np.ndarray]) -> "Plan":
+        """The plan for blocks whose splits are known."""
+        counts = {name: [int((split == i).sum()) for split in splits] for i, name in enumerate(SPLITS)}
+        return cls(paths, splits, {name: np.concatenate([[0], np.cumsum(c)]).astype(int) for name, c in counts.items()})
+
+    def files(self) -> list[tuple[str, range]]:
+        """Split and numbers of the files that a task writes: those whose label features go to one file."""
+        together = FEATURE_DOCUMENTS // FILE_DOCUMENTS
+        found = []
+        for name in SPLITS:
+            files = -(-int(self.starts[name][-1]) // FILE_DOCUMENTS)
+            found += [(name, range(i, min(i + together, files))) for i in range(0, files, together)]
+        return found
+
+    def rows(self, split: str, begin: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Block and rows of the documents `begin` to `end` of a split, in order."""
+        starts = self.starts[split]
+        first = int(np.searchsorted(starts, begin, side="right")) - 1
+        for number in range(first, len(self.paths)):
+            if starts[number] >= end:
+                return
+            inside = np.flatnonzero(self.splits[number] == SPLITS.index(split))
+            low, high = max(begin - starts[number], 0), min(end - starts[number], len(inside))
+            if high > low:
+                yield number, inside[low:high]
+
+
+def encode_files(
+    files: tuple[str, range], plan: Any, work: Path, features: Path | None, frequency: Any, documents: int
+) -> list[dict[str, Any]]:
+    """Write files of the corpus; for files of train, also what label features are summed from, see `label_features`."""
+    split, numbers = files
+    plan, frequency = resolve(plan), resolve(frequency)
+    written = [_encode_file(split, number, plan, work) for number in numbers]
+    if split == "train" and features is not None:
+        stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_DOCUMENTS:06d}"
+        document_features(Ragged.concatenate(tokens for tokens, _ in written), frequency, documents).save(stem)
+        labels = Ragged.concatenate(labels for _, labels in written)
+        sorted_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
+    return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
+
+
+def _encode_file(split: str, number: int, plan: Plan, work: Path) -> tuple[Ragged, Ragged]:
+    """Write a file of the corpus; its tokens and labels."""
+    tables, tokens, labels = [], [], []
+    begin = number * FILE_DOCUMENTS
+    for block_number, inside in plan.rows(split, begin, begin + FILE_DOCUMENTS):
+        block = StagedBlock(Path(plan.paths[block_number]))
+        tables.append(block.strings("documents").take(pa.array(inside)))
+        tokens.append(_in_ids(block.rows("word").take(inside), block.array("word_ids")))
+        labels.append(_known(block.rows("label").take(inside), block.array("label_ids")))
+    table = pa.concat_tables(tables).combine_chunks()
+    token_rows, label_rows = Ragged.concatenate(tokens), Ragged.concatenate(labels)
+    columns = {
+        "id": table["id"],
+        "tokens": token_rows.to_arrow(),
+        "labels": label_rows.to_arrow(),
+        "text": table["text"],
+    }
+    pq.write_table(pa.table(columns), work / split / f"{number:06d}.parquet", use_dictionary=False)
+    return token_rows, label_rows
+
+
+def _in_ids(rows: Ragged, ids: np.ndarray) -> Ragged:
+    """Rows of the block's words as words of the vocabulary; an empty row is one unknown word."""
+    lengths = np.maximum(rows.lengths, 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = np.full(offsets[-1], UNKNOWN, dtype=np.int32)
+    values[np.repeat(rows.lengths > 0, lengths)] = ids[rows.values]
+    return Ragged(values, offsets)
+
+
+def _known(rows: Ragged, ids: np.ndarray) -> Ragged:
+    """Rows of the block's labels as ids, sorted; what isn't in the index is left out."""
+    values = ids[rows.values]
+    kept = values >= 0
+    places = np.concatenate([[0], np.cumsum(kept)])
+    return distinct(Ragged(values[kept], places[rows.offsets]))

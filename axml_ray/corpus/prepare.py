@@ -1,14 +1,18 @@
 """From text to integers: the pipeline over readers, tokenizer, label index, word vectors and label features.
 
-Three passes with Ray Data, each over files that the pass before wrote, one task a file:
+Passes with Ray Data, each over files that the pass before wrote, in parts of about equal size:
 
-1. *stage*: read every record once; good ones go to Parquet with a digest of their text, bad ones to a list;
-2. *count*: in how many training documents each word, and how often each label, occurs;
-3. *encode*: write the documents as integers.
+1. *stage*: read every record once; good ones go to blocks, their texts split into words and words and labels numbered
+   by the block, bad ones to a list;
+2. *count*: in how many training documents of a block each word, and how often each label, occurs;
+3. *merge*: rank the words, and the labels, of all blocks, and tell each block their ids;
+4. *encode*: write the documents as integers, in files of a fixed number of documents;
+5. *sum*: add up label features, a range of labels at a time.
 
-Between the passes the driver decides what needs the whole corpus: which texts are duplicates, which documents are
-drawn for validation, which words and labels are known. Draws go by a hash of the text and files are named by their
-place in the input, so the result doesn't depend on how many tasks there were or in which order they ended.
+Between the passes the driver decides what needs the whole corpus: which texts are duplicates and which documents are
+drawn for validation. It holds a few numbers a document, never a text. Draws go by a hash of the text and files are
+numbered in the order of the input, so the result doesn't depend on how the input was cut into blocks, how many tasks
+there were or in which order they ended.
 """
 
 import hashlib
@@ -16,27 +20,30 @@ import json
 import logging
 import shutil
 import time
-from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
-import ray.data
-from safetensors.numpy import save_file
-from scipy import sparse
 
 from axml_ray.cluster import connect
-from axml_ray.corpus import word_vectors
-from axml_ray.corpus.label_features import label_centroids
-from axml_ray.corpus.label_index import LabelIndex, read_names
-from axml_ray.corpus.passes import DROPPED, StagedFile, count_file, encode_file, over, stage_shard
-from axml_ray.corpus.sources import Shard, installed_package_shards, json_lines_shards
+from axml_ray.corpus import label_features, sources, word_vectors
+from axml_ray.corpus.draws import assign_splits
+from axml_ray.corpus.label_index import read_names
+from axml_ray.corpus.merging import merge
+from axml_ray.corpus.page import write_page
+from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, encode_files, over, stage_shards
+from axml_ray.corpus.records import Shard
+from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
+from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.upkeep import STAGE, clear_leftovers, in_use, places_of, state_of_input, what_changed
+from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import whole_directory, write_json
-from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
@@ -53,47 +60,44 @@ def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
         SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels.
     """
     shards = _shards(settings)
-    names = read_names(settings.label_names) if settings.label_names else {}
-    beside = [settings.label_names] if settings.label_names else []
+    beside = [path for path in (settings.label_names, settings.label_features) if path]
+    if settings.label_names:
+        read_names(settings.label_names)
     if vectors := settings.word_vectors_path:
-        word_vectors.open_vectors(vectors)
-        beside += [vectors, vectors.with_name("vocab.txt")]
-    inputs = [[split, str(shard.path), *_state(shard.path)] for split, shard in shards]
-    inputs += [["", str(path), *_state(path)] for path in beside]
+        check_vectors(vectors)
+        beside += [vectors, *([vectors.with_name("vocab.txt")] if vectors.suffix == ".npy" else [])]
+    try:
+        places = [(split, place) for split, shard in shards for place in places_of(shard)]
+        inputs = [[split, str(place), *state_of_input(place)] for split, place in places]
+        inputs += [["", str(path), *state_of_input(path)] for path in beside]
+    except OSError as error:
+        raise SettingsError(f"corpus: {error.filename} cannot be read: {error.strerror}") from None
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
+    clear_leftovers(directory)
     try:
         corpus = Corpus.open(directory)
         if corpus.manifest["inputs"] == mark:
             log.info("prepare: %s is up to date", directory)
             return corpus
-        log.info("prepare: %s was made with other settings or inputs; preparing anew", directory)
+        log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
     except SettingsError:
         _check_replaceable(directory)
     connect()
-    with whole_directory(directory) as work:
-        _Preparation(settings, work).run(shards, mark, names)
+    with whole_directory(directory) as work, in_use(work):
+        _Preparation(settings, work).run(shards, mark, inputs)
     return Corpus.open(directory)
 
 
 def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
     if settings.source == "installed_packages":
-        return [("", shard) for shard in installed_package_shards()]
+        return [("", shard) for shard in sources.installed_package_shards()]
     shards: list[tuple[str, Shard]] = []
     for split in SPLITS:
         try:
-            shards += [(split, shard) for shard in json_lines_shards(getattr(settings, split))]
+            shards += [(split, shard) for shard in sources.shards(getattr(settings, split), settings)]
         except (OSError, ValueError) as error:
             raise SettingsError(f"corpus.{split}: {error}") from None
     return shards
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """Changes with what a reader finds at `path`; importing a package, which may write byte code, changes nothing."""
-    if path.is_dir():
-        sizes = [file.stat().st_size for file in path.rglob("*.py") if file.is_file()]
-        return sum(sizes), len(sizes)
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _check_replaceable(directory: Path) -> None:
@@ -112,48 +116,69 @@ class _Preparation:
     def __init__(self, settings: CorpusSettings, work: Path):
         self.settings = settings
         self.work = work
-        self.stage = work / "stage"
-        self.stage.mkdir()
+        self.stage = work / STAGE
+        self.features = self.stage / "features"
+        self.features.mkdir()
+        self.small = False
 
-    def run(self, shards: list[tuple[str, Shard]], mark: str, names: dict[str, str]) -> None:
+    def run(self, shards: list[tuple[str, Shard]], mark: str, inputs: list[list[Any]]) -> None:
         start = time.monotonic()
-        staged, rejected = self._stage(shards)
-        read = sum(len(file.split) for file in staged)
-        log.info("prepare: read %s documents from %s files (%s rejected)", f"{read:,}", len(shards), rejected)
-        duplicates = self._assign_splits(staged)
-        tokenizer, kept_labels = self._vocabulary(staged)
-        index = self._label_index(staged, kept_labels, names)
-        documents = self._encode(staged, tokenizer, index)
-        shutil.rmtree(self.stage)
-        for split in SPLITS:
-            if not documents[split]:
-                raise SettingsError(f"{self._place(split)}: no document with a label is left in this split")
-        counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
-        log.info("prepare: %s documents, %s labels, %s words", counts, f"{len(index):,}", f"{len(tokenizer):,}")
-        coverage, dimension = self._features(tokenizer, index)
-        files = sorted(path for path in self.work.rglob("*") if path.is_file())
-        write_json(
-            self.work / MANIFEST,
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "inputs": mark,
-                "fingerprint": _content(self.work, files),
-                "settings": self.settings.model_dump(mode="json"),
-                "counts": {
-                    "documents": documents,
-                    "labels": len(index),
-                    "trained_labels": index.trained,
-                    "words": len(tokenizer),
-                    "rejected": rejected,
-                    "duplicates": duplicates,
-                },
-                "word_vector_coverage": coverage,
-                "word_vector_dimension": dimension,
-                "seconds": time.monotonic() - start,
-                "files": {path.relative_to(self.work).as_posix(): path.stat().st_size for path in files},
-            },
+        paths, splits, about, rejections = self._stage(shards)
+        rejected = sum(rejections.values())
+        read = sum(map(len, splits))
+        log.info(
+            "prepare: read %s documents from %s files (%s rejected)", f"{read:,}", f"{len(shards):,}", f"{rejected:,}"
         )
+        summary = assign_splits(self.settings, splits, about, self._place)
+        summary.rejected = rejections
+        labels = self._merge(paths, splits)
+        for path, split in zip(paths, splits, strict=True):
+            summary.leave_out_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
+        plan = Plan.of(paths, splits)
+        documents = {split: int(plan.starts[split][-1]) for split in SPLITS}
+        for name in SPLITS:
+            if not documents[name]:
+                raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
+        summary.count_kept(splits, about)
+        del about
+        tokenizer, frequency = self._vocabulary(documents["train"])
+        counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
+        log.info("prepare: %s documents, %s labels, %s words", counts, f"{labels['labels']:,}", f"{len(tokenizer):,}")
+        rows = self._encode(plan, frequency)
+        summary.tokens, summary.assignments = _sums(rows, "tokens"), _sums(rows, "labels")
+        self._label_features(len(tokenizer))
+        for directory in self.stage.iterdir():
+            if directory.is_dir():
+                shutil.rmtree(directory)
+        coverage, dimension = self._word_vectors(tokenizer)
+        parts = sorted(path for path in self.work.rglob("*") if path.is_file() and path.parent != self.stage)
+        manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "inputs": mark,
+            "sources": inputs,
+            "fingerprint": _content(self.work, parts),
+            "settings": self.settings.model_dump(mode="json"),
+            "counts": {
+                "documents": documents,
+                "labels": labels["labels"],
+                "trained_labels": labels["trained"],
+                "words": len(tokenizer),
+                "rejected": rejected,
+                "duplicates": summary.dropped_duplicates,
+            },
+            "summary": summary.result(labels),
+            "word_vector_coverage": coverage,
+            "word_vector_dimension": dimension,
+        }
+        # The page shows what the corpus is; it isn't a part of it that results depend on.
+        page = write_page(self.work, self.settings.name, manifest["counts"], manifest["summary"])
+        manifest["seconds"] = time.monotonic() - start
+        manifest["files"] = {
+            path.relative_to(self.work).as_posix(): path.stat().st_size for path in sorted([*parts, page])
+        }
+        write_json(self.work / MANIFEST, manifest)
+        shutil.rmtree(self.stage)
         log.info("prepare: done in %.0f s", time.monotonic() - start)
 
     def _place(self, split: str) -> str:
@@ -161,130 +186,119 @@ class _Preparation:
         files = ", ".join(map(str, getattr(self.settings, split)))
         return f"corpus.{split}" + (f" ({files})" if files else "")
 
-    def _stage(self, shards: list[tuple[str, Shard]]) -> tuple[list[StagedFile], int]:
-        rows = over(range(len(shards)), stage_shard, shards=ray.put(shards), stage=self.stage)
+    def _stage(
+        self, shards: list[tuple[str, Shard]]
+    ) -> tuple[list[str], list[np.ndarray], list[np.ndarray], dict[str, int]]:
+        """Blocks, the split and `ABOUT` of each of their documents, and rejections by reason."""
+        settings = self.settings
+        parts = [
+            (split, part, state_of_input(part.path)[0])
+            for split, shard in shards
+            for part in (shard.split(settings.block_bytes) if hasattr(shard, "split") else [shard])
+        ]
+        sizes = [min(size, settings.block_bytes) for _, _, size in parts]
+        self.small = sum(size for _, _, size in parts) < SMALL_BYTES
+        numbered = [(number, part) for number, (_, part, _) in enumerate(parts)]
+        groups = _groups(numbered, sizes, min(settings.block_bytes, SMALL_BYTES))
+        rows = over(groups, stage_shards, small=self.small, stage=self.stage, settings=settings)
         if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
             raise SettingsError(f"corpus: {failures[0][0]} cannot be read: {failures[0][1]}")
-        rejected = 0
+        read = sum(row["rows"] for row in rows)
+        reasons = self._rejections(read)
+        paths = sorted(row["path"] for row in rows)
+        splits, about = [], []
+        for path in paths:
+            name = parts[int(Path(path).name[:6])][0]
+            found = np.array(StagedBlock(Path(path)).array("about"))
+            about.append(found)
+            splits.append(np.full(len(found), SPLITS.index(name) if name else 0, dtype=np.int8))
+        return paths, splits, about, reasons
+
+    def _rejections(self, read: int) -> dict[str, int]:
+        reasons: dict[str, int] = {}
+        first: dict[str, Any] = {}
         with (self.work / "rejected.jsonl").open("w", encoding="utf-8") as out:
             for path in sorted(self.stage.glob("*.rejected.jsonl")):
-                content = path.read_text(encoding="utf-8")
-                rejected += content.count("\n")
-                out.write(content)
-        read = sum(row["rows"] for row in rows)
+                with path.open(encoding="utf-8") as file:
+                    for line in file:
+                        out.write(line)
+                        record = json.loads(line)
+                        first = first or record
+                        reason = _kind_of(record["reason"])
+                        reasons[reason] = reasons.get(reason, 0) + 1
+        rejected = sum(reasons.values())
         if rejected > self.settings.max_rejected_share * (read + rejected):
-            first = json.loads((self.work / "rejected.jsonl").open(encoding="utf-8").readline())
             more = f" (and {rejected - 1} more)" if rejected > 1 else ""
             raise SettingsError(
                 f"{first['file']}:{first['line']}: {first['reason']}{more}; mend the line, or allow bad records "
                 "with corpus.max_rejected_share"
             )
-        staged = []
-        for row in sorted(rows, key=lambda row: row["path"]):
-            table = pq.read_table(row["path"], columns=["split", "digest"])
-            digest = np.array(table["digest"].to_pylist(), dtype="S16")
-            staged.append(StagedFile(row["path"], table["split"].to_numpy().astype(np.int8), digest))
-        return staged, rejected
+        return reasons
 
-    def _assign_splits(self, staged: list[StagedFile]) -> int:
-        """Choose validation documents and subsets in place; returns how many duplicates were dropped."""
-        settings = self.settings
-        if not staged:
-            raise SettingsError(f"{self._place('train')}: holds no documents")
-        split = np.concatenate([file.split for file in staged])
-        for number, name in enumerate(SPLITS):
-            if getattr(settings, name) and not np.any(split == number):
-                raise SettingsError(f"{self._place(name)}: holds no documents")
-        digest = np.concatenate([file.digest for file in staged])
-        train, valid, test = range(3)
-        if settings.source == "installed_packages":
-            # One byte pair of the digest is as good as a uniform number.
-            share = np.array([int.from_bytes(bytes(d)[:4].ljust(4, b"\0"), "big") for d in digest]) / 2**32
-            split[:] = np.where(share < settings.test_share, test, train)
-        duplicates = 0
-        if settings.drop_duplicates:
-            # test first, so that what is judged stays and what would leak into it goes
-            order = np.lexsort((np.arange(len(split)), -split))
-            _, first = np.unique(digest[order], return_index=True)
-            repeated = np.ones(len(split), dtype=bool)
-            repeated[order[first]] = False
-            split[repeated] = DROPPED
-            duplicates = int(repeated.sum())
-        key = np.array([hashlib.blake2b(bytes(d), key=b"draw%d" % settings.seed).digest()[:8] for d in digest])
-
-        def keep_only(number: int, most: int | None) -> None:
-            rows = np.flatnonzero(split == number)
-            if most is not None:
-                split[rows[np.argsort(key[rows], kind="stable")][most:]] = DROPPED
-
-        if not settings.valid:
-            rows = np.flatnonzero(split == train)
-            if len(rows) <= settings.valid_documents:
-                raise SettingsError(
-                    f"corpus.valid_documents is {settings.valid_documents}, but train holds {len(rows)} documents; "
-                    "take fewer, or give corpus.valid"
-                )
-            split[rows[np.argsort(key[rows], kind="stable")][: settings.valid_documents]] = valid
-        keep_only(train, settings.max_train_documents)
-        keep_only(test, settings.max_test_documents)
-        starts = np.cumsum([0, *(len(file.split) for file in staged)])
-        for file, begin, end in zip(staged, starts, starts[1:], strict=False):
-            file.split[:] = split[begin:end]
-        return duplicates
-
-    def _vocabulary(self, staged: list[StagedFile]) -> tuple[Tokenizer, set[str]]:
-        rows = over(range(len(staged)), count_file, staged=ray.put(staged), settings=self.settings)
-        words: Counter[str] = Counter()
-        labels: Counter[str] = Counter()
-        for row in rows:
-            words.update(dict(zip(row["words"], row["word_counts"].tolist(), strict=True)))
-            labels.update(dict(zip(row["labels"], row["label_counts"].tolist(), strict=True)))
-        if not labels:
+    def _merge(self, paths: list[str], splits: list[np.ndarray]) -> dict[str, int]:
+        groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
+        over(groups, count_blocks, small=self.small, paths=paths, splits=self._shared(splits))
+        given = {"paths": paths, "stage": self.stage, "work": self.work, "settings": self.settings}
+        found: dict[str, int] = {}
+        for row in over(["words", "labels"], merge, small=self.small, **given):
+            found |= {key: value for key, value in row.items() if value is not None}
+        if not found["all"]:
             raise SettingsError(f"{self._place('train')}: no document has a label; every record's `labels` is empty")
-        tokenizer = Tokenizer.build(words, self.settings.vocabulary_size, self.settings.min_document_frequency)
-        kept = {label for label, count in labels.items() if count >= self.settings.min_label_count}
-        if not kept:
+        if not found["labels"]:
             raise SettingsError(f"corpus.min_label_count is {self.settings.min_label_count}: no label occurs so often")
-        return tokenizer, kept
-
-    def _label_index(self, staged: list[StagedFile], kept: set[str], names: dict[str, str]) -> LabelIndex:
-        train: Counter[str] = Counter()
-        others: set[str] = set()
-        for file in staged:
-            table = pq.read_table(file.path, columns=["labels"])
-            for row, split in zip(table["labels"].to_pylist(), file.split.tolist(), strict=True):
-                if split == 0:
-                    train.update(label for label in row if label in kept)
-                elif split != DROPPED:
-                    others.update(label for label in row if label in kept)
-        if not train:
+        if not found["trained"]:
             raise SettingsError(f"{self._place('train')}: no training document has a label")
-        return LabelIndex.build(train, sorted(others - train.keys()), names)
+        return found
 
-    def _encode(self, staged: list[StagedFile], tokenizer: Tokenizer, index: LabelIndex) -> dict[str, int]:
+    def _shared(self, value: Any) -> Any:
+        return value if self.small else ray.put(value)
+
+    def _vocabulary(self, documents: int) -> tuple[Tokenizer, np.ndarray]:
+        """The tokenizer, written, and the training documents of each of its words."""
+        with pa.memory_map(str(self.stage / "vocabulary.arrow")) as file:
+            table = pa.ipc.open_file(file).read_all()
+        tokenizer = Tokenizer.of_words(table["word"].to_pylist(), self.settings.segmentation)
+        tokenizer.save(self.work / "tokenizer.json")
+        return tokenizer, np.concatenate([[0, 0], table["count"].to_numpy()]).astype(np.int64)
+
+    def _encode(self, plan: Plan, frequency: np.ndarray) -> list[dict[str, Any]]:
         for split in SPLITS:
             (self.work / split).mkdir()
-        tokenizer.save(self.work / "tokenizer.json")
-        index.save(self.work / "labels.parquet")
-        rows = over(range(len(staged)), encode_file, staged=ray.put(staged), work=self.work, settings=self.settings)
-        return {split: sum(row[split] for row in rows) for split in SPLITS}
-
-    def _features(self, tokenizer: Tokenizer, index: LabelIndex) -> tuple[float, int]:
-        settings = self.settings
-        table = pa.concat_tables(
-            pq.read_table(path, columns=["tokens", "labels"]) for path in sorted((self.work / "train").iterdir())
+        return over(
+            plan.files(),
+            encode_files,
+            small=self.small,
+            plan=self._shared(plan),
+            work=self.work,
+            features=None if self.settings.label_features else self.features,
+            frequency=self._shared(frequency),
+            documents=int(plan.starts["train"][-1]),
         )
-        tokens, labels = Ragged.from_arrow(table["tokens"]), Ragged.from_arrow(table["labels"])
-        centroids = label_centroids(tokens, labels, len(tokenizer), index.trained)
-        sparse.save_npz(self.work / "label_features.npz", centroids)
+
+    def _label_features(self, words: int) -> None:
+        path = self.work / "label_features.npz"
+        if self.settings.label_features is not None:
+            read_features(self.settings.label_features, self.work / "labels.parquet", path)
+            return
+        counts = label_features.train_counts(self.work / "labels.parquet")
+        files = len(list(self.features.glob("*.offsets.npy")))
+        terms = label_features.mean_terms(self.features, files)
+        ranges = label_features.label_ranges(counts, terms)
+        given = {"files": files, "words": words, "max_terms": self.settings.max_terms, "features": self.features}
+        groups = _groups(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
+        over(groups, label_features.sum_ranges, small=self.small or len(ranges) == 1, **given)
+        label_features.assemble(path, self.features, len(ranges), words)
+
+    def _word_vectors(self, tokenizer: Tokenizer) -> tuple[float, int]:
+        settings = self.settings
         path, coverage = settings.word_vectors_path, 0.0
         if path is not None:
             vectors, coverage = word_vectors.read_vectors(path, tokenizer.words, settings.seed)
             log.info("prepare: %s knows %.1f%% of the words", path, 100 * coverage)
         elif settings.word_vectors == "train":
-            log.info("prepare: learning word vectors from %s words of text", f"{len(tokens.values):,}")
+            log.info("prepare: learning word vectors from the training texts")
             vectors, coverage = word_vectors.train_vectors(
-                tokens,
+                word_vectors.TokenFiles(sorted((self.work / "train").iterdir())),
                 len(tokenizer),
                 settings.word_dimension,
                 epochs=settings.word_vector_epochs,
@@ -292,15 +306,42 @@ class _Preparation:
             )
         else:
             vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, settings.seed)
-        save_file({"word_vectors": vectors}, self.work / "word_vectors.safetensors")
+        word_vectors.save_vectors(self.work / "word_vectors.safetensors", vectors)
         return coverage, vectors.shape[1]
+
+
+def _groups(items: Sequence[Any], sizes: Sequence[int], most: int) -> list[list[Any]]:
+    """Consecutive items together up to a size, at least one each."""
+    groups: list[list[Any]] = []
+    held = 0
+    for item, size in zip(items, sizes, strict=True):
+        if not groups or held + size > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(item)
+        held += size
+    return groups
+
+
+def _sums(rows: list[dict[str, Any]], key: str) -> dict[str, int]:
+    return {split: sum(int(row[key]) for row in rows if row["split"] == split) for split in SPLITS}
+
+
+def _kind_of(reason: str) -> str:
+    """A reason without what differs from record to record, to count by."""
+    return reason.partition(":")[0].partition(" at ")[0]
 
 
 def _content(directory: Path, files: list[Path]) -> str:
     """Changes with what was prepared, whatever it was prepared from: equal texts, copied or touched, are equal."""
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
+
+    def digest_of(path: Path) -> bytes:
         with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+            return hashlib.file_digest(file, "sha256").digest()
+
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor() as threads:
+        for path, content in zip(files, threads.map(digest_of, files), strict=True):
+            digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
+            digest.update(content)
     return digest.hexdigest()[:12]

@@ -2,14 +2,19 @@
 
 - Words are lower-cased runs of letters, digits, underscores and marks in any script; what is between them is dropped,
   and with it every token without a letter, digit or underscore. `/SEP/`, between title and body, keeps its case.
+- `segmentation: characters` also takes apart what is written without blanks (Chinese, Japanese, Thai, Lao, Khmer,
+  Burmese): each of its characters, with the marks on it, is a word. The rule is in the vocabulary file, so serving
+  needs no setting.
 - Id 0 pads, id 1 is every unknown word; the others are ranked by document frequency, equals by spelling, so the
   vocabulary doesn't depend on how a corpus was sharded.
 - Hugging Face `tokenizers` does the work, in Rust and on many texts at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
@@ -20,6 +25,10 @@ from axml_ray.ragged import Ragged
 PADDING, UNKNOWN = 0, 1
 SEPARATOR = "/SEP/"
 _SPECIAL = ("<padding>", "<unknown>")
+_WORD = r"[\p{L}\p{N}_]\w*"
+_ALONE = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
+
+Segmentation = Literal["words", "characters"]
 
 
 class Tokenizer:
@@ -29,20 +38,37 @@ class Tokenizer:
         self._fast = fast
 
     @classmethod
-    def build(cls, document_frequency: Mapping[str, int], size: int = 500_000, least: int = 1) -> "Tokenizer":
+    def build(
+        cls,
+        document_frequency: Mapping[str, int],
+        size: int = 500_000,
+        least: int = 1,
+        segmentation: Segmentation = "words",
+    ) -> "Tokenizer":
         """A vocabulary of at most `size` words, the two special ones included.
 
         Args:
             document_frequency: documents that contain each word.
             size: words kept, at most.
             least: words of fewer documents become unknown.
+            segmentation: what a word is where a script writes none apart.
         """
         rank = sorted((-count, word) for word, count in document_frequency.items() if count >= least)
-        words = [*_SPECIAL, *(word for _, word in rank[: size - len(_SPECIAL)])]
-        fast = FastTokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_SPECIAL[UNKNOWN]))
+        return cls.of_words([word for _, word in rank[: size - len(_SPECIAL)]], segmentation)
+
+    @classmethod
+    def of_words(cls, ranked: Sequence[str], segmentation: Segmentation = "words") -> "Tokenizer":
+        """A vocabulary of the two special words and `ranked`, in that order."""
+        vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *ranked))}
+        fast = FastTokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL[UNKNOWN]))
         fast.normalizer = normalizers.Lowercase()
-        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\p{L}\p{N}_]\w*"), behavior="removed", invert=True)
-        if SEPARATOR in document_frequency and SEPARATOR in words:
+        words = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+        if segmentation == "characters":
+            alone = pre_tokenizers.Split(Regex(_ALONE), behavior="isolated")
+            fast.pre_tokenizer = pre_tokenizers.Sequence([words, alone])
+        else:
+            fast.pre_tokenizer = words
+        if SEPARATOR in vocabulary:
             fast.add_tokens([AddedToken(SEPARATOR, normalized=False)])
         return cls(fast)
 
@@ -80,16 +106,27 @@ class Tokenizer:
         spans = [(int(start), int(end)) for start, end in encoding.offsets[:max_tokens]]
         return np.array(encoding.ids[:max_tokens] or [UNKNOWN], dtype=np.int32), spans
 
+    def lower(self, letters: Sequence[str]) -> list[str]:
+        """Single characters in lower case; one of them may become two."""
+        return [self._fast.normalizer.normalize_str(letter) for letter in letters]
 
-_SPLITTER = Tokenizer.build({})
+    def split(self, text: str) -> list[str]:
+        """The words of a text without separators, before any vocabulary."""
+        normal = self._fast.normalizer.normalize_str(text)
+        return [word for word, _ in self._fast.pre_tokenizer.pre_tokenize_str(normal)]
 
 
-def split_words(text: str) -> list[str]:
+@cache
+def splitter(segmentation: Segmentation) -> Tokenizer:
+    """A tokenizer without a vocabulary."""
+    return Tokenizer.of_words([], segmentation)
+
+
+def split_words(text: str, segmentation: Segmentation = "words") -> list[str]:
     """The words of a text, before any vocabulary."""
-    fast = _SPLITTER._fast
     words: list[str] = []
     for part in text.split(SEPARATOR):
-        words.extend(word for word, _ in fast.pre_tokenizer.pre_tokenize_str(fast.normalizer.normalize_str(part)))
+        words.extend(splitter(segmentation).split(part))
         words.append(SEPARATOR)
     return words[:-1]
 

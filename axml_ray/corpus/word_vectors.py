@@ -4,52 +4,47 @@ Words without a vector start uniform with the spread of the words that have one,
 them; where none has one, in (-1, 1) as the authors' program does. Padding is zero.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from gensim.models import Word2Vec
+import pyarrow.parquet as pq
 
 from axml_ray.corpus.tokenizer import PADDING, UNKNOWN
+from axml_ray.corpus.vector_files import known_vectors
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
+
+CHUNK = 1 << 14
 
 
 def random_vectors(words: int, dimension: int, seed: int, scale: float = 1.0) -> np.ndarray:
     """float32 [words, dimension], uniform in (-scale, scale), padding zero."""
-    vectors = np.random.default_rng(seed).uniform(-scale, scale, (words, dimension)).astype(np.float32)
+    random = np.random.default_rng(seed)
+    vectors = np.empty((words, dimension), dtype=np.float32)
+    for begin in range(0, words, CHUNK):
+        part = vectors[begin : begin + CHUNK]
+        part[:] = random.uniform(-scale, scale, part.shape)
     vectors[PADDING] = 0
     return vectors
 
 
-def open_vectors(path: Path) -> tuple[np.ndarray, list[str]]:
-    """The array in `path`, mapped from disk, and the word of each of its rows.
-
-    Raises:
-        SettingsError: a file is missing or isn't what it should be, or the two don't fit together.
-    """
-    vocabulary = path.with_name("vocab.txt")
-    try:
-        table = np.lib.format.open_memmap(path, mode="r")
-        # Not splitlines(): it would also split at separators that are words of published vocabularies.
-        known = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"corpus.word_vectors: {path}: {error}; expected an .npy file and vocab.txt") from None
-    if table.dtype.kind != "f" or table.ndim != 2:
-        raise SettingsError(f"corpus.word_vectors: {path}: expected an .npy array of floats with two dimensions")
-    if len(table) != len(known):
-        raise SettingsError(
-            f"corpus.word_vectors: {path} has shape {table.shape}, {vocabulary} has {len(known)} lines; "
-            "expected one row a line"
-        )
-    return table, known
+def save_vectors(path: Path, vectors: np.ndarray) -> None:
+    """Write float32 [words, dimension] as the safetensors file `word_vectors`, without a second copy in memory."""
+    header = {"word_vectors": {"dtype": "F32", "shape": list(vectors.shape), "data_offsets": [0, vectors.nbytes]}}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
 
 
 def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, float]:
-    """Vectors of an `.npy` array whose words are the lines of `vocab.txt` beside it.
+    """Vectors of a published file; see `vector_files` for its forms.
 
     Args:
-        path: the `.npy` file, float [rows, dimension].
+        path: the file.
         words: the vocabulary, by id.
         seed: of the words that the file doesn't know.
 
@@ -57,12 +52,29 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
         float32 [len(words), dimension], and the share of `words` that the file knows.
 
     Raises:
-        SettingsError: a file is missing or isn't what it should be, or the two don't fit together.
+        SettingsError: a file is missing or isn't what it should be, or knows none of the words.
     """
-    table, known = open_vectors(path)
-    row_of = {word: row for row, word in enumerate(known)}
-    rows = np.array([row_of.get(word, -1) for word in words])
-    return _fill(rows >= 0, np.asarray(table[rows[rows >= 0]], dtype=np.float32), len(words), seed)
+    known, vectors = known_vectors(path, words)
+    if not known.any():
+        raise SettingsError(
+            f"corpus.word_vectors: {path}: knows none of the {len(words):,} words of the corpus; is it of another "
+            "language, or in upper case?"
+        )
+    return _fill(known, vectors, len(words), seed)
+
+
+class TokenFiles:
+    """A restartable stream of the documents of Parquet files as lists of ids, one file held at a time."""
+
+    def __init__(self, files: Sequence[Path]):
+        self._files = files
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for file in self._files:
+            yield from _Sentences(Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]))
+
+    def __len__(self) -> int:
+        return sum(pq.read_metadata(file).num_rows for file in self._files)
 
 
 class _Sentences:
@@ -76,12 +88,12 @@ class _Sentences:
 
 
 def train_vectors(
-    tokens: Ragged, words: int, dimension: int, *, epochs: int, seed: int, window: int = 5
+    tokens: Ragged | TokenFiles, words: int, dimension: int, *, epochs: int, seed: int, window: int = 5
 ) -> tuple[np.ndarray, float]:
     """Skip-gram vectors with negative sampling (gensim), learned from the training documents.
 
     Args:
-        tokens: the training documents.
+        tokens: the training documents, in memory or in files.
         words: size of the vocabulary.
         dimension: of the vectors.
         epochs: passes over the documents.
@@ -91,11 +103,14 @@ def train_vectors(
     Returns:
         float32 [words, dimension], and the share of words that occur in `tokens`.
     """
+    from gensim.models import Word2Vec  # slow to import, and most tasks of a preparation have no use for it
+
     model = Word2Vec(
         sg=1, negative=5, vector_size=dimension, window=window, min_count=1, sample=1e-4, workers=1, seed=seed
     )
-    model.build_vocab(_Sentences(tokens))
-    model.train(_Sentences(tokens), total_examples=len(tokens), epochs=epochs)
+    sentences = _Sentences(tokens) if isinstance(tokens, Ragged) else tokens
+    model.build_vocab(sentences)
+    model.train(sentences, total_examples=len(tokens), epochs=epochs)
     known = np.zeros(words, dtype=bool)
     ids = np.array(model.wv.index_to_key, dtype=np.int64)
     known[ids] = True

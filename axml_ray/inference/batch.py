@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ import ray.data
 from axml_ray.cluster import quiet_data
 from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.upkeep import state_of_input
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.bundle import MANIFEST, sha256
@@ -218,13 +219,21 @@ def _read_blocks(
 ) -> Iterator[dict[str, list[str]]]:
     """The blocks of some shards that have no file yet, each as one row: the file's name, and its records as JSON."""
     for number in batch["number"].tolist():
-        records = map(_record, shards[number].read())
+        records = _records(shards[number])
         block = 0
         while some := list(islice(records, ROWS)):
             part = f"part-{number:05d}-{block:06d}.{form}"
             if not (output / part).exists():
                 yield {"part": [part], "records": [json.dumps(some)]}
             block += 1
+
+
+def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
+    """Of each text of a shard; a file that ends in an error ends in a row that says so."""
+    try:
+        yield from map(_record, shard.read())
+    except (OSError, ValueError) as error:
+        yield PurePath(str(shard.path)).name, None, f"the file cannot be read on from here: {error}"
 
 
 def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
@@ -252,7 +261,7 @@ def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], erro
 
 
 def _inputs(shards: Sequence[Shard]) -> list[list[Any]]:
-    return [[str(shard.path), shard.path.stat().st_size, shard.path.stat().st_mtime_ns] for shard in shards]
+    return [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
 
 
 def _claim(output: Path, job: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ def explain(
         trees: whose attention is asked for.
         tokenizer: of the trees.
         index: names of the labels.
-        text: storable, see `sources.storable`.
+        text: storable, see `records.storable`.
         labels: ids.
         max_tokens: words of a text that are read.
 

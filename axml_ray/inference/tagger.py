@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from axml_ray.corpus.sources import storable
+from axml_ray.corpus.records import storable
 from axml_ray.inference.beam import Found
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.explain import Explanation, explain
@@ -158,7 +158,7 @@ class Tagger:
         """Word ids of texts, as the trees take them; for servers that hold trees elsewhere.
 
         Args:
-            texts: storable, see `axml_ray.corpus.sources.storable`.
+            texts: storable, see `axml_ray.corpus.records.storable`.
         """
         return self.tokenizer.encode(texts, self.bundle.settings.max_tokens)
 

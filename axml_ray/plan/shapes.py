@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from axml_ray.corpus.store import MANIFEST, Corpus
+from axml_ray.corpus.vector_files import dimension_of
 from axml_ray.network.level_network import Level
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
 from axml_ray.tree.label_tree import level_depths
@@ -92,10 +93,7 @@ def _expected_dimension(settings: Experiment) -> int:
     path = settings.corpus.word_vectors_path
     if path is None or not path.is_file():
         return settings.corpus.word_dimension
-    try:
-        return int(np.load(path, mmap_mode="r").shape[1])
-    except (OSError, ValueError, IndexError) as error:
-        raise SettingsError(f"{path}: not an .npy file of word vectors ({error})") from None
+    return dimension_of(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,12 @@
+import gzip
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from axml_ray.corpus.label_index import LabelIndex, read_names
+from axml_ray.corpus.label_index import LabelIndex, read_names, write_labels
 from axml_ray.settings import SettingsError
 
 
@@ -66,3 +68,25 @@ def test_wrong_files_of_names(tmp_path: Path, content: bytes | None, expected: s
         read_names(path)
     assert str(caught.value).startswith("corpus.label_names: ")
     assert expected in str(caught.value)
+
+
+def test_names_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "Yf.txt"
+    path.write_text("First label\n\n Third \n", encoding="utf-8")
+    assert read_names(path) == {"0": "First label", "1": "1", "2": "Third"}
+    path.write_bytes(gzip.compress(b'{"uid": "a", "title": "First"}\n{"uid": "b", "title": "Second"}\n'))
+    assert read_names(path) == {"0": "First", "1": "Second"}
+    path.write_bytes(b'{"title": "First"}\n{"uid": "b"}\n')
+    with pytest.raises(SettingsError, match=r"Yf\.txt:2: expected an object with a title"):
+        read_names(path)
+    path.write_bytes(gzip.compress(b"a\tb\n" * 99)[:-9])
+    with pytest.raises(SettingsError, match=r"Yf\.txt cannot be read"):
+        read_names(path)
+
+
+def test_columns_are_written_as_the_index_is(tmp_path: Path) -> None:
+    (tmp_path / "names.tsv").write_text("b\tBee\nunused\tx\n", encoding="utf-8")
+    labels = pa.array(["b", "a", "ü"])
+    write_labels(tmp_path / "columns.parquet", labels, np.array([3, 2, 0]), tmp_path / "names.tsv")
+    LabelIndex.build({"b": 3, "a": 2}, ["ü"], {"b": "Bee"}).save(tmp_path / "index.parquet")
+    assert (tmp_path / "columns.parquet").read_bytes() == (tmp_path / "index.parquet").read_bytes()

@@ -1,18 +1,24 @@
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-import axml_ray.corpus.prepare
+import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
-from axml_ray.corpus.passes import STAGED_ROWS
+from axml_ray.corpus.passes import FILE_DOCUMENTS
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.sources import installed_package_shards
 from axml_ray.corpus.store import SPLITS, Corpus
+from axml_ray.corpus.tokenizer import split_words
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors
 from axml_ray.settings import CorpusSettings, SettingsError
 
@@ -79,6 +85,11 @@ def content(corpus: Corpus) -> dict[str, bytes]:
     manifest = json.loads(files.pop("corpus.json"))
     assert manifest.pop("seconds") > 0
     return {**files, "corpus.json": json.dumps(manifest).encode()}
+
+
+def written(corpus: Corpus) -> dict[str, bytes]:
+    """All files but the manifest, which says where the input lay."""
+    return {name: found for name, found in content(corpus).items() if name != "corpus.json"}
 
 
 # What comes out
@@ -256,7 +267,7 @@ def test_installed_packages(run: Prepare, tmp_path: Path, monkeypatch: pytest.Mo
             for i in range(40)
         ]
         (site / package / "core.py").write_text("\n".join(functions))
-    monkeypatch.setattr(axml_ray.corpus.prepare, "installed_package_shards", lambda: installed_package_shards(site))
+    monkeypatch.setattr(axml_ray.corpus.sources, "installed_package_shards", lambda: installed_package_shards(site))
     settings = {"source": "installed_packages", "train": (), "test": ()}
     corpus = run(**settings, test_share=0.25)
     sizes = [corpus.documents(split) for split in SPLITS]
@@ -288,11 +299,11 @@ def test_prepared_twice_is_the_same_byte_for_byte(run: Prepare) -> None:
 
 
 def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) -> None:
-    records = many(STAGED_ROWS + 100)
+    records = many(FILE_DOCUMENTS + 100)
     whole = run(train=records, test=many(20, "test"), word_vectors="train", max_train_documents=2_000)
     parts = tmp_path / "parts"
     parts.mkdir()
-    for number, (begin, end) in enumerate([(0, 7), (7, 700), (700, STAGED_ROWS + 100)]):
+    for number, (begin, end) in enumerate([(0, 7), (7, 700), (700, FILE_DOCUMENTS + 100)]):
         (parts / f"{number}.jsonl").write_bytes(lines(records[begin:end], begin))
     split = run(
         train=(parts / "*.jsonl",),
@@ -301,12 +312,8 @@ def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) ->
         max_train_documents=2_000,
         directory="s",
     )
-    assert [len(corpus.files("train")) for corpus in (whole, split)] == [2, 3]
-    for name in SPLITS:
-        columns = ["id", "tokens", "labels", "text"]
-        assert whole.table(name, columns).combine_chunks() == split.table(name, columns).combine_chunks()
-    for name in ("tokenizer.json", "labels.parquet", "word_vectors.safetensors", "label_features.npz"):
-        assert (whole.directory / name).read_bytes() == (split.directory / name).read_bytes(), name
+    assert written(whole) == written(split)
+    assert whole.fingerprint == split.fingerprint
 
 
 def test_what_is_up_to_date_is_left_alone(run: Prepare, tmp_path: Path) -> None:
@@ -390,7 +397,7 @@ def test_missing_files_are_named(run: Prepare, tmp_path: Path) -> None:
     assert error_of(run, train=(missing,), test=many(4)) == f"corpus.train: no file matches '{missing}'"
     assert error_of(run, train=many(9), test=(tmp_path / "*.csv",)).startswith("corpus.test: no file matches")
     (tmp_path / "empty").mkdir()
-    assert error_of(run, train=many(9), test=(tmp_path / "empty",)).startswith("corpus.test: no JSON-lines file")
+    assert error_of(run, train=many(9), test=(tmp_path / "empty",)).startswith("corpus.test: no file to read")
     said = error_of(run, train=many(9), test=many(4), word_vectors=str(tmp_path / "v.npy"))
     assert said.startswith(f"corpus.word_vectors: {tmp_path / 'v.npy'}: ")
     said = error_of(run, train=many(9), test=many(4), label_names=tmp_path / "n.tsv")
@@ -450,13 +457,13 @@ def test_a_failure_leaves_nothing_and_keeps_the_older_corpus(
         raise stop
 
     with monkeypatch.context() as patch:
-        patch.setattr("axml_ray.corpus.prepare.save_file", fail)  # nearly the last that is written
+        patch.setattr("axml_ray.corpus.word_vectors.save_vectors", fail)  # nearly the last that is written
         with pytest.raises(type(stop)):
             run(train=many(20), test=many(4, "test"))
         assert leftovers(tmp_path) == []
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     old = content(run(train=many(20), test=many(4, "test")))
-    monkeypatch.setattr("axml_ray.corpus.prepare.save_file", fail)
+    monkeypatch.setattr("axml_ray.corpus.word_vectors.save_vectors", fail)
     with pytest.raises(type(stop)):
         run(train=many(30), test=many(4, "test"))
     assert leftovers(tmp_path) == ["corpus"]
@@ -472,3 +479,263 @@ def test_what_is_no_corpus_is_never_replaced(run: Prepare, tmp_path: Path) -> No
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
     (folder / "thesis.txt").unlink()
     assert run(train=many(9), test=many(4)).documents("test") == 4
+
+
+# However the input is cut
+
+
+def mixed(count: int, tag: str) -> list[Record]:
+    """Texts of several scripts, some repeated, some empty, some longer than the cut."""
+    return [
+        (
+            ["", f"{tag} w{i} naïve 日本 {i % 9}", f"Title /SEP/ w{i % 7} " * (1 + i % 5), "same text"][i % 4],
+            [f"l{i % 13}", f"rare {i}" if i % 11 == 0 else "l1", *(["l2"] if i % 3 else [])],
+        )
+        for i in range(count)
+    ]
+
+
+CUT = {"max_tokens": 8, "min_label_count": 2, "min_document_frequency": 2, "max_terms": 3, "drop_duplicates": True}
+
+
+@pytest.mark.parametrize("blocks", [2, 8])
+def test_the_number_of_blocks_changes_nothing(run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
+    settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), **CUT}
+    whole = run(**settings)
+    size = len(lines(settings["train"])) // blocks + 1
+    # Not in this process, as so little would be.
+    monkeypatch.setattr("axml_ray.corpus.prepare.SMALL_BYTES", 1)
+    monkeypatch.setattr("axml_ray.corpus.prepare.label_features.RANGE_TERMS", 50)
+    cut = run(**settings, block_bytes=size, directory="cut")
+    assert written(whole) == written(cut)
+    assert whole.manifest["summary"] == cut.manifest["summary"]
+    assert whole.fingerprint == cut.fingerprint
+    # No result depends on it.
+    assert run(**settings, block_bytes=size + 1, directory="cut").manifest == cut.manifest
+
+
+@pytest.mark.slow
+def test_two_nodes_give_the_same(tmp_path: Path) -> None:
+    for split, count in (("train", 3000), ("test", 200)):
+        (tmp_path / f"{split}.jsonl").write_bytes(lines(mixed(count, split)))
+    script = tmp_path / "prepare.py"
+    script.write_text(TWO_NODES)
+    for nodes in ("1", "2"):
+        subprocess.run([sys.executable, script, str(tmp_path), nodes], check=True, timeout=240)
+    one, two = (Corpus.open(tmp_path / nodes) for nodes in ("1", "2"))
+    assert written(one) == written(two)
+    assert one.fingerprint == two.fingerprint
+
+
+TWO_NODES = """
+import sys
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+import axml_ray.corpus.prepare as prepare
+from axml_ray.settings import CorpusSettings
+
+folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
+cluster = Cluster()
+for number in range(nodes):
+    cluster.add_node(num_cpus=1, object_store_memory=128 << 20, include_dashboard=False)
+ray.init(address=cluster.address, log_to_driver=False)
+assert len([node for node in ray.nodes() if node["Alive"]]) == nodes
+prepare.SMALL_BYTES = 1
+prepare.prepare(
+    CorpusSettings(
+        train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), block_bytes=40_000, valid_documents=20,
+        word_vectors="random", word_dimension=4, max_tokens=8, max_terms=3, min_label_count=2,
+    ),
+    folder / sys.argv[2],
+)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_each_record_is_in_the_summary_once(run: Prepare) -> None:
+    train = lines(mixed(100, "train")) + BAD + b"{\n"
+    corpus = run(train=train, test=mixed(30, "test"), max_rejected_share=0.1, max_train_documents=20, **CUT)
+    summary = corpus.manifest["summary"]
+    left_out = summary["left_out"]
+    assert summary["records"] == 132
+    assert summary["rejected"] == {"'labels' is a string, not a list": 1, "not JSON": 1}
+    assert summary["documents"] == {split: corpus.documents(split) for split in SPLITS}
+    kept = sum(summary["documents"].values())
+    out = left_out["duplicates"] + left_out["not_drawn"] + sum(left_out["without_label"].values())
+    assert kept + out + sum(summary["rejected"].values()) == 132
+    assert left_out["duplicates"] == corpus.manifest["counts"]["duplicates"] > 0
+    assert left_out["not_drawn"] > 0
+    assert sum(summary["duplicates"]["within"].values()) + summary["duplicates"]["across_splits"] > 0
+    for split in SPLITS:
+        found = corpus.split(split)
+        assert summary["words"][split] == len(found.tokens.values)
+        assert summary["label_assignments"][split] == len(found.labels.values)
+        assert summary["empty_texts"][split] == sum(text == "" for _, text in rows(corpus, split).values())
+        longer = [text for _, text in rows(corpus, split).values() if len(split_words(text)) > 8]
+        assert summary["cut_texts"][split] == len(longer)
+
+
+def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(train=many(20), test=many(4, "test"))
+    caplog.set_level("INFO")
+
+    def said(**settings: Any) -> str:
+        caplog.clear()
+        run(**({"train": many(20), "test": many(4, "test")} | settings))
+        return caplog.messages[0]
+
+    assert said() == f"prepare: {tmp_path / 'corpus'} is up to date"
+    assert "made with other settings (corpus.max_tokens, corpus.seed); preparing" in said(max_tokens=9, seed=3)
+    assert f"made from other inputs ({tmp_path / 'train.jsonl'})" in said(train=many(21), max_tokens=9, seed=3)
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+
+import axml_ray.corpus.prepare as prepare
+from axml_ray.settings import CorpusSettings
+
+prepare.connect = lambda: None
+prepare.word_vectors.save_vectors = lambda *a: (print("here", flush=True), time.sleep(600))
+folder = Path(sys.argv[1])
+prepare.prepare(
+    CorpusSettings(train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), valid_documents=3,
+                   word_vectors="random", word_dimension=4, seed=int(sys.argv[2])),
+    folder / "corpus",
+)
+"""
+
+
+def test_what_a_killed_preparation_left_is_removed(run: Prepare, tmp_path: Path) -> None:
+    def hidden() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".corpus."))
+
+    for split, count in (("train", 20), ("test", 4)):
+        (tmp_path / f"{split}.jsonl").write_bytes(lines(many(count, split), 100_000 * SPLITS.index(split)))
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py"), str(tmp_path), "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    left = hidden()
+    assert len(left) == 1
+    assert not (tmp_path / "corpus").exists()
+    # One that still runs is let be.
+    run(train=many(20), test=many(4, "test"))
+    assert hidden() == left
+    process.kill()
+    process.wait()
+    run(train=many(20), test=many(4, "test"))
+    assert hidden() == []
+
+
+# Label features
+
+
+def test_the_strongest_terms_are_kept(run: Prepare) -> None:
+    settings = {"train": many(60), "test": many(4, "test")}
+    whole, cut = run(**settings).label_features(), run(**settings, max_terms=4, directory="cut").label_features()
+    for label in range(whole.shape[0]):
+        row, kept = whole[label].toarray()[0], cut[label].toarray()[0]
+        assert np.count_nonzero(kept) == min(4, np.count_nonzero(row))
+        strongest = np.sort(row)[::-1][:4]
+        np.testing.assert_allclose(np.sort(kept)[::-1][:4], strongest / np.linalg.norm(strongest), rtol=1e-6)
+        assert (kept[kept > 0] * np.linalg.norm(strongest) <= row[kept > 0] * (1 + 1e-6)).all()
+
+
+def test_label_features_from_a_file(run: Prepare, tmp_path: Path) -> None:
+    path = tmp_path / "features.svm"
+    path.write_text("all\t1:3 7:4\nl1 2:1 # by hand\nunknown 9:1\n\n")
+    corpus = run(train=many(20), test=many(4, "test"), label_features=path)
+    found = dict(zip(corpus.labels.labels, corpus.label_features().toarray().tolist(), strict=True))
+    assert corpus.label_features().dtype == np.float32
+    np.testing.assert_allclose(found["all"], [0.6, 0, 0, 0, 0, 0, 0.8], rtol=1e-6)
+    assert found["l1"] == [0, 1, 0, 0, 0, 0, 0]
+    assert not any(found["l0"])
+    for content, reason in [("all 1:x\n", ":1: expected feature:value"), ("none 1:1\n", "has none of the corpus' 5")]:
+        path.write_text(content)
+        assert reason in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
+    path.unlink()
+    said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
+    assert str(path) in said
+
+
+def test_chinese_by_characters(run: Prepare) -> None:
+    train = [(f"机器学习 {i}", ["a"]) for i in range(9)]
+    corpus = run(train=train, test=[("学习机", ["a"])], segmentation="characters")
+    assert corpus.tokenizer.words[2:6] == sorted("机器学习")
+    (row,) = corpus.split("test").tokens.padded().tolist()
+    assert [corpus.tokenizer.words[i] for i in row] == ["学", "习", "机"]
+    assert corpus.tokenizer.encode(["学习机"], 9)[0].tolist() == row
+
+
+def test_tables_and_names_by_number(run: Prepare, tmp_path: Path) -> None:
+    data = pa.table({"title": ["t"] * 30, "body": [f"b{i}" for i in range(30)], "tags": [[i % 3] for i in range(30)]})
+    pq.write_table(data, tmp_path / "a.parquet", row_group_size=7)
+    (tmp_path / "names.txt").write_text("nought\none\ntwo\n")
+    corpus = run(
+        train=(tmp_path / "a.parquet",),
+        test=(f"{tmp_path.as_uri()}/*.parquet",),
+        title_field="title",
+        text_field="body",
+        labels_field="tags",
+        label_names=tmp_path / "names.txt",
+        block_bytes=1,
+    )
+    assert dict(zip(corpus.labels.labels, corpus.labels.names, strict=True)) == {"0": "nought", "1": "one", "2": "two"}
+    assert corpus.documents("train") == 27
+    assert corpus.manifest["settings"]["test"] == [f"{tmp_path.as_uri()}/*.parquet"]
+    assert next(iter(rows(corpus, "test").values())) == (["0"], "t /SEP/ b0")
+
+
+# The corpus page
+
+
+class Page(HTMLParser):
+    """Tags that are open, what they refer to, and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+        self.text = ""
+        self.shapes = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br", "line", "rect", "path"):
+            self.open.append(tag)
+        self.shapes += tag in ("rect", "path")
+        self.outside += [str(value) for key, value in attrs if key in ("src", "href", "xlink:href", "data")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_shows_the_corpus(run: Prepare) -> None:
+    train = [("<script>alert(1)</script> & more", ["<b>bold</b>"]), *many(40)]
+    corpus = run(train=train, test=many(4, "test"), valid=many(2, "valid"))
+    source = (corpus.directory / "report" / "corpus.html").read_text(encoding="utf-8")
+    page = Page()
+    page.feed(source)
+    assert page.open == []
+    assert page.outside == []
+    assert "http" not in source
+    assert "url(" not in source
+    assert "prefers-color-scheme: dark" in source
+    assert page.shapes > 5
+    assert "<script>alert(1)</script> & more" in page.text
+    assert "<b>bold</b>" in page.text
+    assert "47 documents, 6 labels" in page.text
+    for split in SPLITS:
+        assert f"{corpus.documents(split)}" in page.text

@@ -5,21 +5,18 @@ import pickle
 import tempfile
 import textwrap
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.sources import (
-    GZIP_MAGIC,
-    Document,
-    InstalledPackage,
-    JsonLines,
-    Rejection,
-    installed_package_shards,
-    json_lines_shards,
-)
+from axml_ray.corpus.json_lines import JsonLines
+from axml_ray.corpus.places import GZIP_MAGIC, ZSTD_MAGIC
+from axml_ray.corpus.sources import Document, InstalledPackage, Rejection, installed_package_shards, shards
+from axml_ray.settings import CorpusSettings
 
 DOC = " ".join(f"word{number}" for number in range(25))
 SHORT_DOC = " ".join(f"word{number}" for number in range(24))
@@ -39,6 +36,10 @@ def one_line(tmp_path: Path, content: bytes) -> Document | Rejection:
 def record_lines(count: int) -> bytes:
     records = [{"text": f"text {i}", "labels": [f"label {i % 7}"]} for i in range(count)]
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def listed_shards(patterns: Sequence[str | Path], **settings: Any) -> list[Any]:
+    return list(shards(patterns, CorpusSettings(train=("a",), test=("b",), **({"source": "json_lines"} | settings))))
 
 
 # JSON lines
@@ -77,7 +78,7 @@ def test_nul_and_lone_surrogates_become_blanks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"text": "t", "labels": ["a"]', "not JSON: Expecting ',' delimiter at character 31"),
+        (b'{"text": "t", "labels": ["a"]', "not JSON: Expecting ',' delimiter at character 30"),
         (b"cat\tpets", "not JSON: Expecting value at character 1"),
         (b'["t", ["a"]]', "not a JSON object but a list"),
         (b"17", "not a JSON object but a number"),
@@ -176,7 +177,7 @@ def test_every_line_is_accounted_for_once(lines: list[bytes]) -> None:
     for record in records:
         if isinstance(record, Document):
             "".join((record.text, record.id, *record.labels)).encode("utf-8")
-    if content.startswith(GZIP_MAGIC):
+    if content.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
         assert isinstance(records[-1], Rejection)
         return
     numbered = enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
@@ -198,7 +199,7 @@ def test_shards_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pyte
         write(tmp_path / name, b"")
 
     def listed(*patterns: str | Path) -> list[str]:
-        return [str(shard.path.relative_to(tmp_path)) for shard in json_lines_shards(patterns)]
+        return [str(shard.path.relative_to(tmp_path)) for shard in listed_shards(patterns)]
 
     assert listed(tmp_path) == ["[1].jsonl", "a.json", "b.jsonl", "c.jsonl.gz", "d.json.gz"]
     assert listed(f"{tmp_path}/*.txt", tmp_path / "b.jsonl", f"{tmp_path}/b*") == ["b.jsonl", "e.txt"]
@@ -207,20 +208,20 @@ def test_shards_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pyte
     assert listed(tmp_path / ".hidden.jsonl") == [".hidden.jsonl"]
     monkeypatch.chdir(tmp_path)
     assert listed("b.jsonl", tmp_path / "b.jsonl", "dee*/*") == ["b.jsonl", "deep/f.jsonl"]
-    assert json_lines_shards([]) == []
+    assert listed_shards([]) == []
 
 
 def test_missing_places_are_named(tmp_path: Path) -> None:
     write(tmp_path / "folder" / "notes.txt", b"")
     write(tmp_path / "good.jsonl", b"")
     with pytest.raises(FileNotFoundError, match=r"'.*/none-\*\.jsonl'"):
-        json_lines_shards([tmp_path / "good.jsonl", f"{tmp_path}/none-*.jsonl"])
+        listed_shards([tmp_path / "good.jsonl", f"{tmp_path}/none-*.jsonl"])
     with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
-        json_lines_shards([tmp_path / "missing.jsonl"])
+        listed_shards([tmp_path / "missing.jsonl"])
     with pytest.raises(FileNotFoundError, match=r"fold\*"):
-        json_lines_shards([f"{tmp_path}/fold*"])
+        listed_shards([f"{tmp_path}/fold*"])
     with pytest.raises(ValueError, match=r"in the directory .*folder"):
-        json_lines_shards([tmp_path / "folder"])
+        listed_shards([tmp_path / "folder"])
 
 
 # Installed packages

@@ -1,0 +1,140 @@
+"""Words and labels of all blocks become those of the corpus: counted, ranked, and each block told their ids.
+
+Counts are summed in Arrow, a few blocks at a time, so that memory grows with the distinct strings alone. Ranks are by
+falling count, equals by spelling: they don't depend on how the corpus was cut into blocks.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from axml_ray.corpus.label_index import write_labels
+from axml_ray.corpus.staging import StagedBlock, write_strings
+from axml_ray.corpus.store import SPLITS
+from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
+from axml_ray.settings import CorpusSettings
+
+ROWS = 4 << 20
+
+
+def merge(kind: str, paths: Sequence[str], work: Path, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    """One of the two merges, `words` or `labels`; the one row says what came of it."""
+    found = [StagedBlock(Path(path)) for path in paths]
+    return [merge_words(found, stage, settings) if kind == "words" else merge_labels(found, work, settings)]
+
+
+def merge_words(found: Sequence[StagedBlock], stage: Path, settings: CorpusSettings) -> dict[str, Any]:
+    """Write `vocabulary.arrow` (word, count), the two special words left out, and each block's `word_ids`."""
+    table = _sum(
+        pa.table({"word": block.strings("words")["word"], "count": block.array("word_counts")}) for block in found
+    )
+    table = table.filter(pc.greater_equal(table["count"], max(settings.min_document_frequency, 1)))
+    table = _ranked(table, "count", "word").slice(0, settings.vocabulary_size - UNKNOWN - 1)
+    write_strings(stage / "vocabulary.arrow", word=table["word"], count=table["count"])
+    words = table["word"].combine_chunks()
+    # What serving does to a separator that isn't in the vocabulary.
+    separator = pc.index(words, SEPARATOR).as_py()
+    instead = pc.index(words, SEPARATOR.strip("/").lower()).as_py() if separator < 0 else separator
+
+    def ids_of(block: StagedBlock, ids: np.ndarray, own: pa.ChunkedArray) -> None:
+        ids = np.where(ids >= 0, ids + UNKNOWN + 1, UNKNOWN).astype(np.int32)
+        place = pc.index(own, SEPARATOR).as_py()
+        if place >= 0:
+            ids[place] = instead + UNKNOWN + 1 if instead >= 0 else UNKNOWN
+        block.keep("word_ids", ids)
+
+    _look_up(found, "words", "word", words, ids_of)
+    return {"words": len(words)}
+
+
+def merge_labels(found: Sequence[StagedBlock], work: Path, settings: CorpusSettings) -> dict[str, Any]:
+    """Write `labels.parquet`, and each block's `label_ids` and `labelled` (bool [documents])."""
+    tables = (
+        pa.table(
+            {"label": block.strings("labels")["label"], **dict(zip(SPLITS, block.array("label_counts"), strict=True))}
+        )
+        for block in found
+    )
+    table = _sum(tables)
+    total = pc.add(pc.add(table["train"], table["valid"]), table["test"])
+    table = table.filter(pc.greater(total, 0))
+    row = {"all": table.num_rows}
+    table = table.filter(pc.greater_equal(total.filter(pc.greater(total, 0)), settings.min_label_count))
+    table = _ranked(table, "train", "label")
+    labels, counts = table["label"].combine_chunks(), table["train"].to_numpy()
+    write_labels(work / "labels.parquet", labels, counts, settings.label_names)
+    unseen = counts == 0
+    row |= {
+        "labels": len(labels),
+        "trained": int(np.count_nonzero(counts)),
+        "unseen_valid": int((unseen & (table["valid"].to_numpy() > 0)).sum()),
+        "unseen_test": int((unseen & (table["test"].to_numpy() > 0)).sum()),
+    }
+
+    def ids_of(block: StagedBlock, ids: np.ndarray, own: pa.ChunkedArray) -> None:
+        block.keep("label_ids", ids.astype(np.int32))
+        given = block.rows("label")
+        known = np.concatenate([[0], np.cumsum(ids[given.values] >= 0)])
+        block.keep("labelled", np.diff(known[given.offsets]) > 0)
+
+    _look_up(found, "labels", "label", labels, ids_of)
+    return row
+
+
+def _sum(tables: Iterator[pa.Table]) -> pa.Table:
+    """The sums of all columns but the first over rows with the same string in that."""
+    held: list[pa.Table] = []
+    rows = 0
+
+    def together() -> pa.Table:
+        table = pa.concat_tables(held).combine_chunks()
+        key, *counts = table.column_names
+        summed = table.group_by(key, use_threads=False).aggregate([(count, "sum") for count in counts])
+        return summed.rename_columns({f"{count}_sum": count for count in counts}).select([key, *counts])
+
+    merged = 0
+    for table in tables:
+        if table.num_columns == 2:
+            table = table.filter(pc.greater(table.column(1), 0))
+        held.append(table)
+        rows += table.num_rows
+        # Twice what the last sum left, so that summing again and again stays linear.
+        if rows > max(ROWS, 2 * merged):
+            held = [together()]
+            rows = merged = held[0].num_rows
+    return together()
+
+
+def _ranked(table: pa.Table, count: str, string: str) -> pa.Table:
+    return table.sort_by([(count, "descending"), (string, "ascending")]).combine_chunks()
+
+
+def _look_up(
+    found: Sequence[StagedBlock],
+    name: str,
+    column: str,
+    known: pa.Array,
+    take: Callable[[StagedBlock, np.ndarray, pa.ChunkedArray], None],
+) -> None:
+    """Give each block the places of its strings in `known`, -1 where they aren't; several blocks at a time."""
+    waiting: list[tuple[StagedBlock, pa.ChunkedArray]] = []
+
+    def flush() -> None:
+        strings = pa.chunked_array([chunk for _, own in waiting for chunk in own.chunks], pa.string())
+        places = pc.fill_null(pc.index_in(strings, known), -1).to_numpy()
+        begin = 0
+        for block, own in waiting:
+            take(block, places[begin : begin + len(own)], own)
+            begin += len(own)
+        waiting.clear()
+
+    for block in found:
+        waiting.append((block, block.strings(name)[column]))
+        if sum(len(own) for _, own in waiting) > ROWS:
+            flush()
+    if waiting:
+        flush()

@@ -1,0 +1,218 @@
+"""Published word vectors, streamed: of a file of gigabytes only the vectors of the vocabulary's words are held.
+
+| form | told by |
+|---|---|
+| `.npy` with the words in `vocab.txt` beside it | the suffix |
+| word2vec binary: `<words> <dimension>`, then word, blank, float32 values | the first line, and no text after it |
+| word2vec text, fastText `.vec`: the same first line, then lines of word and values | the first line |
+| GloVe: lines of word and values | anything else |
+
+Each but the first may be gzip, or a zip archive of one such file.
+"""
+
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from axml_ray.settings import SettingsError
+
+_PIECE = 1 << 20
+LONGEST_LINE = 1 << 20
+
+
+def check_vectors(path: Path) -> None:
+    """Look at the beginning of a file.
+
+    Raises:
+        SettingsError: it is missing, or no file of word vectors.
+    """
+    if path.suffix == ".npy":
+        open_array(path)
+        return
+    with _opened(path) as file:
+        _header(path, file)
+
+
+def dimension_of(path: Path) -> int:
+    """The dimension of the vectors in a file.
+
+    Raises:
+        SettingsError: as for `check_vectors`.
+    """
+    if path.suffix == ".npy":
+        return int(open_array(path)[0].shape[1])
+    with _opened(path) as file:
+        return _header(path, file)[1]
+
+
+def known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of those of `words` that a file knows.
+
+    Where a file has a word twice, its first vector counts, but in `.npy` with `vocab.txt` the last.
+
+    Returns:
+        bool [words], which are known; float32 [known words, dimension], theirs.
+
+    Raises:
+        SettingsError: the file is missing, isn't of its form, or ends too soon.
+    """
+    if path.suffix == ".npy":
+        table, given = open_array(path)
+        row_of = {word: row for row, word in enumerate(given)}
+        rows = np.array([row_of.get(word, -1) for word in words], dtype=np.int64)
+        return rows >= 0, np.asarray(table[rows[rows >= 0]], dtype=np.float32)
+    id_of = {word.encode(): i for i, word in enumerate(words)}
+    with _opened(path) as file:
+        try:
+            count, dimension, binary = _header(path, file)
+            vectors = np.empty((len(words), dimension), dtype=np.float32)
+            known = np.zeros(len(words), dtype=bool)
+            read = _binary if binary else _text
+            for word, values in read(path, file, count, dimension):
+                place = id_of.get(word)
+                if place is not None and not known[place]:
+                    vectors[place] = values(path)
+                    known[place] = True
+        except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+            raise _wrong(path, f"truncated or corrupt: {error}") from None
+    return known, vectors[known]
+
+
+def open_array(path: Path) -> tuple[np.ndarray, list[str]]:
+    """The array in an `.npy` file, mapped from disk, and the word of each of its rows.
+
+    Raises:
+        SettingsError: a file is missing or isn't what it should be, or the two don't fit together.
+    """
+    vocabulary = path.with_name("vocab.txt")
+    try:
+        table = np.lib.format.open_memmap(path, mode="r")
+        # Not splitlines(): it would also split at separators that are words of published vocabularies.
+        known = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:
+        raise _wrong(path, f"{error}; expected an .npy file and vocab.txt") from None
+    if table.dtype.kind != "f" or table.ndim != 2:
+        raise _wrong(path, "expected an .npy array of floats with two dimensions")
+    if len(table) != len(known):
+        raise SettingsError(
+            f"corpus.word_vectors: {path} has shape {table.shape}, {vocabulary} has {len(known)} lines; "
+            "expected one row a line"
+        )
+    return table, known
+
+
+def _wrong(path: Path, reason: str) -> SettingsError:
+    return SettingsError(f"corpus.word_vectors: {path}: {reason}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("rb") as raw:
+            magic = raw.read(4)
+            raw.seek(0)
+            if magic == b"PK\3\4":
+                with zipfile.ZipFile(raw) as archive:
+                    names = [name for name in archive.namelist() if not name.endswith("/")]
+                    if len(names) != 1:
+                        raise _wrong(path, f"expected an archive of one file, found {', '.join(names[:5])}")
+                    with archive.open(names[0]) as inner:
+                        yield io.BufferedReader(inner, _PIECE)  # type: ignore[type-var]
+            elif magic.startswith(b"\x1f\x8b"):
+                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _PIECE)
+            else:
+                yield io.BufferedReader(raw, _PIECE)
+    except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+        raise _wrong(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _header(path: Path, file: BinaryIO) -> tuple[int | None, int, bool]:
+    """Number of words if the file says it, dimension, and whether it is binary; `file` is then at the first word."""
+    ahead = file.peek(_PIECE)[:_PIECE]  # type: ignore[attr-defined]
+    first, _, rest = ahead.partition(b"\n")
+    cells = first.split()
+    if len(cells) == 2 and all(cell.isdigit() for cell in cells):
+        count, dimension = map(int, cells)
+        if dimension < 1:
+            raise _wrong(path, "its first line says that vectors have no dimension")
+        file.readline(LONGEST_LINE)
+        line = rest.partition(b"\n")[0].rstrip()
+        is_text = len(line.split(b" ")) > dimension and _is_number(line.rsplit(b" ", 1)[-1])
+        return count, dimension, not is_text and len(rest) > 0
+    # A word may hold blanks, so the dimension is how many numbers end the first line.
+    cells = first.rstrip().split(b" ")
+    dimension = 0
+    for cell in reversed(cells[1:]):
+        if not _is_number(cell):
+            break
+        dimension += 1
+    if dimension < 2:
+        raise _wrong(path, "expected lines of a word and its values (GloVe), or a first line of two numbers (word2vec)")
+    return None, dimension, False
+
+
+def _is_number(cell: bytes) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+class _Values:
+    """The values of a vector, not parsed until they are asked for."""
+
+    __slots__ = ("_content", "_dimension", "_line")
+
+    def __init__(self, content: bytes, dimension: int, line: int):
+        self._content, self._dimension, self._line = content, dimension, line
+
+    def __call__(self, path: Path) -> np.ndarray:
+        if not self._line:
+            return np.frombuffer(self._content, "<f4")
+        try:
+            values = np.array(self._content.split(b" "), dtype=np.float32)
+        except ValueError:
+            raise _wrong(path, f"line {self._line}: expected {self._dimension} numbers after the word") from None
+        return values
+
+
+def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, _Values]]:
+    first = 1 if count is None else 2
+    lines = 0
+    while content := file.readline(LONGEST_LINE):
+        number = first + lines
+        content = content.rstrip()
+        if not content:
+            continue
+        lines += 1
+        parts = content.rsplit(b" ", dimension)
+        if len(parts) != dimension + 1:
+            raise _wrong(path, f"line {number}: expected a word and {dimension} values, found {len(parts) - 1} values")
+        if not _is_number(parts[1]) or (lines == 1 and b" " in parts[0] and count is not None):
+            raise _wrong(path, f"line {number}: expected {dimension} numbers after the word")
+        yield parts[0], _Values(content[len(parts[0]) + 1 :], dimension, number)
+    if count is not None and lines != count:
+        raise _wrong(path, f"says that it has {count} words and has {lines}; it is truncated")
+
+
+def _binary(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, _Values]]:
+    size = 4 * dimension
+    for number in range(count or 0):
+        word = bytearray()
+        while (letter := file.read(1)) != b" ":
+            if not letter or len(word) > LONGEST_LINE:
+                raise _wrong(path, f"says that it has {count} words and ends after {number}; it is truncated")
+            if letter != b"\n" or word:
+                word += letter
+        content = file.read(size)
+        if len(content) < size:
+            raise _wrong(path, f"says that it has {count} words and ends after {number}; it is truncated")
+        yield bytes(word), _Values(content, dimension, 0)

@@ -1,0 +1,139 @@
+import codecs
+import gzip
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from axml_ray.corpus import json_lines, places
+from axml_ray.corpus.json_lines import JsonLines
+from axml_ray.corpus.records import Block, Document, Fields, Rejection, blocks
+
+
+def good(number: int, size: int = 3) -> bytes:
+    return json.dumps({"text": "x" * size, "labels": [f"l{number}"], "id": number}).encode()
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def flat(found: list[Block]) -> tuple[list[Any], list[Rejection]]:
+    """The documents and the rejections of blocks; a label counts once."""
+    documents = [
+        (i, text, list(dict.fromkeys(labels)))
+        for block in found
+        for i, text, labels in zip(
+            block.ids.to_pylist(), block.texts.to_pylist(), block.labels.to_pylist(), strict=True
+        )
+    ]
+    return documents, [rejection for block in found for rejection in block.rejections]
+
+
+LINES = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from(
+        [
+            b'{"text": "t", "labels": ["a"]}',
+            b'{"text": "t", "labels": [" a "]}\r',
+            b'{"text": "t", "labels": ["a", "a"], "id": "\\u0000"}',
+            b'{"text": "t", "labels": [1]}',
+            b'{"text": "t", "labels": ["a", null]}',
+            b'{"text": "t", "text": "u", "labels": []}',
+            b'{"text": "\\ud800", "labels": ["b"]}',
+            b'{"text": "\\u0000", "labels": ["b"]}',
+            b'{"text": "n\xef", "labels": ["b"]}',
+            b'{"text": "t", "labels": "a"}',
+            b'{"text": "t", "labels": ["c"], "id": 123456789012345678901234567890}',
+            b'{"text": "t", "labels": ["c"], "x": NaN}',
+            b"null",
+            b"{} null {}",
+            b"[" * 5000,
+            b" ",
+            b"",
+            codecs.BOM_UTF8,
+        ]
+    ),
+)
+
+
+@given(lines=st.lists(LINES, max_size=8), size=st.integers(1, 200))
+def test_columns_and_records_are_the_same(lines: list[bytes], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shard = JsonLines(write(Path(folder) / "any.jsonl", b"\n".join(lines)))
+        records = list(shard.read())
+        patch.setattr(json_lines, "BLOCK_BYTES", size)
+        documents, rejections = flat(list(blocks(shard, 1 << 20)))
+    assert rejections == [record for record in records if isinstance(record, Rejection)]
+    assert documents == [(r.id, r.text, list(r.labels)) for r in records if isinstance(r, Document)]
+
+
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12), size=st.integers(1, 300), ends=st.booleans())
+def test_ranges_of_a_file_are_the_file(sizes: list[int], size: int, ends: bool) -> None:
+    lines = [good(number, length) if length else b"" for number, length in enumerate(sizes)]
+    with tempfile.TemporaryDirectory() as folder:
+        shard = JsonLines(write(Path(folder) / "a.jsonl", b"\n".join(lines) + b"\n" * ends))
+        parts = shard.split(size)
+        assert [record for part in parts for record in part.read()] == list(shard.read())
+        assert flat([block for part in parts for block in part.blocks(50)]) == flat(list(shard.blocks(1 << 20)))
+
+
+def test_what_is_compressed_is_one_range(tmp_path: Path) -> None:
+    for name, content in (("a", gzip.compress(good(1))), ("b", pa.compress(good(1), "zstd", asbytes=True))):
+        shard = JsonLines(write(tmp_path / name, content))
+        assert shard.split(10) == [JsonLines(shard.path)]
+        assert len(list(shard.read())) == 1
+
+
+@pytest.mark.parametrize("kept", [3, 9, -4, -1])
+def test_truncated_zstd_ends_in_a_rejection(tmp_path: Path, kept: int) -> None:
+    content = b"".join(good(number) + b"\n" for number in range(30_000))
+    path = write(tmp_path / "cut.jsonl.zst", pa.compress(content, "zstd", asbytes=True)[:kept])
+    *documents, last = JsonLines(path).read()
+    assert all(isinstance(document, Document) for document in documents)
+    assert isinstance(last, Rejection)
+    # Three bytes don't tell a compression yet.
+    assert "truncated or corrupt" in last.reason or kept == 3
+    assert last.line == len(documents) + 1
+
+
+def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 200)
+    lines = [good(0), good(1, 5000), good(2), good(3, 100), good(4, 400_000)]
+    for content in (b"\n".join(lines), b"\n".join(lines) + b"\n"):
+        records = list(JsonLines(write(tmp_path / "long.jsonl", content)).read())
+        assert [record.line for record in records] == [1, 2, 3, 4, 5]
+        assert [isinstance(record, Rejection) for record in records] == [False, True, False, False, True]
+
+
+def test_other_fields(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "trn.json",
+        b'{"uid": "B1", "title": "A title", "content": "and more", "target_ind": [3, 5], "target_rel": [1.0, 1.0]}\n'
+        b'{"uid": "B2", "title": null, "content": "", "target_ind": []}\n'
+        b'{"uid": "B3", "title": "x", "target_ind": [true], "content": "y"}\n',
+    )
+    fields = Fields(title="title", text="content", labels="target_ind", id="uid", numbers=True)
+    first, second, third = JsonLines(path, fields).read()
+    assert isinstance(first, Document)
+    assert isinstance(second, Document)
+    assert (first.text, first.labels, first.id) == ("A title /SEP/ and more", ("3", "5"), "B1")
+    assert (second.text, second.labels) == (" /SEP/ ", ())
+    assert isinstance(third, Rejection)
+    assert third.reason == "label 1 is a boolean, not a string: True"
+
+
+def test_without_labels(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", b'{"text": "t"}\n{"text": "u", "labels": 3}\n{"text": "v", "labels": ["a"]}\n{}\n'
+    )
+    *documents, bad = JsonLines(path, Fields(labelled=False)).read()
+    assert [document.labels for document in documents if isinstance(document, Document)] == [(), (), ("a",)]
+    assert isinstance(bad, Rejection)

@@ -1,0 +1,209 @@
+import csv
+import gzip
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from axml_ray.corpus.records import Document, Fields, Rejection
+from axml_ray.corpus.tables import ArrowRows, ParquetRows, SeparatedValues, saved_dataset
+
+ROWS = [
+    {"id": "a", "text": "A cat.", "labels": ["pets", " cats "]},
+    {"id": None, "text": "Näive", "labels": []},
+    {"id": "c", "text": None, "labels": ["x"]},
+    {"id": "d", "text": "t", "labels": None},
+    {"id": "e", "text": "t", "labels": [None]},
+]
+REASONS = ["'text' is null, not a string", "'labels' is null, not a list", "label 1 is null, not a string: None"]
+
+
+def table(rows: list[dict[str, Any]] = ROWS) -> pa.Table:
+    fields = [("id", pa.string()), ("text", pa.string()), ("labels", pa.list_(pa.string()))]
+    return pa.Table.from_pylist(rows, pa.schema(fields))
+
+
+def check(records: list[Document | Rejection], name: str) -> None:
+    documents = [record for record in records if isinstance(record, Document)]
+    assert [(d.id, d.text, d.labels, d.line) for d in documents] == [
+        ("a", "A cat.", ("pets", "cats"), 1),
+        (f"{name}:2", "Näive", (), 2),
+    ]
+    assert [(r.line, r.reason) for r in records if isinstance(r, Rejection)] == list(
+        zip([3, 4, 5], REASONS, strict=True)
+    )
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(table(), path, row_group_size=2)
+    check(list(ParquetRows(path).read()), "a.parquet")
+    parts = ParquetRows(path).split(1)
+    assert [part.rows_before for part in parts] == [0, 2, 4]
+    check([record for part in parts for record in part.read()], "a.parquet")
+    assert [record.line for record in ParquetRows(path).split(1 << 30)[0].read()] == [1, 2, 3, 4, 5]
+
+
+def test_numbers_are_labels_in_tables(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"body": ["x"], "title": ["t"], "tags": [[7, 9]]}), path)
+    (document,) = ParquetRows(path, Fields(text="body", title="title", labels="tags")).read()
+    assert isinstance(document, Document)
+    assert (document.text, document.labels) == ("t /SEP/ x", ("7", "9"))
+
+
+def test_a_table_without_a_column_is_no_input(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"body": ["x"], "labels": [["a"]]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="has no column 'text'; its columns are body, labels"):
+        list(ParquetRows(tmp_path / "a.parquet").read())
+    (tmp_path / "a.csv").write_text("body,labels\nx,a\n")
+    with pytest.raises(ValueError, match="has no column 'text'; its columns are body, labels"):
+        list(SeparatedValues(tmp_path / "a.csv").read())
+    (tmp_path / "b.csv").write_text("text\nx\n")
+    assert len(list(SeparatedValues(tmp_path / "b.csv", Fields(labelled=False, separator=";")).read())) == 1
+
+
+@pytest.mark.parametrize("reader", [ParquetRows, ArrowRows])
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"ARROW1", b"no table at all", b"\xff\xff\xff\xff" * 9])
+def test_what_is_no_table_is_a_rejection(tmp_path: Path, reader: Any, content: bytes) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    records = list(reader(path).read())
+    assert all(isinstance(record, Rejection) for record in records)
+    assert len(records) == 1 or (content == b"" and reader is ArrowRows)
+
+
+def test_a_truncated_stream_keeps_what_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table().schema) as writer:
+        for _ in range(3):
+            writer.write_table(table(ROWS[:2]))
+    path.write_bytes(path.read_bytes()[:-60])
+    *documents, last = ArrowRows(path).read()
+    assert len(documents) == 4
+    assert isinstance(last, Rejection)
+    assert last.line == 5
+    assert "damaged" in last.reason
+
+
+def save_dataset(folder: Path, data: pa.Table, features: dict[str, Any]) -> None:
+    """What `datasets.Dataset.save_to_disk` writes."""
+    folder.mkdir()
+    for number, part in enumerate((data.slice(0, 1), data.slice(1))):
+        path = str(folder / f"data-0000{number}-of-00002.arrow")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, part.schema) as writer:
+            writer.write_table(part)
+    files = [{"filename": f"data-0000{number}-of-00002.arrow"} for number in range(2)]
+    (folder / "state.json").write_text(json.dumps({"_data_files": files, "_fingerprint": "x", "_split": "train"}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+
+
+def test_a_saved_dataset_and_its_class_labels(tmp_path: Path) -> None:
+    data = pa.table({"text": ["a", "b", "c"], "labels": [[0, 1], [1], [2]]})
+    names = {"feature": {"names": ["pets", "cats"], "_type": "ClassLabel"}, "_type": "Sequence"}
+    save_dataset(tmp_path / "train", data, {"labels": names, "text": {"dtype": "string", "_type": "Value"}})
+    records = [record for shard in saved_dataset(tmp_path / "train", Fields()) for record in shard.read()]
+    assert [r.labels for r in records if isinstance(r, Document)] == [("pets", "cats"), ("cats",)]
+    assert [r.reason for r in records if isinstance(r, Rejection)] == ["label 1 is 2; the names are of 0 to 1"]
+    state = tmp_path / "train" / "state.json"
+    state.write_text(json.dumps({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}))
+    with pytest.raises(ValueError, match="flatten_indices"):
+        saved_dataset(tmp_path / "train", Fields())
+
+
+# CSV
+
+
+def test_csv_and_tsv(tmp_path: Path) -> None:
+    content = 'id,text,labels\r\n1,"A ""cat"",\nsat",pets; cats;\r\n,x,\r\n3,short\r\n\r\n4,ü,a;a\r\n'
+    for name, data in (("a.csv", content.encode()), ("b.csv.gz", gzip.compress(content.encode("utf-8-sig")))):
+        (tmp_path / name).write_bytes(data)
+        records = list(SeparatedValues(tmp_path / name).read())
+        documents = [record for record in records if isinstance(record, Document)]
+        assert [(d.id, d.text, d.labels, d.line) for d in documents] == [
+            ("1", 'A "cat",\nsat', ("pets", "cats"), 2),
+            (f"{name}:4", "x", (), 4),
+            ("4", "ü", ("a",), 7),
+        ]
+        assert [(r.line, r.reason) for r in records if isinstance(r, Rejection)] == [
+            (5, "has 2 cells, the first line has 3")
+        ]
+    (tmp_path / "c.tsv").write_text("text\tlabels\na, b\tx|y\n")
+    (document,) = SeparatedValues(tmp_path / "c.tsv", Fields(separator="|")).read()
+    assert isinstance(document, Document)
+    assert (document.text, document.labels) == ("a, b", ("x", "y"))
+
+
+def test_broken_bytes_in_csv_cost_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,labels\nna\xefve,a\nb\0,c\nd,e\n")
+    bad, nul, last = SeparatedValues(path).read()
+    assert isinstance(bad, Rejection)
+    assert (bad.line, bad.reason[:10]) == (2, "not UTF-8:")
+    assert isinstance(nul, Document)
+    assert nul.text == "b "
+    assert isinstance(last, Document)
+
+
+@given(rows=st.lists(st.tuples(st.text(max_size=8), st.lists(st.text("ab ;é", max_size=3), max_size=3)), max_size=6))
+def test_what_python_writes_is_read(rows: list[tuple[str, list[str]]]) -> None:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["text", "labels"])
+    writer.writerows([text, ";".join(labels)] for text, labels in rows)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.csv"
+        path.write_bytes(out.getvalue().encode("utf-8", "replace"))
+        assert len(list(SeparatedValues(path).read())) == len(rows)
+
+
+@given(content=st.binary(max_size=80))
+def test_any_bytes_are_read_without_a_crash(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a"
+        path.write_bytes(content)
+        for reader in (ParquetRows, ArrowRows):
+            assert all(isinstance(record, Rejection) for record in reader(path).read())
+        path.write_bytes(b"text,labels\n" + content)
+        for record in SeparatedValues(path).read():
+            assert record.line >= 2
+            if isinstance(record, Document):
+                "".join((record.text, *record.labels)).encode()
+
+
+def _bytes_of(parquet: bool) -> bytes:
+    out = pa.BufferOutputStream()
+    rows = table([{"id": str(i), "text": f"text {i}", "labels": ["a", f"b{i}"]} for i in range(40)])
+    if parquet:
+        pq.write_table(rows, out, row_group_size=15)
+    else:
+        with pa.ipc.new_stream(out, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=15)
+    return out.getvalue().to_pybytes()
+
+
+WHOLE = {ParquetRows: _bytes_of(True), ArrowRows: _bytes_of(False)}
+
+
+@given(damage=st.dictionaries(st.integers(0, 10_000), st.integers(0, 255), min_size=1, max_size=3))
+def test_damaged_tables_are_read_without_a_crash(damage: dict[int, int]) -> None:
+    for reader, whole in WHOLE.items():
+        content = bytearray(whole)
+        for place, byte in damage.items():
+            content[place % len(content)] = byte
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "a"
+            path.write_bytes(content)
+            try:
+                records = list(reader(path).read())
+            except ValueError as error:
+                assert "has no column" in str(error)
+                continue
+            assert len({record.line for record in records}) == len(records)

@@ -1,0 +1,110 @@
+import gzip
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gensim.models import KeyedVectors
+
+from axml_ray.corpus.vector_files import check_vectors, dimension_of, known_vectors
+from axml_ray.corpus.word_vectors import read_vectors, save_vectors
+from axml_ray.settings import SettingsError
+
+NAMES = ["the", "Cat", "naïve", "日本", "1.5", "dog", "a\u00a0b"]
+TABLE = (np.arange(len(NAMES) * 5, dtype=np.float32).reshape(-1, 5) - 7) / 3
+WORDS = ["<padding>", "<unknown>", "dog", "naïve", "absent", "1.5"]
+
+
+def written(tmp_path: Path, form: str) -> Path:
+    """`NAMES` and `TABLE` in one of the published forms, written by gensim where it can."""
+    kind, _, packed = form.partition("+")
+    path = tmp_path / f"vectors.{kind}"
+    model = KeyedVectors(5)
+    model.add_vectors(NAMES, TABLE)
+    if kind == "npy":
+        np.save(path, TABLE)
+        (tmp_path / "vocab.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
+    else:
+        model.save_word2vec_format(str(path), binary=kind == "bin", write_header=kind != "txt")
+    content = path.read_bytes()
+    if packed == "gz":
+        path.write_bytes(gzip.compress(content))
+    elif packed == "zip":
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("glove.txt", content)
+        path.write_bytes(out.getvalue())
+    return path
+
+
+FORMS = ["npy", "txt", "vec", "bin", "txt+gz", "txt+zip", "vec+gz", "vec+zip", "bin+gz", "bin+zip"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, form)
+    check_vectors(path)
+    assert dimension_of(path) == 5
+    known, vectors = known_vectors(path, WORDS)
+    assert known.tolist() == [False, False, True, True, False, True]
+    np.testing.assert_array_equal(vectors, TABLE[[5, 2, 4]])
+    table, coverage = read_vectors(path, WORDS, seed=0)
+    # Padding isn't counted.
+    assert coverage == 3 / 5
+    np.testing.assert_array_equal(table[[2, 3, 5]], TABLE[[5, 2, 4]])
+    assert not table[0].any()
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "npy"])
+def test_a_truncated_file_is_refused(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, form)
+    content = path.read_bytes()
+    # Cut inside a value, where text of GloVe leaves a line too short.
+    path.write_bytes(content[: len(content) - 18])
+    with pytest.raises(SettingsError, match=r"corpus\.word_vectors: ") as caught:
+        known_vectors(path, WORDS)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "expected lines of a word and its values"),
+        (b"just words\nof a text\n", "expected lines of a word and its values"),
+        (b"a 1 2 3\nb 1 2\n", "line 2: expected a word and 3 values, found 2 values"),
+        (b"a 1 2 3\nb 1 2 3 4\n", "line 2: expected 3 numbers after the word|unused"),
+        (b"a 1 2 3\nb x 2 3\n", "line 2: expected 3 numbers after the word"),
+        (b"2 3\na 1 2 3\n", "says that it has 2 words and has 1; it is truncated"),
+        (b"2 3\na 1 2 3\nb 1 2\n", "line 3: expected a word and 3 values, found 2 values"),
+        (b"1 0\na\n", "vectors have no dimension"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(content)
+    if b"2 3 4" in content:
+        # A word with a blank, as some published files have; nothing tells it from a longer line.
+        assert known_vectors(path, ["b 1"])[0].tolist() == [True]
+        return
+    with pytest.raises(SettingsError, match=reason):
+        check_vectors(path)
+        known_vectors(path, ["b"])
+
+
+def test_an_archive_of_two_files_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "a 1 2\n")
+        archive.writestr("b.txt", "a 1 2\n")
+    with pytest.raises(SettingsError, match=r"expected an archive of one file, found a\.txt, b\.txt"):
+        check_vectors(path)
+
+
+def test_saved_vectors_are_safetensors(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    save_vectors(tmp_path / "v.safetensors", TABLE)
+    found = load_file(tmp_path / "v.safetensors")
+    assert list(found) == ["word_vectors"]
+    np.testing.assert_array_equal(found["word_vectors"], TABLE)

@@ -1,0 +1,114 @@
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from axml_ray.corpus import words
+from axml_ray.corpus.tokenizer import SEPARATOR, Segmentation, Tokenizer, split_words, splitter
+from axml_ray.corpus.words import split_texts
+
+
+def split(texts: list[str], max_tokens: int = 500, segmentation: Segmentation = "words") -> list[list[str]]:
+    """The words of each text, put together from what a block keeps."""
+    found = split_texts(pa.array(texts, pa.string()), max_tokens, segmentation)
+    names, rows, begin = found.words.to_pylist(), [], 0
+    assert len(set(names)) == len(names)
+    for length in found.lengths.tolist():
+        rows.append([names[i] for i in found.ids[begin : begin + length]])
+        begin += length
+    assert begin == len(found.ids)
+    return rows
+
+
+def test_words_of_a_block() -> None:
+    texts = ["The CAT, the", "", "don't /SEP/ x_2", "½²a b", "naïve İx 日本", "a\1b"]
+    assert split(texts) == [
+        ["the", "cat", "the"],
+        [],
+        ["don", "t", SEPARATOR, "x_2"],
+        ["½²a", "b"],
+        ["naïve", "i̇x", "日本"],
+        ["a", "b"],
+    ]
+
+
+def test_cut_texts_are_counted_whole() -> None:
+    found = split_texts(pa.array(["a b c d", "e", "é f g"]), 2)
+    assert found.words.to_pylist() == ["a", "b", "e", "é", "f"]
+    assert (found.lengths.tolist(), found.whole.tolist()) == ([2, 1, 2], [4, 1, 3])
+
+
+def test_nothing_and_slices() -> None:
+    assert split([]) == []
+    assert split(["", "."]) == [[], []]
+    texts = pa.array(["no", "a b", "C", "no"])[1:3]
+    assert split_texts(texts, 9).words.to_pylist() == ["a", "b", "c"]
+
+
+# Words run on at the ends of texts, and what stands for the separator in a block may stand in a text as well.
+PIECES = [
+    "Cat",
+    " ",
+    "/SEP/",
+    "/SEP",
+    "sep",
+    "/",
+    "İ",
+    "ΟΔΟΣ",
+    "e\u0301",
+    "\u0301",
+    "‿",
+    "_",
+    "²",
+    "Ⅷ",
+    "日本",
+    "\1",
+    "\n",
+]
+TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(st.characters(exclude_categories=["Cs"]), max_size=3)))
+
+
+@settings(max_examples=300)
+@given(texts=st.lists(TEXTS.map("".join), max_size=6), chunk=st.integers(1, 40), most=st.integers(1, 5))
+def test_a_block_and_a_text_are_split_alike(texts: list[str], chunk: int, most: int) -> None:
+    texts = [text.replace("\0", " ") for text in texts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "CHUNK_BYTES", chunk)
+        assert split(texts, most) == [split_words(text)[:most] for text in texts]
+        assert split(texts, most, "characters") == [split_words(text, "characters")[:most] for text in texts]
+
+
+def test_one_character_alone_becomes_two() -> None:
+    points = [chr(point) for point in range(1, 0x110000) if not 0xD800 <= point < 0xE000]
+    lowered = splitter("words").lower(points)
+    assert [letter for letter, lower in zip(points, lowered, strict=True) if len(lower) != 1] == ["İ"]
+
+
+@given(
+    texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4), segmentation=st.sampled_from(["words", "characters"])
+)
+def test_serving_gives_the_words_of_preparation(texts: list[str], segmentation: Segmentation) -> None:
+    texts = [text.replace("\0", " ") for text in texts]
+    rows = split(texts, 500, segmentation)
+    vocabulary = sorted({word for row in rows for word in row})
+    tokenizer = Tokenizer.of_words(vocabulary, segmentation)
+    encoded = tokenizer.encode(texts, 500)
+    assert [[tokenizer.words[i] for i in encoded[row]] for row in range(len(texts))] == [
+        row or ["<unknown>"] for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Die Universitätsbibliothek Köln", ["die", "universitätsbibliothek", "köln"]),
+        ("Väestörekisterikeskuksen työntekijöille", ["väestörekisterikeskuksen", "työntekijöille"]),
+        ("机器学习 and GPU并行", ["机", "器", "学", "习", "and", "gpu", "并", "行"]),
+        ("東京タワー", ["東", "京", "タ", "ワ", "ー"]),
+        ("ภาษา", ["ภ", "า", "ษ", "า"]),
+        ("題名 /SEP/ 本文", ["題", "名", SEPARATOR, "本", "文"]),
+    ],
+)
+def test_segmentation_by_characters(text: str, expected: list[str]) -> None:
+    assert split_words(text, "characters") == expected
+    assert split([text], 500, "characters") == [expected]
