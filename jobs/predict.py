@@ -44,7 +44,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     for name, field in CorpusSettings.model_fields.items():
         if name in READING:
-            parser.add_argument(f"--{name}", default=field.default, metavar="NAME", help=field.description)
+            parser.add_argument(
+                f"--{name.replace('_', '-')}", default=field.default, metavar="NAME", help=field.description
+            )
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=_count, default=5, metavar="N", help="labels of a text, at most")
