@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from axml_ray.corpus.sources import storable
+from axml_ray.corpus.records import storable
 from axml_ray.corpus.tokenizer import PADDING, SEPARATOR, UNKNOWN, Tokenizer, count_documents, split_words
 
 
