@@ -7,6 +7,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -42,10 +43,38 @@ log = logging.getLogger(__name__)
 
 TREE_MANIFEST = "tree.json"
 POLL_SECONDS = 1.0
+# Whoever starts trees, such as a trial of a sweep, may live in a placement group that has no room for them.
+APART = {"scheduling_strategy": "DEFAULT"}
 
 
-def train_ensemble(settings: Experiment, corpus: Corpus) -> dict[str, float]:
+Follow = Callable[[dict[str, Any]], None]
+
+
+def show(record: dict[str, Any]) -> None:
+    """Log a record of a journal as a line; scorings are many, and the lines in between say how they went."""
+    if "scoring" not in record:
+        log.info("%s", line(record))
+
+
+def build_trees(settings: Experiment, corpus: Corpus) -> None:
+    """Build and save the label trees that aren't already in the run's directory. Ray must be initialised.
+
+    Raises:
+        SettingsError: a given hierarchy isn't of these labels.
+    """
+    check_hierarchy(settings.tree, corpus)
+    options = {"num_cpus": cpus_of_a_tree(corpus), **APART}
+    numbers = [n for n in range(settings.ensemble.trees) if not has_tree(settings, corpus, n)]
+    ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+
+
+def train_ensemble(settings: Experiment, corpus: Corpus, follow: Follow = show) -> dict[str, float]:
     """Train, or go on training, every tree of the ensemble in the run's directory. Ray must be initialised.
+
+    Args:
+        settings: the experiment.
+        corpus: prepared.
+        follow: called with every record of the trees' journals that is written while they train.
 
     Returns:
         Seconds of the phases "cluster" and "train" of this call; parallel trees are counted once.
@@ -55,23 +84,21 @@ def train_ensemble(settings: Experiment, corpus: Corpus) -> dict[str, float]:
         RuntimeError: a tree failed; what it had finished is kept.
     """
     check_fits(settings.resources)
-    check_hierarchy(settings.tree, corpus)
     numbers = range(settings.ensemble.trees)
     directories = [tree_directory(settings.run_directory, number) for number in numbers]
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    options = {"num_cpus": cpus_of_a_tree(corpus)}
-    ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+    build_trees(settings, corpus)
     clustered = time.monotonic()
     follower = Follower(directories)
     waiting = {
-        ray.remote(num_cpus=0, max_retries=2)(_train_tree).remote(settings, number): number for number in numbers
+        ray.remote(num_cpus=0, max_retries=2, **APART)(_train_tree).remote(settings, number): number for number in numbers
     }
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         for record in follower.news():
-            log.info("%s", line(record))
+            follow(record)
         for task in done:
             number = waiting.pop(task)
             try:
@@ -84,21 +111,30 @@ def train_ensemble(settings: Experiment, corpus: Corpus) -> dict[str, float]:
     return {"cluster": clustered - began, "train": time.monotonic() - clustered}
 
 
-def _cluster_labels(settings: Experiment, number: int) -> None:
-    """Build and save the label tree, unless it is already there."""
-    corpus = Corpus.open(settings.corpus_directory)
+def has_tree(settings: Experiment, corpus: Corpus, number: int) -> bool:
+    """Whether label tree `number` lies in the run's directory, built with these settings."""
     directory = tree_directory(settings.run_directory, number)
-    mark = tree_fingerprint(settings, corpus, number)
     try:
-        if read_json(directory / TREE_MANIFEST)["fingerprint"] == mark:
+        if read_json(directory / TREE_MANIFEST)["fingerprint"] == tree_fingerprint(settings, corpus, number):
             LabelTree.load(directory / TREE)
-            return
+            return True
     except (OSError, ValueError, KeyError):
         pass
-    keep_freed_memory()
-    tree = cluster_labels(settings, corpus, number)
+    return False
+
+
+def keep_tree(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> None:
+    """Save label tree `number` in the run's directory, whose `tree-N` must be there."""
+    directory = tree_directory(settings.run_directory, number)
     tree.save(directory / TREE)
+    mark = tree_fingerprint(settings, corpus, number)
     write_json(directory / TREE_MANIFEST, {"fingerprint": mark, "level_sizes": tree.level_sizes})
+
+
+def _cluster_labels(settings: Experiment, number: int) -> None:
+    corpus = Corpus.open(settings.corpus_directory)
+    keep_freed_memory()
+    keep_tree(settings, corpus, number, cluster_labels(settings, corpus, number))
 
 
 def _train_tree(settings: Experiment, number: int) -> None:
@@ -118,10 +154,7 @@ def _train_tree(settings: Experiment, number: int) -> None:
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker={
-                "CPU": resources.cpus_per_worker,
-                **({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
-            },
+            resources_per_worker=resources.of_a_worker,
         ),
         run_config=RunConfig(
             # Our own files say what is finished; a name of its own keeps Ray's record of an earlier attempt apart.
