@@ -93,7 +93,8 @@ def train_ensemble(settings: Experiment, corpus: Corpus, follow: Follow = show) 
     clustered = time.monotonic()
     follower = Follower(directories)
     waiting = {
-        ray.remote(num_cpus=0, max_retries=2, **APART)(_train_tree).remote(settings, number): number for number in numbers
+        ray.remote(num_cpus=0, max_retries=2, **APART)(_train_tree).remote(settings, number): number
+        for number in numbers
     }
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)

@@ -16,6 +16,7 @@ from axml_ray.settings import Experiment, SettingsError
 from axml_ray.tuning.space import Space, settings_of
 
 Method = Literal["random", "tpe"]
+Direction = Literal["maximize", "minimize"]
 STARTUP = 8
 """Trials that TPE draws at random before it looks at results."""
 REDRAWS = 40
@@ -35,7 +36,7 @@ class Search:
         directions: "maximize" or "minimize", for each value of a result.
     """
 
-    def __init__(self, space: Space, method: Method, seed: int, directions: Sequence[str] = ("maximize",)):
+    def __init__(self, space: Space, method: Method, seed: int, directions: Sequence[Direction] = ("maximize",)):
         self.space, self.method, self.seed = space, method, seed
         self._study = optuna.create_study(directions=list(directions))
         self._trials: list[optuna.Trial] = []

@@ -104,6 +104,12 @@ class Space:
             marks.update(inspect.getsource(module).encode())
         return cls(tuple(names), tuple(functions), marks.hexdigest()[:12])
 
+    @property
+    def short_name(self) -> str:
+        """For a directory: `tree` for tune_spaces.tree, `tree-shape` for its function shape."""
+        parts = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
+        return "-".join(part.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for part in parts)
+
     def draw(self, trial: optuna.Trial) -> dict[str, Any]:
         """The parameters of a trial."""
         draw = Draw(trial)

@@ -25,7 +25,7 @@ from axml_ray.files import read_json, write_json
 from axml_ray.settings import Experiment, ResourceSettings, SettingsError
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.records import Scoring, Trial, read_trials, trial_directory
-from axml_ray.tuning.search import Method, Search, check_space
+from axml_ray.tuning.search import Direction, Method, Search, check_space
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.trial import Trials, drop_weights
 
@@ -148,9 +148,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
     check_space(sweep.space, base, sweep.settings.seed)
     side_by_side = places(sweep.settings.resources, sweep.at_once)
     _keep_manifest(sweep, corpus)
-    common = Trials(
-        base=base, directory=sweep.directory / TRIALS, trees=sweep.directory / TREES, cost=sweep.has_cost
-    )
+    common = Trials(base=base, directory=sweep.directory / TRIALS, trees=sweep.directory / TREES, cost=sweep.has_cost)
     epoch = sweep.documents(corpus)
     scheduler: TrialScheduler = FIFOScheduler()
     if sweep.stops_early:
@@ -238,13 +236,13 @@ def _name(trial: Any) -> str:
     return f"{trial.config['number']:03d}"
 
 
-class _Drawn(Searcher):  # type: ignore[misc]
+class _Drawn(Searcher):
     """Hands trials to Tune, and keeps the record of what comes of them."""
 
     def __init__(self, sweep: Sweep, common: Trials, scheduler: TrialScheduler):
         super().__init__()
         self.sweep, self.common = sweep, common
-        directions = ("maximize", "minimize") if sweep.has_cost else ("maximize",)
+        directions: tuple[Direction, ...] = ("maximize", "minimize") if sweep.has_cost else ("maximize",)
         self.search = Search(sweep.space, sweep.search, sweep.settings.seed, directions)
         self.trials = read_trials(common.directory)
         for trial in self.trials:
@@ -289,7 +287,7 @@ class _Drawn(Searcher):  # type: ignore[misc]
         if "group" not in result:
             self._ended[trial_id] = result
             return
-        scoring = Scoring(**{name: result[name] for name in Scoring.__dataclass_fields__})
+        scoring = _scoring(result)
         self.trials[number] = self.trials[number].with_scoring(scoring)
         if time.monotonic() - self._shown[number] > LINE_SECONDS:
             self._shown[number] = time.monotonic()
@@ -299,11 +297,13 @@ class _Drawn(Searcher):  # type: ignore[misc]
         """A trial is over: at its end, stopped, or failed."""
         number = self._numbers[trial_id]
         trial, end = self.trials[number], self._ended.get(trial_id, {})
+        if result and "group" in result and (not trial.curve or trial.curve[-1] != _scoring(result)):
+            trial = trial.with_scoring(_scoring(result))  # the one at which it was stopped is told here only
         if end.get("finished"):
             trial = replace(
                 trial, state="finished", score=end["score"], milliseconds=end["milliseconds"], seconds=end["seconds"]
             )
-        elif "failed" in end or error or not trial.curve:
+        elif "failed" in end or error:
             reason = end.get("failed", "its process died: out of memory, or killed from outside")
             trial = replace(trial, state="failed", reason=reason, score=None, seconds=end.get("seconds"))
         else:
@@ -332,6 +332,10 @@ class _Drawn(Searcher):  # type: ignore[misc]
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing, as nothing was saved."""
+
+
+def _scoring(result: dict[str, Any]) -> Scoring:
+    return Scoring(**{name: result[name] for name in Scoring.__dataclass_fields__})
 
 
 def shown_parameters(parameters: dict[str, Any]) -> str:

@@ -55,9 +55,7 @@ class Trials:
             SettingsError: what was drawn are no settings.
         """
         drawn = settings_of(self.base, parameters)
-        return drawn.model_copy(
-            update={"name": trial_directory(self.directory, number).name, "runs": self.directory}
-        )
+        return drawn.model_copy(update={"name": trial_directory(self.directory, number).name, "runs": self.directory})
 
     def run(self, number: int, parameters: Mapping[str, Any], say: Say) -> None:
         """Train one trial, or go on with it. Ray must be initialised.
