@@ -79,7 +79,7 @@ def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Tri
     if front:
         parts += ["<h2>Score against cost</h2>", _costs(scored, front)]
     parts += ["<h2>Trials</h2>", _table(trials)]
-    head = f'<meta charset="utf-8"><title>Sweep {escape(name)}</title><style>{STYLE}</style>'
+    head = f'<meta charset="utf-8"/><title>Sweep {escape(name)}</title><style>{STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
@@ -145,9 +145,9 @@ def _table(trials: Sequence[Trial]) -> str:
     for trial in sorted(trials, key=lambda trial: (trial.state != "finished", -(trial.score or 0), trial.number)):
         score = "–" if trial.score is None else f"{trial.score:.2f}"
         cost = "–" if trial.milliseconds is None else f"{trial.milliseconds:.2f}"
-        drawn = "<br>".join(f"{escape(path)} = {escape(_short(value))}" for path, value in trial.parameters.items())
+        drawn = "<br/>".join(f"{escape(path)} = {escape(_short(value))}" for path, value in trial.parameters.items())
         numbers = "".join(f'<td class="n">{cell}</td>' for cell in (score, cost, f"{trial.steps:,}"))
-        about = trial.state + (f"<br>{escape(trial.reason)}" if trial.reason else "")
+        about = trial.state + (f"<br/>{escape(trial.reason)}" if trial.reason else "")
         rows.append(f"<tr><td>{trial.number}</td><td>{about}</td>{numbers}<td>{drawn}</td></tr>")
     head = "".join(f"<th>{name}</th>" for name in ("trial", "", "valid nDCG@5", "ms a text", "steps", "drawn"))
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"

@@ -102,7 +102,7 @@ def test_without_a_finished_trial_there_is_no_stale_config(tmp_path: Path, corpu
 
 def test_the_page_is_whole_in_itself() -> None:
     text = page("a <b> sweep", 100, TRIALS, front(TRIALS))
-    root = ElementTree.fromstring(text.removeprefix("<!doctype html>").replace('<meta charset="utf-8">', ""))
+    root = ElementTree.fromstring(text.removeprefix("<!doctype html>"))
     assert len(root.findall(".//svg")) == 3
     lines = [line for line in root.findall(".//polyline") if line.find("title") is not None]
     parallel = [line for line in lines if len(line.get("points", "").split()) == 5]  # four settings and the score
