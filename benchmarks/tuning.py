@@ -1,14 +1,14 @@
 """What early stopping saves: the same sweep with ASHA and without, training steps against the best score.
 
     python benchmarks/tuning.py --config configs/quickstart.yaml [--space tune_spaces.tree:shape
-                                tune_spaces.attention:training] [--trials 12] [--part 0.25] [--quick] [--json PATH]
+                                tune_spaces.attention:rates] [--trials 12] [--part 0.25] [--quick] [--json PATH]
                                 [--training.epochs 4 3, or any other setting]
 
 Both sweeps draw the same trials at random; they lie below the config's `runs`, and go on where they were stopped.
 Which trials ASHA stops depends on the order in which they report, so the scorings of the sweep without it are also
 replayed to ASHA in many orders, as if each step took equally long: `replayed_*` are means over the orders.
 
-- `--quick` takes 6 trials of learning rates, batches and epochs, on a tenth of the documents.
+- `--quick` takes 6 trials of learning rates, batches and dropouts, on a tenth of the documents.
 
 Figures: `full_steps`, `asha_steps`, `saved_share` (of the steps), `full_nDCG@5`, `asha_nDCG@5` (the best trial's, on
 validation), `full_seconds`, `asha_seconds` (all trials', one after the other), `replayed_saved_share`,
@@ -42,7 +42,7 @@ from axml_ray.tuning.records import Trial
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep, run_sweep
 
-SPACES = ["tune_spaces.tree:shape", "tune_spaces.attention:training"]
+SPACES = ["tune_spaces.tree:shape", "tune_spaces.attention:rates"]
 ORDERS = 200
 QUICK = {"trials": 6, "part": 0.1, "space": SPACES[1:]}
 
@@ -158,7 +158,7 @@ def shown(figures: dict[str, float]) -> Table:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", nargs="+", default=SPACES, help="what is drawn; by default a tree's shape and its "
-                        "training")  # fmt: skip
+                        "rates")  # fmt: skip
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--part", type=float, default=0.25, help="share of the training documents that trials take")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")

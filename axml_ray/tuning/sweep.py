@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Objective = Literal["accuracy", "accuracy,cost"]
 MANIFEST, TRIALS, TREES, RAY = "sweep.json", "trials", "trees", "ray-tune"
 LINE_SECONDS = 15.0
-NEXT_TO_NO_CPU = 0.001
+OF_A_TRIAL = {"memory": 1}  # of bytes: Tune wants something reserved, and any share of a CPU would be its workers'
 FREE = ("trials", "settings.resources")
 """What may change when a sweep goes on: how many trials, and where they run."""
 
@@ -218,7 +218,7 @@ def _tune(sweep: Sweep, common: Trials, drawn: "_Drawn", scheduler: TrialSchedul
     shutil.rmtree(storage, ignore_errors=True)  # of a killed sweep
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     tune.Tuner(
-        tune.with_resources(trial, {"CPU": NEXT_TO_NO_CPU}),
+        tune.with_resources(trial, OF_A_TRIAL),
         tune_config=tune.TuneConfig(
             search_alg=drawn,
             scheduler=scheduler,

@@ -1,7 +1,7 @@
 """One trial: the main job's own training on a part of the documents, in a directory of its own.
 
 The prepared corpus is opened where it lies, and label trees that an earlier trial built with the same settings are
-taken from a directory that the trials share. A trial holds next to no CPU: those of its workers are theirs.
+taken from a directory that the trials share. A trial holds no CPU: those of its workers are theirs.
 """
 
 import json

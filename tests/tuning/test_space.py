@@ -13,7 +13,9 @@ from axml_ray.tuning.search import Search, check_space
 from axml_ray.tuning.space import Space, settings_of
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("tune_spaces.tree", "tune_spaces.tree:shape", "tune_spaces.attention", "tune_spaces.attention:training")
+TREES = ("tune_spaces.tree", "tune_spaces.tree:shape", "tune_spaces.tree:or_flat")
+NETWORKS = tuple(f"tune_spaces.attention{function}" for function in ("", ":training", ":rates"))
+SHIPPED = TREES + NETWORKS
 
 
 @pytest.fixture(scope="module")
