@@ -1,6 +1,7 @@
 """A whole sweep on a real cluster: a trial that finishes, one that is stopped, one that fails."""
 
 import logging
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -48,16 +49,23 @@ def sweep(home: Path) -> Sweep:
 
 
 def workers() -> list[str]:
-    """Command lines of Ray's workers that train or try."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
+    """What Ray's processes of this test that run a trial, a tree or a worker are called."""
+    parents, names = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = process.read_text()
+            words = (process / "cmdline").read_text().rstrip("\0")
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it has just ended
-        if words.startswith("ray::") and ("TrainWorker" in words or "TrainController" in words or "Implicit" in words):
-            found.append(words)
-    return found
+        if words.startswith("ray::") and any(name in words for name in ("Train", "_train", "ImplicitFunc")):
+            names[int(process.name)] = words
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    return [name for pid, name in names.items() if is_ours(pid)]
 
 
 def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
@@ -65,7 +73,6 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
 ) -> None:
     import ray
 
-    before = set(workers())
     with caplog.at_level(logging.INFO, "axml_ray.tuning"):
         good, poor, mad = run_sweep(sweep, corpus)
     assert [trial.state for trial in (good, poor, mad)] == ["finished", "stopped", "failed"]
@@ -87,9 +94,9 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
     left = {path.name for path in (sweep.directory / "trials" / "000").rglob("*") if path.is_file()}
     assert {name for name in left if "events" not in name} == {"trial.json", "training.jsonl"}
     end = time.monotonic() + 60
-    while (set(workers()) - before or ray.available_resources().get("CPU") != 2) and time.monotonic() < end:
+    while (workers() or ray.available_resources().get("CPU") != 2) and time.monotonic() < end:
         time.sleep(0.2)
-    assert set(workers()) <= before
+    assert workers() == []
     assert ray.available_resources()["CPU"] == 2
     assert write_outcome(sweep, corpus, [good, poor, mad]) == good
 
