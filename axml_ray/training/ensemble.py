@@ -45,9 +45,18 @@ TREE_MANIFEST = "tree.json"
 POLL_SECONDS = 1.0
 # Whoever starts trees, such as a trial of a sweep, may live in a placement group that has no room for them.
 APART = {"scheduling_strategy": "DEFAULT"}
-
+END_SECONDS = 30.0
 
 Follow = Callable[[dict[str, Any]], None]
+
+
+class Stopped(RuntimeError):
+    """Training was no longer wanted."""
+
+
+def never() -> bool:
+    """Training is wanted to its end."""
+    return False
 
 
 def show(record: dict[str, Any]) -> None:
@@ -68,13 +77,16 @@ def build_trees(settings: Experiment, corpus: Corpus) -> None:
     ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
 
 
-def train_ensemble(settings: Experiment, corpus: Corpus, follow: Follow = show) -> dict[str, float]:
+def train_ensemble(
+    settings: Experiment, corpus: Corpus, follow: Follow = show, stopped: Callable[[], bool] = never
+) -> dict[str, float]:
     """Train, or go on training, every tree of the ensemble in the run's directory. Ray must be initialised.
 
     Args:
         settings: the experiment.
         corpus: prepared.
         follow: called with every record of the trees' journals that is written while they train.
+        stopped: asked about once a second; when it says so, all trees and their workers are ended.
 
     Returns:
         Seconds of the phases "cluster" and "train" of this call; parallel trees are counted once.
@@ -82,6 +94,7 @@ def train_ensemble(settings: Experiment, corpus: Corpus, follow: Follow = show) 
     Raises:
         SettingsError: the cluster is too small for one tree's workers, or a given hierarchy isn't of these labels.
         RuntimeError: a tree failed; what it had finished is kept.
+        Stopped: `stopped` said so.
     """
     check_fits(settings.resources)
     numbers = range(settings.ensemble.trees)
@@ -92,24 +105,34 @@ def train_ensemble(settings: Experiment, corpus: Corpus, follow: Follow = show) 
     build_trees(settings, corpus)
     clustered = time.monotonic()
     follower = Follower(directories)
-    waiting = {
-        ray.remote(num_cpus=0, max_retries=2, **APART)(_train_tree).remote(settings, number): number
-        for number in numbers
-    }
+    # A process for each: one that stays for the next tree keeps Ray Train's controller of the last alive.
+    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 2, "max_calls": 1, **APART}
+    waiting = {ray.remote(**options)(_train_tree).remote(settings, number): number for number in numbers}
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         for record in follower.news():
             follow(record)
+        if stopped():
+            _end(list(waiting))
+            raise Stopped("training was stopped")
         for task in done:
             number = waiting.pop(task)
             try:
                 ray.get(task)
             except ray.exceptions.RayError as error:
-                for other in waiting:
-                    ray.cancel(other, force=True)
+                _end(list(waiting))
                 raise RuntimeError(f"tree {number + 1} failed: {_root_cause(error)}") from error
             log.info("tree %d · finished", number + 1)
     return {"cluster": clustered - began, "train": time.monotonic() - clustered}
+
+
+def _end(trees: list[ray.ObjectRef]) -> None:
+    """End some trees' tasks. An interrupt lets Ray Train give back what a worker group held; the rest is forced."""
+    for tree in trees:
+        ray.cancel(tree, recursive=False)
+    left = ray.wait(trees, num_returns=len(trees), timeout=END_SECONDS)[1] if trees else []
+    for tree in left:
+        ray.cancel(tree, force=True)
 
 
 def has_tree(settings: Experiment, corpus: Corpus, number: int) -> bool:

@@ -8,7 +8,9 @@ Tune's own files serve it while it runs, and are not read again.
 
 import logging
 import os
+import queue
 import shutil
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from axml_ray.cluster import check_fits
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.settings import Experiment, ResourceSettings, SettingsError
+from axml_ray.training.ensemble import END_SECONDS
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.records import Scoring, Trial, read_trials, trial_directory
 from axml_ray.tuning.search import Direction, Method, Search, check_space
@@ -211,14 +214,11 @@ def _tune(sweep: Sweep, common: Trials, drawn: "_Drawn", scheduler: TrialSchedul
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
-    def trial(config: dict[str, Any]) -> None:
-        common.run(config["number"], config["parameters"], tune.report)
-
     storage = sweep.directory / RAY
     shutil.rmtree(storage, ignore_errors=True)  # of a killed sweep
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     tune.Tuner(
-        tune.with_resources(trial, OF_A_TRIAL),
+        tune.with_resources(tune.with_parameters(TrialActor, common=common), OF_A_TRIAL),
         tune_config=tune.TuneConfig(
             search_alg=drawn,
             scheduler=scheduler,
@@ -227,13 +227,40 @@ def _tune(sweep: Sweep, common: Trials, drawn: "_Drawn", scheduler: TrialSchedul
             trial_name_creator=_name,
             trial_dirname_creator=_name,
         ),
-        run_config=tune.RunConfig(name="trials", storage_path=str(storage), verbose=0),
+        run_config=tune.RunConfig(
+            name="trials",
+            storage_path=str(storage),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
+        ),
     ).fit()
     shutil.rmtree(storage, ignore_errors=True)
 
 
 def _name(trial: Any) -> str:
     return f"{trial.config['number']:03d}"
+
+
+class TrialActor(tune.Trainable):
+    """A trial as Tune knows it: it trains in a thread, whose words Tune takes one by one, and is ended in order."""
+
+    def setup(self, config: dict[str, Any], common: Trials) -> None:
+        """Start to train."""
+        self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        words = config["number"], config["parameters"], self._said.put, self._stop.is_set
+        self._thread = threading.Thread(target=common.run, args=words, daemon=True)
+        self._thread.start()
+
+    def step(self) -> dict[str, Any]:
+        """The next scoring, or the end."""
+        said = self._said.get()
+        return said if "group" in said else {**said, "done": True}
+
+    def cleanup(self) -> None:
+        """End the workers, and wait for that."""
+        self._stop.set()
+        self._thread.join(timeout=2 * END_SECONDS)
 
 
 class _Drawn(Searcher):
@@ -253,7 +280,6 @@ class _Drawn(Searcher):
                     scheduler.remember(trial)
         self._waiting = [trial.number for trial in self.trials if trial.state == "running"]
         self._numbers: dict[str, int] = {}
-        self._ended: dict[str, dict[str, Any]] = {}
         self._shown: dict[int, float] = {}
 
     @property
@@ -284,9 +310,6 @@ class _Drawn(Searcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """A trial said something."""
         number = self._numbers[trial_id]
-        if "group" not in result:
-            self._ended[trial_id] = result
-            return
         scoring = _scoring(result)
         self.trials[number] = self.trials[number].with_scoring(scoring)
         if time.monotonic() - self._shown[number] > LINE_SECONDS:
@@ -296,18 +319,18 @@ class _Drawn(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """A trial is over: at its end, stopped, or failed."""
         number = self._numbers[trial_id]
-        trial, end = self.trials[number], self._ended.get(trial_id, {})
-        if result and "group" in result and (not trial.curve or trial.curve[-1] != _scoring(result)):
-            trial = trial.with_scoring(_scoring(result))  # the one at which it was stopped is told here only
+        trial, end = self.trials[number], result or {}
+        if "group" in end and not error:
+            trial = trial.with_scoring(_scoring(end))  # the one at which it was stopped is told here only
         if end.get("finished"):
             trial = replace(
                 trial, state="finished", score=end["score"], milliseconds=end["milliseconds"], seconds=end["seconds"]
             )
-        elif "failed" in end or error:
+        elif "failed" in end or error or not trial.curve:
             reason = end.get("failed", "its process died: out of memory, or killed from outside")
             trial = replace(trial, state="failed", reason=reason, score=None, seconds=end.get("seconds"))
         else:
-            seconds = (result or {}).get("time_total_s")
+            seconds = end.get("time_total_s")
             reason = f"ASHA, {shown_scoring(trial.curve[-1])}"
             trial = replace(trial, state="stopped", reason=reason, seconds=seconds)
         self.trials[number] = trial

@@ -22,7 +22,7 @@ from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.ensemble import combine
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, fingerprint
-from axml_ray.training.ensemble import build_trees, has_tree, keep_tree, train_ensemble
+from axml_ray.training.ensemble import Stopped, build_trees, has_tree, keep_tree, never, train_ensemble
 from axml_ray.training.progress import EVENTS, JOURNAL
 from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.label_tree import LabelTree
@@ -57,7 +57,7 @@ class Trials:
         drawn = settings_of(self.base, parameters)
         return drawn.model_copy(update={"name": trial_directory(self.directory, number).name, "runs": self.directory})
 
-    def run(self, number: int, parameters: Mapping[str, Any], say: Say) -> None:
+    def run(self, number: int, parameters: Mapping[str, Any], say: Say, stopped: Callable[[], bool] = never) -> None:
         """Train one trial, or go on with it. Ray must be initialised.
 
         Args:
@@ -65,6 +65,7 @@ class Trials:
             parameters: what was drawn.
             say: called with every scoring (as fields of `Scoring`) and, at the end, with `finished`, `score`,
                 `milliseconds` and `seconds`, or with `failed` and why.
+            stopped: whether the trial is no longer wanted; its workers are then ended, and nothing more is said.
         """
         began = time.monotonic()
         try:
@@ -74,8 +75,10 @@ class Trials:
             for record in earlier_scorings(settings):
                 told.record(record)
             self._share_trees(settings, corpus)
-            train_ensemble(settings, corpus, told.record)
+            train_ensemble(settings, corpus, told.record, stopped)
             score, milliseconds = self._judge(settings, corpus, told)
+        except Stopped:
+            return
         except Exception as error:  # a trial that fails is no reason to stop the others
             say({"failed": f"{error}" or type(error).__name__, "seconds": time.monotonic() - began})
             return

@@ -57,7 +57,7 @@ def workers() -> list[str]:
             parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it has just ended
-        if words.startswith("ray::") and any(name in words for name in ("Train", "_train", "ImplicitFunc")):
+        if words.startswith("ray::") and any(name in words for name in ("Train", "_train", "TrialActor")):
             names[int(process.name)] = words
 
     def is_ours(pid: int) -> bool:
