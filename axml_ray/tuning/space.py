@@ -153,7 +153,8 @@ def settings_of(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
 def _module(place: str) -> ModuleType:
     try:
         if place.endswith(".py"):
-            path = absolute(place)
+            # In a submitted job the current directory is a snapshot of the user's, and paths begin elsewhere.
+            path = Path(place).resolve() if Path(place).is_file() else absolute(place)
             spec = importlib.util.spec_from_file_location(path.stem, path)
             if spec is None or spec.loader is None or not path.is_file():
                 raise SettingsError(f"--space {place}: there is no file {path}")

@@ -30,7 +30,7 @@ def user_space(folder: Path, body: str) -> Space:
 
 
 class TestShipped:
-    @given(names=st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=2, unique=True), seed=st.integers(0, 2**31))
+    @given(names=st.tuples(st.sampled_from(TREES), st.sampled_from(NETWORKS)), seed=st.integers(0, 2**31))
     def test_every_draw_is_an_experiment_that_reads_what_was_drawn(self, base: Experiment, names, seed) -> None:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
         drawn = Space.load(names).draw(study.ask())
