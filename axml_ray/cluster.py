@@ -54,15 +54,18 @@ def check_fits(resources: ResourceSettings) -> None:
     """Raise where the cluster could never start one tree's workers, instead of waiting for ever.
 
     Raises:
-        SettingsError: the cluster has fewer CPUs or GPUs than the workers of one tree ask for.
+        SettingsError: the cluster has fewer CPUs or GPUs, or less memory, than the workers of one tree ask for.
     """
     import ray
 
     have = ray.cluster_resources()
-    for kind, each in (("CPU", resources.cpus_per_worker), ("GPU", resources.gpus_per_worker)):
+    for kind, each in resources.of_a_worker.items():
         asked = resources.workers * each
         if asked > have.get(kind, 0):
+            name, unit, size = (
+                ("memory_gib", "GiB", 2**30) if kind == "memory" else (f"{kind.lower()}s_per_worker", kind, 1)
+            )
             raise SettingsError(
-                f"resources: {resources.workers} workers × {each:g} {kind} ask for {asked:g} {kind}, the cluster has "
-                f"{have.get(kind, 0):g}; lower resources.workers or resources.{kind.lower()}s_per_worker"
+                f"resources: {resources.workers} workers × {each / size:g} {unit} ask for {asked / size:g} {unit}, the "
+                f"cluster has {have.get(kind, 0) / size:.4g}; lower resources.workers or resources.{name}"
             )

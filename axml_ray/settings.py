@@ -258,6 +258,8 @@ class TrainingSettings(Settings):
     """Steps between snapshots of the average, each scored on the validation split."""
     patience: Positive = 50
     """Scorings without a gain in nDCG@5 after which a level stops."""
+    documents: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    """Train on that many of the training documents only, always the same ones; trees are clustered by all of them."""
     precision: Precision = "auto"
     """Of matrix products; auto takes bfloat16 where the hardware computes it. Master weights are float32."""
 
@@ -280,6 +282,8 @@ class ResourceSettings(Settings):
     """CPUs reserved for a worker; below 1, several trees share a core."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     """GPUs reserved for a worker; 0 trains on the CPU."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Memory reserved for a worker, GiB; by default none is, and workers start wherever there are CPUs for them."""
     threads: Positive | None = None
     """Torch threads of a worker; by default `cpus_per_worker`, at least 1."""
     predictors: Positive = 1
@@ -293,6 +297,12 @@ class ResourceSettings(Settings):
     def threads_of_worker(self) -> int:
         """Torch threads of a worker."""
         return self.threads or max(1, int(self.cpus_per_worker))
+
+    @property
+    def of_a_worker(self) -> dict[str, float]:
+        """What Ray reserves for a worker, by its names: CPU, GPU, and memory in bytes."""
+        asked = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker, "memory": (self.memory_gib or 0) * 2**30}
+        return {kind: each for kind, each in asked.items() if each}
 
 
 class EvaluationSettings(Settings):

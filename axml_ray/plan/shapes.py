@@ -56,7 +56,7 @@ def counts_of(settings: Experiment) -> Counts:
             "prepare it with jobs/prepare_corpus.py, or set corpus.expected.documents, .labels and .tokens"
         )
     return Counts(
-        documents=expected.documents,
+        documents=min(expected.documents, settings.training.documents or expected.documents),
         valid_documents=expected.valid_documents or corpus.valid_documents,
         labels=expected.labels,
         words=expected.words or corpus.vocabulary_size,
@@ -78,7 +78,7 @@ def _prepared(settings: Experiment) -> Counts:
     changed = sorted(key for key, value in made_with.items() if now.get(key, value) != value)
     stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
     return Counts(
-        documents=corpus.documents("train"),
+        documents=min(corpus.documents("train"), settings.training.documents or corpus.documents("train")),
         valid_documents=corpus.documents("valid"),
         labels=corpus.trained,
         words=int(corpus.manifest["counts"]["words"]),

@@ -7,6 +7,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -42,10 +43,50 @@ log = logging.getLogger(__name__)
 
 TREE_MANIFEST = "tree.json"
 POLL_SECONDS = 1.0
+# Whoever starts trees, such as a trial of a sweep, may live in a placement group that has no room for them.
+APART = {"scheduling_strategy": "DEFAULT"}
+END_SECONDS = 30.0
+
+Follow = Callable[[dict[str, Any]], None]
 
 
-def train_ensemble(settings: Experiment, corpus: Corpus) -> dict[str, float]:
+class Stopped(RuntimeError):
+    """Training was no longer wanted."""
+
+
+def never() -> bool:
+    """Training is wanted to its end."""
+    return False
+
+
+def show(record: dict[str, Any]) -> None:
+    """Log a record of a journal as a line; scorings are many, and the lines in between say how they went."""
+    if "scoring" not in record:
+        log.info("%s", line(record))
+
+
+def build_trees(settings: Experiment, corpus: Corpus) -> None:
+    """Build and save the label trees that aren't already in the run's directory. Ray must be initialised.
+
+    Raises:
+        SettingsError: a given hierarchy isn't of these labels.
+    """
+    check_hierarchy(settings.tree, corpus)
+    options = {"num_cpus": cpus_of_a_tree(corpus), **APART}
+    numbers = [n for n in range(settings.ensemble.trees) if not has_tree(settings, corpus, n)]
+    ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+
+
+def train_ensemble(
+    settings: Experiment, corpus: Corpus, follow: Follow = show, stopped: Callable[[], bool] = never
+) -> dict[str, float]:
     """Train, or go on training, every tree of the ensemble in the run's directory. Ray must be initialised.
+
+    Args:
+        settings: the experiment.
+        corpus: prepared.
+        follow: called with every record of the trees' journals that is written while they train.
+        stopped: asked about once a second; when it says so, all trees and their workers are ended.
 
     Returns:
         Seconds of the phases "cluster" and "train" of this call; parallel trees are counted once.
@@ -53,52 +94,71 @@ def train_ensemble(settings: Experiment, corpus: Corpus) -> dict[str, float]:
     Raises:
         SettingsError: the cluster is too small for one tree's workers, or a given hierarchy isn't of these labels.
         RuntimeError: a tree failed; what it had finished is kept.
+        Stopped: `stopped` said so.
     """
     check_fits(settings.resources)
-    check_hierarchy(settings.tree, corpus)
     numbers = range(settings.ensemble.trees)
     directories = [tree_directory(settings.run_directory, number) for number in numbers]
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    options = {"num_cpus": cpus_of_a_tree(corpus)}
-    ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+    build_trees(settings, corpus)
     clustered = time.monotonic()
     follower = Follower(directories)
-    waiting = {
-        ray.remote(num_cpus=0, max_retries=2)(_train_tree).remote(settings, number): number for number in numbers
-    }
+    # A process for each: one that stays for the next tree keeps Ray Train's controller of the last alive.
+    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 2, "max_calls": 1, **APART}
+    waiting = {ray.remote(**options)(_train_tree).remote(settings, number): number for number in numbers}
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         for record in follower.news():
-            log.info("%s", line(record))
+            follow(record)
+        if stopped():
+            _end(list(waiting))
+            raise Stopped("training was stopped")
         for task in done:
             number = waiting.pop(task)
             try:
                 ray.get(task)
             except ray.exceptions.RayError as error:
-                for other in waiting:
-                    ray.cancel(other, force=True)
+                _end(list(waiting))
                 raise RuntimeError(f"tree {number + 1} failed: {_root_cause(error)}") from error
             log.info("tree %d · finished", number + 1)
     return {"cluster": clustered - began, "train": time.monotonic() - clustered}
 
 
-def _cluster_labels(settings: Experiment, number: int) -> None:
-    """Build and save the label tree, unless it is already there."""
-    corpus = Corpus.open(settings.corpus_directory)
+def _end(trees: list[ray.ObjectRef]) -> None:
+    """End some trees' tasks. An interrupt lets Ray Train give back what a worker group held; the rest is forced."""
+    for tree in trees:
+        ray.cancel(tree, recursive=False)
+    left = ray.wait(trees, num_returns=len(trees), timeout=END_SECONDS)[1] if trees else []
+    for tree in left:
+        ray.cancel(tree, force=True)
+
+
+def has_tree(settings: Experiment, corpus: Corpus, number: int) -> bool:
+    """Whether label tree `number` lies in the run's directory, built with these settings."""
     directory = tree_directory(settings.run_directory, number)
-    mark = tree_fingerprint(settings, corpus, number)
     try:
-        if read_json(directory / TREE_MANIFEST)["fingerprint"] == mark:
+        if read_json(directory / TREE_MANIFEST)["fingerprint"] == tree_fingerprint(settings, corpus, number):
             LabelTree.load(directory / TREE)
-            return
+            return True
     except (OSError, ValueError, KeyError):
         pass
-    keep_freed_memory()
-    tree = cluster_labels(settings, corpus, number)
+    return False
+
+
+def keep_tree(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> None:
+    """Save label tree `number` in the run's directory, whose `tree-N` must be there."""
+    directory = tree_directory(settings.run_directory, number)
     tree.save(directory / TREE)
+    mark = tree_fingerprint(settings, corpus, number)
     write_json(directory / TREE_MANIFEST, {"fingerprint": mark, "level_sizes": tree.level_sizes})
+
+
+def _cluster_labels(settings: Experiment, number: int) -> None:
+    corpus = Corpus.open(settings.corpus_directory)
+    keep_freed_memory()
+    keep_tree(settings, corpus, number, cluster_labels(settings, corpus, number))
 
 
 def _train_tree(settings: Experiment, number: int) -> None:
@@ -118,10 +178,7 @@ def _train_tree(settings: Experiment, number: int) -> None:
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker={
-                "CPU": resources.cpus_per_worker,
-                **({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
-            },
+            resources_per_worker=resources.of_a_worker,
         ),
         run_config=RunConfig(
             # Our own files say what is finished; a name of its own keeps Ray's record of an earlier attempt apart.

@@ -238,6 +238,9 @@ class LevelTraining:
                 self._keep_best()
             else:
                 at.scorings_without_gain += 1
+        if self.workers.first:
+            found = {"step": at.step, "documents": at.documents, "nDCG@5": score}
+            self.report({"level": self.network.level.number, "scoring": found})
 
     @torch.no_grad()
     def _keep_best(self) -> None:

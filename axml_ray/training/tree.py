@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
 TREE = "tree.safetensors"
+PART_SEED = 0  # not the experiment's: trees of other seeds train on the same part
 
 
 def tree_directory(run: Path, number: int) -> Path:
@@ -55,6 +57,13 @@ def drop_scored(tree_directory: Path) -> None:
     """Remove what the levels of a finished tree found for all documents; it is large."""
     for path in tree_directory.glob("level-*.scored"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def part_of(split: Split, documents: int | None) -> Split:
+    """So many documents of a split, in its order: the same ones every time, and all of a smaller part in a larger."""
+    if documents is None or documents >= len(split):
+        return split
+    return split.take(np.sort(np.random.default_rng(PART_SEED).permutation(len(split))[:documents]))
 
 
 class TreeTraining:
@@ -86,7 +95,7 @@ class TreeTraining:
 
     def run(self) -> None:
         """Train, or open, every level from the top."""
-        train, valid = self.corpus.split("train"), self.corpus.split("valid")
+        train, valid = part_of(self.corpus.split("train"), self.settings.training.documents), self.corpus.split("valid")
         vectors = torch.from_numpy(self.corpus.word_vectors())
         precision = self.settings.training.precision
         levels = len(self.tree.level_sizes)

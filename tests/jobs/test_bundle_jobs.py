@@ -103,4 +103,6 @@ def test_one_line_says_what_is_wrong(bundle, tmp_path):
     assert "a precision of 1.1 was not reached" in wrong(precision=1.1)
     assert "expected a whole number above 0" in wrong(**{"top-k": 0})
     assert not (tmp_path / "out").exists()
-    assert "--run: " in error_of(*job("export_bundle", "--run", tmp_path, "--to", tmp_path / "bundle"))
+    assert "not a run (settings.yaml is missing)" in error_of(
+        *job("export_bundle", "--run", tmp_path, "--to", tmp_path / "bundle")
+    )

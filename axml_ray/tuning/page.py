@@ -1,0 +1,207 @@
+"""The sweep as one HTML file with pictures inside, which nothing outside of it is needed for.
+
+- Parallel coordinates: an axis for each drawn setting and one for the score, a line for each trial.
+- Score over training documents of the last level, where early stopping shows.
+- Score against cost with the Pareto front, where cost was measured.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from axml_ray.tuning.records import Trial
+
+WIDTH, HEIGHT, MARGIN = 1080, 360, 56
+WORST, BEST, STOPPED = (214, 196, 160), (12, 92, 122), "#9a9a9a"
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1080px; margin: 2rem auto;
+       padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } svg { width: 100%; height: auto; }
+svg text { font: 11px system-ui, sans-serif; fill: #444; } .axis { stroke: #999; }
+path, polyline { fill: none; } path:hover, polyline:hover { stroke-width: 5; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; } th, td { text-align: left;
+       padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #ddd; vertical-align: top; } td.n { text-align: right; }
+"""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Places of a setting's values, from 0 (bottom) to 1.
+
+    Attributes:
+        name: the setting's path.
+        places: of each value that occurs.
+        ticks: what is written beside the axis, and where.
+    """
+
+    name: str
+    places: dict[Any, float]
+    ticks: list[tuple[str, float]]
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[Any]) -> "Axis":
+        """The axis of some values: numbers by size, or by logarithm where they span a decade; others evenly."""
+        every = list(dict.fromkeys(values))
+        numbers = [value for value in every if isinstance(value, int | float) and not isinstance(value, bool)]
+        if len(numbers) < len(every) or len(every) < 3:
+            every.sort(key=lambda value: (str(type(value)), value))
+            places = {value: (rank + 0.5) / len(every) for rank, value in enumerate(every)}
+            return cls(name, places, [(str(value), place) for value, place in places.items()])
+        low, high = min(numbers), max(numbers)
+        if low > 0 and high / low >= 10:
+            places = {value: math.log(value / low) / math.log(high / low) for value in every}
+        else:
+            places = {value: (value - low) / (high - low) for value in every}
+        return cls(name, places, [(f"{low:.3g}", 0.0), (f"{high:.3g}", 1.0)])
+
+
+def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Trial] = ()) -> str:
+    """The HTML text.
+
+    Args:
+        name: of the sweep.
+        documents: training documents of a trial.
+        trials: all of them.
+        front: those on the Pareto front, by falling score, where cost was measured.
+    """
+    counts = [f"{sum(trial.state == state for trial in trials)} {state}" for state in ("finished", "stopped", "failed")]
+    parts = [
+        f"<h1>Sweep {escape(name)}</h1>",
+        f"<p>{len(trials)} trials on {documents:,} training documents each: {', '.join(counts)}. Dark lines score best;"
+        " dashed grey ones were stopped early. Point at a line for its settings.</p>",
+    ]
+    scored = [trial for trial in trials if trial.score is not None]
+    if scored:
+        parts += ["<h2>What was drawn, and what it scored</h2>", _parallel(scored)]
+        parts += ["<h2>Score of labels while the last level trained</h2>", _curves(scored)]
+    if front:
+        parts += ["<h2>Score against cost</h2>", _costs(scored, front)]
+    parts += ["<h2>Trials</h2>", _table(trials)]
+    head = f'<meta charset="utf-8"/><title>Sweep {escape(name)}</title><style>{STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _parallel(trials: Sequence[Trial]) -> str:
+    names = list(dict.fromkeys(path for trial in trials for path in trial.parameters))
+    axes = [Axis.of(name, [t.parameters[name] for t in trials if name in t.parameters]) for name in names]
+    low, high = _range([trial.score or 0 for trial in trials])
+    axes.append(Axis("valid nDCG@5", {}, [(f"{low:.2f}", 0.0), (f"{high:.2f}", 1.0)]))
+    step = (WIDTH - 2 * MARGIN) / (len(axes) - 1)
+    drawn = []
+    for column, axis in enumerate(axes):
+        x = MARGIN + column * step
+        title = axis.name
+        drawn.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{_y(0)}" y2="{_y(1)}"/>')
+        drawn.append(_text(x, 16 if column % 2 else 30, title, "middle"))
+        drawn += [_text(x + 5, _y(place) + 4, label) for label, place in axis.ticks]
+    for trial in sorted(trials, key=lambda trial: (trial.state == "finished", trial.score)):
+        points = []
+        for column, axis in enumerate(axes[:-1]):
+            # A setting that wasn't drawn for a trial: the line passes below its axis.
+            place = axis.places[trial.parameters[axis.name]] if axis.name in trial.parameters else -0.1
+            points.append((MARGIN + column * step, _y(place)))
+        points.append((WIDTH - MARGIN, _y(((trial.score or 0) - low) / (high - low))))
+        drawn.append(_line(points, trial, (low, high)))
+    return _svg(drawn)
+
+
+def _curves(trials: Sequence[Trial]) -> str:
+    curves = {t.number: [one for one in t.curve if one.is_of_labels and one.tree == 0] for t in trials}
+    points = [one for curve in curves.values() for one in curve]
+    if not points:
+        return ""
+    most = max(one.documents for one in points)
+    low, high = _range([one.score for one in points])
+    drawn = _frame(("0", f"{most:,} documents"), (f"{low:.1f}", f"{high:.1f}"))
+    for trial in trials:
+        places = [(_x(one.documents / most), _y((one.score - low) / (high - low))) for one in curves[trial.number]]
+        drawn.append(_line(places, trial, _range([other.score or 0 for other in trials])))
+    return _svg(drawn)
+
+
+def _costs(trials: Sequence[Trial], front: Sequence[Trial]) -> str:
+    measured = [trial for trial in trials if trial.milliseconds is not None]
+    most = max(trial.milliseconds or 0 for trial in measured)
+    low, high = _range([trial.score or 0 for trial in measured])
+
+    def place(trial: Trial) -> tuple[float, float]:
+        return _x((trial.milliseconds or 0) / most), _y(((trial.score or 0) - low) / (high - low))
+
+    drawn = _frame(("0", f"{most:.2f} CPU ms a text"), (f"{low:.2f}", f"{high:.2f}"))
+    drawn.append(f'<polyline points="{_points([place(trial) for trial in front])}" stroke="{_colour(1)}"/>')
+    best = {trial.number for trial in front}
+    for trial in measured:
+        x, y = place(trial)
+        fill = _colour(1) if trial.number in best else STOPPED
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}">{_title(trial)}</circle>')
+        drawn.append(_text(x + 7, y + 4, str(trial.number)))
+    return _svg(drawn)
+
+
+def _table(trials: Sequence[Trial]) -> str:
+    rows = []
+    for trial in sorted(trials, key=lambda trial: (trial.state != "finished", -(trial.score or 0), trial.number)):
+        score = "–" if trial.score is None else f"{trial.score:.2f}"
+        cost = "–" if trial.milliseconds is None else f"{trial.milliseconds:.2f}"
+        drawn = "<br/>".join(f"{escape(path)} = {escape(_short(value))}" for path, value in trial.parameters.items())
+        numbers = "".join(f'<td class="n">{cell}</td>' for cell in (score, cost, f"{trial.steps:,}"))
+        about = trial.state + (f"<br/>{escape(trial.reason)}" if trial.reason else "")
+        rows.append(f"<tr><td>{trial.number}</td><td>{about}</td>{numbers}<td>{drawn}</td></tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("trial", "", "valid nDCG@5", "ms a text", "steps", "drawn"))
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 1, high + 1)
+
+
+def _frame(across: tuple[str, str], up: tuple[str, str]) -> list[str]:
+    lines = [(_x(0), _y(0), _x(1), _y(0)), (_x(0), _y(0), _x(0), _y(1))]
+    drawn = [f'<line class="axis" x1="{a}" y1="{b}" x2="{c}" y2="{d}"/>' for a, b, c, d in lines]
+    drawn += [_text(_x(0), _y(0) + 16, across[0]), _text(_x(1), _y(0) + 16, across[1], "end")]
+    return [*drawn, _text(_x(0) - 5, _y(0), up[0], "end"), _text(_x(0) - 5, _y(1) + 8, up[1], "end")]
+
+
+def _line(points: Sequence[tuple[float, float]], trial: Trial, scores: tuple[float, float]) -> str:
+    if trial.state == "finished":
+        place = ((trial.score or 0) - scores[0]) / (scores[1] - scores[0])
+        stroke = f'stroke="{_colour(place)}" stroke-width="{1.5 + 1.5 * place:.1f}"'
+    else:
+        stroke = f'stroke="{STOPPED}" stroke-dasharray="4 3"'
+    return f'<polyline points="{_points(points)}" {stroke}>{_title(trial)}</polyline>'
+
+
+def _title(trial: Trial) -> str:
+    drawn = ", ".join(f"{path} = {_short(value)}" for path, value in trial.parameters.items())
+    return f"<title>trial {trial.number}, {trial.state}, nDCG@5 {trial.score or 0:.2f}: {escape(drawn)}</title>"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _svg(parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+
+
+def _colour(place: float) -> str:
+    return "#" + "".join(f"{round(a + (b - a) * place):02x}" for a, b in zip(WORST, BEST, strict=True))
+
+
+def _x(share: float) -> float:
+    return MARGIN + share * (WIDTH - 2 * MARGIN)
+
+
+def _y(share: float) -> float:
+    return HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN)

@@ -1,0 +1,96 @@
+"""Find settings by trials on a part of the corpus, and write the best as a config.
+
+python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree --trials 20
+ray job submit --working-dir . -- python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree
+
+Started again after a stop, with the same flags, it goes on: finished trials are not run again. Other flags are
+settings, as for the other jobs: they hold for every trial. See docs/tuning.md.
+"""
+
+import argparse
+
+from rich.console import Console
+
+from axml_ray.cluster import connect
+from axml_ray.console import job_with_flags
+from axml_ray.experiment import prepare_corpus
+from axml_ray.settings import Experiment, SettingsError
+from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
+from axml_ray.tuning.space import Space
+from axml_ray.tuning.sweep import Sweep, run_sweep
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
+    return int(word)
+
+
+def _above(least: float, most: float) -> type[float]:
+    def number(word: str) -> float:
+        try:
+            value = float(word)
+        except ValueError:
+            value = least
+        if not least < value <= most:
+            raise argparse.ArgumentTypeError(f"expected a number above {least:g}, at most {most:g} (given: {word!r})")
+        return value
+
+    return number  # type: ignore[return-value]
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """The job's own flags."""
+    group = parser.add_argument_group("the sweep")
+    add = group.add_argument
+    add("--space", nargs="+", default=[], metavar="NAME", help="modules or files that draw settings, :function added")
+    add("--trials", type=_count, default=20, metavar="N", help="how many (20)")
+    add("--sweep", metavar="NAME", help="directory below runs; by default the config's name and the space's")
+    add("--part", type=_above(0, 1), default=0.25, metavar="SHARE",
+        help="share of the training documents that a trial trains on (0.25); or set --training.documents")  # fmt: skip
+    add("--search", choices=("tpe", "random"), default="tpe", help="how settings are drawn (tpe)")
+    add("--objective", choices=("accuracy", "accuracy,cost"), default="accuracy",
+        help="nDCG@5 on validation, or that against CPU milliseconds a text (accuracy)")  # fmt: skip
+    add("--no-early-stopping", action="store_true", help="let every trial train to its end")
+    add("--grace", type=_above(0, 1e6), default=1.0, metavar="EPOCHS",
+        help="epochs of a level before a trial may be stopped (1)")  # fmt: skip
+    add("--reduction", type=_above(1, 1e3), default=2.0, metavar="R",
+        help="of the trials at a rung, one in R goes on (2)")  # fmt: skip
+    add("--at-once", type=_count, metavar="N", help="trials side by side; by default as many as fit")
+
+
+@job_with_flags(__doc__, flags)
+def main(settings: Experiment, given: argparse.Namespace) -> None:
+    """Run the sweep and show what it found."""
+    space = Space.load(given.space)
+    sweep = Sweep(
+        settings=settings,
+        space=space,
+        name=_name(given.sweep or f"{settings.name}-{space.short_name}"),
+        trials=given.trials,
+        part=given.part,
+        search=given.search,
+        objective=given.objective,
+        early_stopping=not given.no_early_stopping,
+        grace=given.grace,
+        reduction=given.reduction,
+        at_once=given.at_once,
+    )
+    corpus = prepare_corpus(settings)
+    connect()
+    trials = run_sweep(sweep, corpus)
+    best = write_outcome(sweep, corpus, trials)
+    pareto = front(trials)
+    Console(width=None if Console().is_terminal else 110).print(table(trials, pareto or [best]))
+    print(f"Pictures: {sweep.directory / PAGE}")
+    print(f"Next: python jobs/train_ensemble.py --config {sweep.directory / BEST}")
+
+
+def _name(word: str) -> str:
+    if not word.replace("-", "").replace("_", "").replace(".", "").isalnum() or word.startswith("."):
+        raise SettingsError(f"--sweep: letters, digits, '-', '_' and '.' make a name (given: {word!r})")
+    return word
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The sweep as a process: killed between two trials, started again, and its best settings as a config."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+import yaml
+
+from axml_ray.configuration import load
+from axml_ray.tuning.outcome import front
+from axml_ray.tuning.records import read_trials
+from axml_ray.tuning.search import Search
+from axml_ray.tuning.space import Space
+
+ROOT = Path(__file__).parents[2]
+TRIALS, SECONDS = 4, 300
+SPACE = """
+def space(draw):
+    if draw.suggest_int("tree.height", 0, 1):
+        draw.suggest_categorical("tree.cluster_size", [4, 8])
+    draw.suggest_int("network.hidden", 4, 12)
+"""
+
+
+def start(path: Path, *flags: str, **more: Any) -> Any:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "AXML_RAY_HOME": str(path)}
+    words = [sys.executable, str(ROOT / "jobs" / "tune.py"), "--config", str(path / "config.yaml"), *flags]
+    return subprocess.Popen(words, env=environment, start_new_session=True, text=True, **more)
+
+
+def state(trials: Path) -> dict[int, str]:
+    """States of the trials that are written; a file may be replaced while it is read."""
+    found = {}
+    for path in sorted(trials.glob("*/trial.json")):
+        content = json.loads(path.read_text())
+        found[content["number"]] = content["state"]
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SPACE)
+    settings = synthetic.experiment(
+        tmp_path, training={"epochs": [2], "average_after": [1], "score_every": 5}, resources={"cpus_per_worker": 1}
+    )
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    flags = ["--space", "mine.py", "--trials", str(TRIALS), "--search", "random", "--objective", "accuracy,cost",
+             "--sweep", "small-sweep", "--part", "0.5"]  # fmt: skip
+    sweep = tmp_path / "runs" / "small-sweep"
+    killed = start(tmp_path, *flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + SECONDS
+    while "finished" not in (known := state(sweep / "trials")).values():
+        assert time.monotonic() < end and killed.poll() is None, known
+        time.sleep(0.1)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    known = state(sweep / "trials")
+    assert "running" in known.values()  # one beside it, or the one drawn in its place
+    before = {path: path.stat().st_ino for path in sweep.glob("trials/*/trial.json")}
+    done = {path: ino for path, ino in before.items() if known[int(path.parent.name)] == "finished"}
+    with start(tmp_path, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as again:
+        out, errors = again.communicate(timeout=SECONDS)
+    assert again.returncode == 0, out + errors
+    assert {path: path.stat().st_ino for path in done} == done
+    # The trials are those that a sweep draws which is never killed.
+    base = load(tmp_path / "config.yaml")
+    search = Search(Space.load([str(tmp_path / "mine.py")]), "random", base.seed)
+    trials = read_trials(sweep / "trials")
+    assert [trial.parameters for trial in trials] == [search.draw() for _ in range(TRIALS)]
+    assert [trial.state for trial in trials] == ["finished"] * TRIALS
+    assert all(trial.milliseconds and trial.milliseconds > 0 for trial in trials)
+    assert all(trial.score == max(one.score for one in trial.curve if one.is_of_labels) for trial in trials)
+    # 110 of 220 training documents, two epochs a level; no scoring was told twice.
+    for trial in trials:
+        assert trial.documents == 220 * (trial.parameters["tree.height"] + 1)
+        places = [(one.level, one.step) for one in trial.curve]
+        assert places == sorted(set(places))
+    # Trials of one shape share their tree.
+    shapes = {(trial.parameters["tree.height"], trial.parameters.get("tree.cluster_size")) for trial in trials}
+    assert len(list((sweep / "trees").iterdir())) == len(shapes)
+    assert sorted(path.name for path in sweep.iterdir()) == sorted(
+        ["best.yaml", "sweep.html", "sweep.json", "trees", "trials", "trials.json",
+         *(f"front-{trial.number:03d}.yaml" for trial in front(trials))]
+    )  # fmt: skip
+    best = load(sweep / "best.yaml")
+    assert best.name == "small-sweep-best" and best.training.documents is None
+    assert best.network.hidden == max(trials, key=lambda trial: trial.score or 0).parameters["network.hidden"]
+    assert best.corpus == base.corpus and best.ensemble.trees == 2
+    assert f"--config {sweep / 'best.yaml'}" in out and "ms a text" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--space: name at least one, such as tune_spaces.tree"),
+        (["--space", "tune_spaces.tree", "--part", "2"], "command line: argument --part: expected a number above 0"),
+        (["--space", "tune_spaces.tree", "--sweep", "../x"], "--sweep: letters, digits, '-', '_' and '.' make a name"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_before_anything_starts(tmp_path: Path, flags: list[str], message: str) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(synthetic.experiment(tmp_path)))
+    with start(tmp_path, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        _, errors = job.communicate(timeout=SECONDS)
+    assert job.returncode == 2
+    assert errors.startswith("error: ") and message in errors and errors.count("\n") == 1
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,113 @@
+"""What a space draws, and that it can't draw what makes no sense."""
+
+from pathlib import Path
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from axml_ray.configuration import load
+from axml_ray.settings import Experiment, SettingsError
+from axml_ray.tuning.search import Search, check_space
+from axml_ray.tuning.space import Space, settings_of
+
+ROOT = Path(__file__).parents[2]
+TREES = ("tune_spaces.tree", "tune_spaces.tree:shape", "tune_spaces.tree:or_flat")
+NETWORKS = tuple(f"tune_spaces.attention{function}" for function in ("", ":training", ":rates"))
+SHIPPED = TREES + NETWORKS
+
+
+@pytest.fixture(scope="module")
+def base() -> Experiment:
+    return load(ROOT / "configs" / "quickstart.yaml")
+
+
+def user_space(folder: Path, body: str) -> Space:
+    path = folder / "mine.py"
+    path.write_text(f"def space(draw):\n    {body}\n")
+    return Space.load([str(path)])
+
+
+class TestShipped:
+    @given(names=st.tuples(st.sampled_from(TREES), st.sampled_from(NETWORKS)), seed=st.integers(0, 2**31))
+    def test_every_draw_is_an_experiment_that_reads_what_was_drawn(self, base: Experiment, names, seed) -> None:
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+        drawn = Space.load(names).draw(study.ask())
+        found = settings_of(base, drawn)
+        flat = drawn.get("tree.height") == 0
+        assert not (flat and any(path.startswith("tree.") for path in drawn.keys() - {"tree.height"}))
+        if "network.kind" in drawn and found.network.kind != "attention":
+            assert not found.network.evidence  # the config's is true
+            assert "network.fully_connected.0" not in drawn
+        if "training.epochs.0" in drawn:
+            pairs = zip(found.training.epochs, found.training.average_after, strict=True)
+            assert all(average < epochs for epochs, average in pairs)
+        assert found.corpus == base.corpus
+
+    def test_all_that_the_spaces_promise_is_drawn(self, base: Experiment) -> None:
+        found: set[str] = set()
+        for name in SHIPPED:
+            search = Search(Space.load([name]), "random", seed=1)
+            for _ in range(30):
+                found |= (search.draw() or {}).keys()
+        assert found >= {
+            *(f"tree.{name}" for name in ("height", "cluster_size", "beam", "kind", "features")),
+            *(f"network.{name}" for name in ("kind", "hidden", "fully_connected.0", "embedding_dropout")),
+            *(f"network.{name}" for name in ("encoder_dropout", "evidence", "attention_start", "filters")),
+            *(f"training.{name}" for name in ("learning_rate", "batch_size", "epochs.1", "average_after.0")),
+            "ensemble.trees",
+        }
+
+
+class TestSettings:
+    def test_lists_are_replaced_whole(self, base: Experiment) -> None:
+        assert base.training.epochs == (4, 3)
+        found = settings_of(base, {"training.epochs.0": 7, "network.hidden": 32})
+        assert found.training.epochs == (7,) and found.network.hidden == 32
+        assert found.training.learning_rate == base.training.learning_rate
+
+    @pytest.mark.parametrize(
+        ("parameters", "message"),
+        [
+            ({"tree.hieght": 1}, r"tree\.hieght: unknown setting; did you mean 'height'"),
+            ({"corpus.seed": 1}, r"corpus\.seed: not a setting that a sweep draws"),
+            ({"training.documents": 9}, r"training\.documents: not a setting that a sweep draws"),
+            ({"training.epochs.1": 2}, r"training\.epochs: places \[1\] were drawn; draw them from 0 on"),
+            ({"tree.cluster_size": 12}, r"wrong together \(tree\.cluster_size=12\).*take 8 or 16"),
+        ],
+    )
+    def test_one_clear_error(self, base: Experiment, parameters, message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
+            settings_of(base, parameters)
+
+
+class TestLoading:
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("nowhere.to_be_found", "No module named 'nowhere'.*a module such as tune_spaces.tree or a .py file"),
+            ("missing.py", "there is no file .*missing.py"),
+            ("tune_spaces.tree:width", r"has no function width\(draw\)"),
+        ],
+    )
+    def test_what_is_missing_is_named(self, name: str, message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
+            Space.load([name])
+
+    def test_what_a_users_file_raises_is_one_error(self, base: Experiment, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="at least one"):
+            Space.load([])
+        with pytest.raises(SettingsError, match="ZeroDivisionError"):
+            check_space(user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1 // 0)"), base, 0)
+        with pytest.raises(SettingsError, match="nothing was drawn"):
+            check_space(user_space(tmp_path, "pass"), base, 0)
+        with pytest.raises(SettingsError, match="take 8 or 16"):
+            check_space(user_space(tmp_path, "draw.suggest_categorical('tree.cluster_size', [2, 4, 8, 12])"), base, 0)
+
+    def test_its_mark_is_of_its_text(self, tmp_path: Path) -> None:
+        first = user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)")
+        assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)").mark == first.mark
+        assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 2)").mark != first.mark
+        assert first.short_name == "mine"
+        assert Space.load(["tune_spaces.tree:shape", "tune_spaces.attention"]).short_name == "tree-shape-attention"

@@ -1,0 +1,130 @@
+"""A whole sweep on a real cluster: a trial that finishes, one that is stopped, one that fails."""
+
+import logging
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_corpus import experiment, write_corpus
+
+from axml_ray.corpus.store import Corpus
+from axml_ray.settings import ResourceSettings, SettingsError
+from axml_ray.tuning.outcome import write_outcome
+from axml_ray.tuning.records import read_trials
+from axml_ray.tuning.search import Search
+from axml_ray.tuning.space import Space
+from axml_ray.tuning.sweep import Sweep, places, run_sweep
+
+GOOD, POOR, MAD = 0.02, 1e-6, 1e30
+SPACE = f"def space(draw):\n    draw.suggest_categorical('training.learning_rate', [{GOOD}, {POOR}, {MAD}])\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sweep")
+
+
+@pytest.fixture(scope="module")
+def corpus(home: Path) -> Corpus:
+    return write_corpus(home / "corpora" / "tiny")
+
+
+@pytest.fixture(scope="module")
+def sweep(home: Path) -> Sweep:
+    path = home / "rates.py"
+    path.write_text(SPACE)
+    space = Space.load([str(path)])
+
+    def rates(seed: int) -> list[float]:
+        search = Search(space, "random", seed)
+        return [(search.draw() or {})["training.learning_rate"] for _ in range(3)]
+
+    settings = experiment(home, epochs=(6,), average_after=(4,), score_every=5)
+    resources = ResourceSettings(cpus_per_worker=0.5, threads=1)
+    seed = next(seed for seed in range(100) if rates(seed) == [GOOD, POOR, MAD])
+    settings = settings.model_copy(update={"seed": seed, "resources": resources})
+    return Sweep(settings=settings, space=space, name="rates", trials=3, part=0.5, search="random", at_once=1)
+
+
+def workers() -> list[str]:
+    """What Ray's processes of this test that run a trial, a tree or a worker are called."""
+    parents, names = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_text().rstrip("\0")
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has just ended
+        if words.startswith("ray::") and any(name in words for name in ("Train", "_train", "TrialActor")):
+            names[int(process.name)] = words
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    return [name for pid, name in names.items() if is_ours(pid)]
+
+
+def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
+    ray_cluster: None, sweep: Sweep, corpus: Corpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    import ray
+
+    with caplog.at_level(logging.INFO, "axml_ray.tuning"):
+        good, poor, mad = run_sweep(sweep, corpus)
+    assert [trial.state for trial in (good, poor, mad)] == ["finished", "stopped", "failed"]
+    # Half of 300 documents, six epochs a level, scored after every fifth step of ten documents.
+    assert [(one.level, one.documents) for one in good.curve] == [
+        (level, documents) for level in (1, 2) for documents in range(50, 901, 50)
+    ]
+    assert good.score == good.curve[-1].score == max(one.score for one in good.curve if one.is_of_labels)
+    assert good.score > 60
+    assert (good.steps, good.documents) == (180, 1800)
+    # The poor one is worse after an epoch of its first level, and stopped there.
+    assert [one.documents for one in poor.curve] == [50, 100, 150]
+    assert poor.reason and poor.reason.startswith("ASHA, level 1/2 · 150 documents") and poor.score is None
+    assert mad.reason and "training.learning_rate" in mad.reason and mad.score is None
+    assert read_trials(sweep.directory / "trials") == [good, poor, mad]
+    assert any("trial 2 · failed" in line for line in caplog.messages)
+    # All have the same tree, which was built once.
+    assert len(list((sweep.directory / "trees").iterdir())) == 1
+    left = {path.name for path in (sweep.directory / "trials" / "000").rglob("*") if path.is_file()}
+    assert {name for name in left if "events" not in name} == {"trial.json", "training.jsonl"}
+    end = time.monotonic() + 60
+    while (workers() or ray.available_resources().get("CPU") != 2) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert workers() == []
+    assert ray.available_resources()["CPU"] == 2
+    assert write_outcome(sweep, corpus, [good, poor, mad]) == good
+
+
+def test_a_finished_sweep_is_told_again_and_others_are_refused(ray_cluster: None, sweep: Sweep, corpus: Corpus) -> None:
+    files = {path: path.stat().st_mtime_ns for path in sweep.directory.glob("trials/*/trial.json")}
+    assert len(files) == 3
+    assert [trial.state for trial in run_sweep(sweep, corpus)] == ["finished", "stopped", "failed"]
+    assert [trial.number for trial in run_sweep(replace(sweep, trials=4), corpus)] == [0, 1, 2]  # nothing else to draw
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    with pytest.raises(SettingsError, match=r"begun with other settings \(grace\); choose another --sweep"):
+        run_sweep(replace(sweep, grace=2.0), corpus)
+    with pytest.raises(SettingsError, match=r"other settings \(documents, settings\.network\.hidden\)"):
+        network = sweep.settings.network.model_copy(update={"hidden": 11})
+        run_sweep(replace(sweep, part=1.0, settings=sweep.settings.model_copy(update={"network": network})), corpus)
+
+
+def test_trials_leave_room_for_their_workers(ray_cluster: None) -> None:
+    assert places(ResourceSettings()) == 2
+    assert places(ResourceSettings(workers=2)) == 1
+    assert places(ResourceSettings(cpus_per_worker=0.5)) == 2  # clustering takes a whole CPU
+    assert places(ResourceSettings(), at_once=1) == 1
+    assert places(ResourceSettings(cpus_per_worker=0.5, memory_gib=0.001)) == 2
+    with pytest.raises(SettingsError, match=r"workers of 3 trials don't fit, those of 2 do"):
+        places(ResourceSettings(), at_once=3)
+    with pytest.raises(SettingsError, match=r"3 workers × 1 CPU ask for 3 CPU, the cluster has 2"):
+        places(ResourceSettings(workers=3))
+    with pytest.raises(SettingsError, match=r"1 workers × 10000 GiB .*lower resources.workers or resources.memory_gib"):
+        places(ResourceSettings(memory_gib=10_000))
+    with pytest.raises(SettingsError, match=r"1 workers × 1 GPU ask for 1 GPU, the cluster has 0"):
+        places(ResourceSettings(gpus_per_worker=1))

@@ -1,0 +1,1 @@
+"""Search spaces for `jobs/tune.py`: copy one, change it, and name the copy with --space."""
