@@ -152,7 +152,7 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
-    whole = message.startswith(where + ".")
+    whole = not where or message.startswith(where + ".")  # of settings that don't fit together
     key = message.split()[0].rstrip(":") if whole else ".".join(str(part) for part in problem["loc"][:2])
     place = "command line: " if {f"--{key}", f"--{where}"} & flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":

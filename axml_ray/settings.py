@@ -354,6 +354,21 @@ class Experiment(BaseSettings):
     resources: ResourceSettings = ResourceSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
+    @model_validator(mode="after")
+    def _features_are_words(self) -> Self:
+        if self.corpus.label_features is None:
+            return self
+        for key, value, mend in (
+            ("tree.features", self.tree.features, "tfidf"),
+            ("network.attention_start", self.network.attention_start, "random"),
+        ):
+            if value in ("word_vectors", "features"):
+                raise ValueError(
+                    f"{key} is {value}, which reads label features as words; those of corpus.label_features have "
+                    f"columns of their own: set {key} to {mend}"
+                )
+        return self
+
     @property
     def corpus_directory(self) -> Path:
         """Where the prepared corpus lies."""

@@ -75,6 +75,14 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "training: {average_after: [-1]}", "training.average_after.0: Input should be greater than"),
         (PACKAGES + "tree: {cluster_size: 12}", "tree.cluster_size is 12; take 8 or 16 (2^c)"),
         (PACKAGES + "tree: {cluster_size: 1}", "tree.cluster_size: Input should be greater than or equal to 2"),
+        (
+            PACKAGES + "  label_features: f.svm\nnetwork: {attention_start: features}",
+            "config.yaml: network.attention_start is features, which reads label features as words",
+        ),
+        (
+            PACKAGES + "  label_features: f.svm\ntree: {features: word_vectors}",
+            "set tree.features to tfidf",
+        ),
         (PACKAGES + "tree: 16", "tree: expected a group of 'key: value' lines"),
         (PACKAGES + "  train: [a.jsonl]", "corpus.train, .valid and .test: leave them out for installed_packages"),
         ("corpus: {train: [a.jsonl]}", "corpus.train and corpus.test: give at least one file each for source auto"),
