@@ -48,6 +48,8 @@ def quiet_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # Of a file that is too small for all actors.
+    warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
 
 
 def check_fits(resources: ResourceSettings) -> None:
