@@ -1,8 +1,7 @@
 """The corpus page: `report/corpus.html`, one file without anything from outside, for people who would rather look.
 
 It shows how often labels occur (rank against documents, both logarithmic), how long texts are, how many labels they
-have, what became of every record, and a few documents. Drawings are SVG in the page; it follows the reader's choice of
-light or dark.
+have, what became of every record, and a few documents. It follows the reader's choice of light or dark.
 """
 
 import math
@@ -13,13 +12,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from axml_ray.evaluation.pictures import STYLE, Axis, Bars, Line, bar_chart, line_chart
 from axml_ray.files import whole_file
 
-WIDTH, HEIGHT = 560, 260
-LEFT, BOTTOM = 64, 40
 EXAMPLES, EXAMPLE_LETTERS = 5, 400
-BARS = 40
+BARS, POINTS = 40, 300
 
 
 def write_page(directory: Path, name: str, counts: dict[str, Any], summary: dict[str, Any]) -> Path:
@@ -49,8 +48,9 @@ def write_page(directory: Path, name: str, counts: dict[str, Any], summary: dict
         summary=summary,
         splits=list(counts["documents"]),
         frequency=_frequency(of_label[of_label > 0]),
-        lengths=_bars(lengths, "words of a training text, as cut"),
-        given=_bars(given, "labels of a training text"),
+        lengths=_bars(lengths, "How long texts are", "words of a training text, as cut"),
+        given=_bars(given, "How many labels they have", "labels of a training text"),
+        style=Markup(STYLE),
         frequent=[(row["name"], row["count"]) for row in labels.slice(0, 12).to_pylist()],
         once=int((of_label == 1).sum()),
         examples=_examples(directory, labels["name"]),
@@ -85,48 +85,23 @@ def _examples(directory: Path, names: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _frequency(counts: np.ndarray) -> dict[str, Any]:
-    """The curve of falling label counts (int64 [trained labels]), both axes logarithmic."""
-    ranks = np.unique(np.geomspace(1, len(counts), 300).astype(np.int64))
-    across, up = math.log10(max(len(counts), 10)), math.log10(max(int(counts[0]), 10))
-    points = [
-        (_x(math.log10(rank) / across), _y(math.log10(max(int(counts[rank - 1]), 1)) / up)) for rank in ranks.tolist()
-    ]
-    return {
-        "path": "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points),
-        "x_ticks": [(_x(power / across), f"{10**power:,}") for power in range(int(across) + 1)],
-        "y_ticks": [(_y(power / up), f"{10**power:,}") for power in range(int(up) + 1)],
-        "x_name": "label, by rank",
-        "y_name": "training documents",
-    }
+def _frequency(counts: np.ndarray) -> Markup:
+    """How often labels occur, by falling count (int64 [trained labels])."""
+    ranks = np.unique(np.geomspace(1, max(len(counts), 1), POINTS).astype(np.int64))[: len(counts)]
+    points = [(float(rank), float(counts[rank - 1])) for rank in ranks.tolist()]
+    x, y = Axis(label="label, by rank", log=True), Axis(label="training documents", log=True)
+    return line_chart("How often labels occur", x, y, [Line(name="labels", points=points)])
 
 
-def _bars(histogram: np.ndarray, name: str) -> dict[str, Any]:
+def _bars(histogram: np.ndarray, title: str, name: str) -> Markup:
     """Bars over a histogram (int64 [values]), several values a bar where there are many."""
     step = max(1, math.ceil(len(histogram) / BARS))
     heights = np.add.reduceat(histogram, np.arange(0, len(histogram), step))
-    most = max(int(heights.max()), 1)
-    width = (WIDTH - LEFT) / len(heights)
-    ends = sorted({0, len(heights) // 2, len(heights) - 1})
-    return {
-        "bars": [
-            (LEFT + place * width, _y(height / most), max(width - 1, 0.5), (HEIGHT - BOTTOM) - _y(height / most))
-            for place, height in enumerate(heights.tolist())
-        ],
-        "x_ticks": [(LEFT + (place + 0.5) * width, _span(place * step, step)) for place in ends],
-        "y_ticks": [(_y(0), "0"), (_y(1), f"{most:,}")],
-        "x_name": name,
-        "y_name": "documents",
-    }
+    bins = [_span(place * step, step) for place in range(len(heights))]
+    return bar_chart(
+        title, Axis(label=name), Axis(label="documents"), bins, [Bars(name="documents", values=heights.tolist())]
+    )
 
 
 def _span(first: int, step: int) -> str:
     return str(first) if step == 1 else f"{first}–{first + step - 1}"
-
-
-def _x(share: float) -> float:
-    return LEFT + share * (WIDTH - LEFT - 10)
-
-
-def _y(share: float) -> float:
-    return (HEIGHT - BOTTOM) - share * (HEIGHT - BOTTOM - 14)

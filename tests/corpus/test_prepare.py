@@ -707,7 +707,7 @@ class Page(HTMLParser):
         self.shapes = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "br", "line", "rect", "path"):
+        if tag not in ("meta", "br"):
             self.open.append(tag)
         self.shapes += tag in ("rect", "path")
         self.outside += [str(value) for key, value in attrs if key in ("src", "href", "xlink:href", "data")]
