@@ -103,6 +103,13 @@ def _work_on_run(
     work(now, given)
 
 
+def count(word: str) -> int:
+    """A whole number above 0, for a parser."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
+    return int(word)
+
+
 def _run(work: Command) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

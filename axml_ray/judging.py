@@ -130,11 +130,9 @@ def _predict(settings: Experiment, corpus: Corpus, split: str) -> None:
     # Only here, for stored predictions are judged without Ray.
     from axml_ray.cluster import connect
     from axml_ray.inference.batch import predict_split
-    from axml_ray.inference.beam import TreePredictor
+    from axml_ray.inference.ensemble import Ensemble
 
-    # In an actor the same error would be a page of Ray's.
-    for number in range(settings.ensemble.trees):
-        TreePredictor.open(settings, corpus, number)
+    Ensemble.open(settings, corpus)  # in an actor the same error would be a page of Ray's
     connect()
     log.info("predict: %s %s documents", f"{corpus.documents(split):,}", split)
     predict_split(settings, corpus, split)
@@ -170,11 +168,11 @@ def _explainer(settings: Experiment, corpus: Corpus) -> Explain | None:
     """Which words a label attended to, where the run's networks have attention and are still there."""
     if settings.network.kind != "attention":
         return None
-    from axml_ray.inference.beam import TreePredictor
+    from axml_ray.inference.ensemble import Ensemble
     from axml_ray.inference.explain import explain
 
     try:
-        trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
+        trees = Ensemble.open(settings, corpus).trees
     except SettingsError as error:
         log.info("report: no words are marked (%s)", error)
         return None

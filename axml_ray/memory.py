@@ -1,7 +1,10 @@
-"""What a process does with the memory that it has."""
+"""What a process does with the memory that it has. Needs the standard library alone."""
 
 import ctypes
+import re
+import resource
 import sys
+from pathlib import Path
 
 # glibc's numbers of these options, malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -17,3 +20,11 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for option, value in ((_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, (1 << 31) - 1), (_ARENA_MAX, 1)):
             mallopt(option, value)
+
+
+def peak_gib() -> float:
+    """The most main memory that this process has held so far, GiB."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # the other's count begins, on Linux, at the peak of the process that started this one
+        return int(re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)[1]) / 2**20  # type: ignore[index]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "linux" else 2**30)

@@ -18,7 +18,6 @@ that keep no weight, and its seconds, which its log gives, hold these too.
 import json
 import os
 import re
-import resource
 import sys
 import tempfile
 import time
@@ -27,6 +26,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # no package is installed in a peer's environment
+from axml_ray.memory import keep_freed_memory, peak_gib
 
 Task = dict[str, Any]
 Clusters = tuple[bytes, bytes]  # labels in the order of clusters, and offsets, as int64
@@ -41,20 +43,8 @@ def main(system: str, directory: Path) -> None:
     (directory / "done.json").write_text(json.dumps({"seconds": seconds, "peak_gib": peak_gib(), "program": program}))
 
 
-def peak_gib() -> float:
-    """Most memory that this process has had."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        # What getrusage tells on Linux begins with the memory of the process that started this one.
-        (kib,) = (int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return kib / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**30
-
-
 def ours(directory: Path, task: Task) -> tuple[Clusters, float, str]:
     """The whole of `LabelTree.build`."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from axml_ray.memory import keep_freed_memory
     from axml_ray.tree.label_tree import LabelTree
 
     keep_freed_memory()  # as the job does that builds trees
@@ -70,10 +60,7 @@ def ours(directory: Path, task: Task) -> tuple[Clusters, float, str]:
 def literal(directory: Path, task: Task) -> tuple[Clusters, float, str]:
     """`literal_clustering.clusters`."""
     sys.path.insert(0, str(Path(__file__).parent))
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from literal_clustering import clusters
-
-    from axml_ray.memory import keep_freed_memory
 
     keep_freed_memory()
     matrix = features(directory, task)

@@ -13,7 +13,6 @@
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ import results_file
 import torch
 from literal_inference import LiteralTree
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -41,7 +39,7 @@ from axml_ray.network.level_network import Level
 from axml_ray.network.networks import network_of
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.settings import Experiment, absolute
 from axml_ray.tree.label_tree import LabelTree, level_depths
 
 BATCH = 64
@@ -54,7 +52,7 @@ SINGLE = (100, 500)
 EQUAL = (1_000, 1_000_000)
 """Test documents that the two are compared on, at most."""
 
-Result = tuple[dict[str, float], list[dict[str, Any]]]
+Result = results_file.Result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,26 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.threads < 1 or rounds < 1 or (given.documents or 1) < 1:
         parser.error("--threads, --rounds and --documents: at least 1")
     use_threads(given.threads)
-    console = Console()
-    figures: dict[str, float] = {}
-    rows: list[dict[str, Any]] = []
-    for name in [given.only] if given.only else list(PARTS):
+
+    def measure(name: str) -> results_file.Result:
         part, sizes = PARTS[name]
-        with console.status(f"measuring {name}"):
-            try:
-                found, of_part = part(given.documents or sizes[not given.quick], rounds)
-            except SettingsError as error:
-                found, of_part = {}, [{"skipped": str(error)}]
-        for row in of_part:
-            rows.append({"part": name, **row, "threads": given.threads})
-            console.print_json(json.dumps(rows[-1]), indent=None)
-        figures |= found
-    console.print(table(rows))
-    for figure, value in figures.items():
-        console.print(f"{figure}: {value:.3f}", highlight=False)
+        return part(given.documents or sizes[not given.quick], rounds)
+
+    names = [given.only] if given.only else list(PARTS)
     path = given.json or results_file.RESULTS / "inference.json"
-    results_file.write(path, figures, rows)
-    console.print(Text(f"written to {path}"))
+    results_file.measure_parts(names, measure, table, path, threads=given.threads)
 
 
 # Trees

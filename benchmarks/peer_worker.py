@@ -17,7 +17,6 @@ Reading and saving aren't timed, except that omikuji's `fit` reads `train.txt`, 
 """
 
 import json
-import resource
 import sys
 import time
 from array import array
@@ -27,6 +26,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # no package is installed in a peer's environment
+from axml_ray.memory import peak_gib
 
 Task = dict[str, Any]
 Features = list[tuple[int, float]]
@@ -67,16 +69,6 @@ def main(system: str, directory: Path) -> None:
         "model_bytes": sum(path.stat().st_size for path in saved),
     }
     (directory / "done.json").write_text(json.dumps(done))
-
-
-def peak_gib() -> float:
-    """Most memory that this process has had."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        # What getrusage tells on Linux begins with the memory of the process that started this one.
-        (kib,) = (int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return kib / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**30
 
 
 def omikuji(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[list[int]], dict[str, Any], str]:

@@ -16,15 +16,60 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from axml_ray.files import whole_file
+from axml_ray.settings import SettingsError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+
+Result = tuple[dict[str, float], list[dict[str, Any]]]
+"""Figures and rows."""
+
+
+def measure_parts(
+    names: Sequence[str],
+    measure: Callable[[str], Result],
+    table: Callable[[list[dict[str, Any]]], Table],
+    path: Path,
+    *,
+    threads: int,
+) -> None:
+    """Measure the parts of a benchmark one after the other, print their rows, the table and the figures, and write all.
+
+    Args:
+        names: of the parts.
+        measure: measures one; what it needs may not be there (SettingsError), which a row then says.
+        table: what a person wants to see of the rows.
+        path: where to.
+        threads: of PyTorch, for the rows.
+    """
+    console = Console()
+    figures: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        with console.status(f"measuring {name}"):
+            try:
+                found, of_part = measure(name)
+            except SettingsError as error:
+                found, of_part = {}, [{"skipped": str(error)}]
+        for row in of_part:
+            rows.append({"part": name, **row, "threads": threads})
+            console.print_json(json.dumps(rows[-1]), indent=None)
+        figures |= found
+    console.print(table(rows))
+    for figure, value in figures.items():
+        console.print(f"{figure}: {value:.3f}", highlight=False)
+    write(path, figures, rows)
+    console.print(Text(f"written to {path}"))
 
 
 def write(path: Path, figures: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> None:

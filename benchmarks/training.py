@@ -27,7 +27,6 @@ A table's memory is touched before a step is timed or a peak is read: of pages n
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -47,9 +46,7 @@ import results_file
 import torch
 import torch.distributed as dist
 from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.memory import keep_freed_memory
@@ -57,7 +54,7 @@ from axml_ray.network.attention_xml import AttentionXML, Level
 from axml_ray.network.precision import computes_bfloat16, use_threads
 from axml_ray.plan.work import TRAINING, forward_operations
 from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings, absolute
+from axml_ray.settings import NetworkSettings, TrainingSettings, absolute
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.training.progress import memory_gib
@@ -136,7 +133,7 @@ class Turns:
         }
 
 
-Result = tuple[dict[str, float], list[dict[str, Any]]]
+Result = results_file.Result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -152,27 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.threads < 1 or rounds < 1:
         parser.error("--threads and --rounds: at least 1")
     use_threads(given.threads)
-    console = Console()
-    figures: dict[str, float] = {}
-    rows: list[dict[str, Any]] = []
-    for name in [given.only] if given.only else list(PARTS):
+
+    def measure(name: str) -> results_file.Result:
         part, quick_steps, steps = PARTS[name]
-        effort = Effort(rounds=rounds, steps=quick_steps if given.quick else steps, threads=given.threads)
-        with console.status(f"measuring {name}"):
-            try:
-                found, of_part = part(effort)
-            except SettingsError as error:
-                found, of_part = {}, [{"skipped": str(error)}]
-        for row in of_part:
-            rows.append({"part": name, **row, "threads": given.threads})
-            console.print_json(json.dumps(rows[-1]), indent=None)
-        figures |= found
-    console.print(table(rows))
-    for figure, value in figures.items():
-        console.print(f"{figure}: {value:.3f}", highlight=False)
+        return part(Effort(rounds=rounds, steps=quick_steps if given.quick else steps, threads=given.threads))
+
+    names = [given.only] if given.only else list(PARTS)
     path = given.json or results_file.RESULTS / "training.json"
-    results_file.write(path, figures, rows)
-    console.print(Text(f"written to {path}"))
+    results_file.measure_parts(names, measure, table, path, threads=given.threads)
 
 
 # Ours

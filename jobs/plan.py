@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from axml_ray.console import job_with_flags
+from axml_ray.console import count, job_with_flags
 from axml_ray.files import write_json
 from axml_ray.plan.estimate import make_plan
 from axml_ray.plan.machines import machines_of
@@ -16,12 +16,6 @@ from axml_ray.plan.report import shown
 from axml_ray.plan.shapes import counts_of
 from axml_ray.plan.work import known_rates
 from axml_ray.settings import Experiment, SettingsError
-
-
-def _count(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
-    return int(word)
 
 
 def _positive(word: str) -> float:
@@ -37,7 +31,7 @@ def _positive(word: str) -> float:
 def flags(parser: argparse.ArgumentParser) -> None:
     """The job's own flags."""
     group = parser.add_argument_group("what to train on")
-    group.add_argument("--gpus", type=_count, metavar="N", help="GPUs in all, one a worker")
+    group.add_argument("--gpus", type=count, metavar="N", help="GPUs in all, one a worker")
     group.add_argument("--memory", type=_positive, metavar="GIB", help="memory of one worker")
     group.add_argument("--rate", type=_positive, metavar="TFLOPS", help="what one worker sustains in training")
     group.add_argument("--json", type=Path, metavar="PATH", help="write the same numbers there")

@@ -12,7 +12,7 @@ import time
 import ray
 
 from axml_ray.cluster import connect
-from axml_ray.console import job_of_flags
+from axml_ray.console import count, job_of_flags
 from axml_ray.corpus.sources import shards
 from axml_ray.inference.batch import Wanted, predict_files
 from axml_ray.inference.bundle import Bundle
@@ -20,12 +20,6 @@ from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_
 
 READING = ("text_field", "title_field", "id_field")
 """Settings of a corpus that say how its files are read."""
-
-
-def _count(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
-    return int(word)
 
 
 def _number(word: str) -> float:
@@ -49,12 +43,12 @@ def flags(parser: argparse.ArgumentParser) -> None:
             )
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
-    parser.add_argument("--top-k", type=_count, default=5, metavar="N", help="labels of a text, at most")
+    parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--threshold", type=_number, metavar="SCORE", help="leave out labels with a lower score")
     group.add_argument("--precision", type=_number, metavar="SHARE", help="the threshold of this precision, as 0.8")
-    parser.add_argument("--actors", type=_count, metavar="N", help="that hold the bundle; by default as many as fit")
-    parser.add_argument("--cpus-per-actor", type=_count, default=1, metavar="N", help="also its threads; default 1")
+    parser.add_argument("--actors", type=count, metavar="N", help="that hold the bundle; by default as many as fit")
+    parser.add_argument("--cpus-per-actor", type=count, default=1, metavar="N", help="also its threads; default 1")
 
 
 @job_of_flags(__doc__, flags)

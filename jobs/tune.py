@@ -12,18 +12,12 @@ import argparse
 from rich.console import Console
 
 from axml_ray.cluster import connect
-from axml_ray.console import job_with_flags
+from axml_ray.console import count, job_with_flags
 from axml_ray.experiment import prepare_corpus
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep, run_sweep
-
-
-def _count(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
-    return int(word)
 
 
 def _above(least: float, most: float) -> type[float]:
@@ -44,7 +38,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the sweep")
     add = group.add_argument
     add("--space", nargs="+", default=[], metavar="NAME", help="modules or files that draw settings, :function added")
-    add("--trials", type=_count, default=20, metavar="N", help="how many (20)")
+    add("--trials", type=count, default=20, metavar="N", help="how many (20)")
     add("--sweep", metavar="NAME", help="directory below runs; by default the config's name and the space's")
     add("--part", type=_above(0, 1), default=0.25, metavar="SHARE",
         help="share of the training documents that a trial trains on (0.25); or set --training.documents")  # fmt: skip
@@ -56,7 +50,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
         help="epochs of a level before a trial may be stopped (1)")  # fmt: skip
     add("--reduction", type=_above(1, 1e3), default=2.0, metavar="R",
         help="of the trials at a rung, one in R goes on (2)")  # fmt: skip
-    add("--at-once", type=_count, metavar="N", help="trials side by side; by default as many as fit")
+    add("--at-once", type=count, metavar="N", help="trials side by side; by default as many as fit")
 
 
 @job_with_flags(__doc__, flags)

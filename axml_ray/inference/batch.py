@@ -4,7 +4,6 @@ A block's file appears whole or not at all, so a job that was killed goes on wit
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
@@ -21,7 +20,6 @@ from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.upkeep import state_of_input
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.bundle import MANIFEST, sha256
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.tagger import Tag, Tagger
@@ -45,9 +43,7 @@ class EnsemblePredictor:
 
     def __init__(self, settings: Experiment, directory: Path):
         use_threads(settings.resources.threads_of_worker)
-        corpus = Corpus.open(settings.corpus_directory)
-        trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
-        self.ensemble, self.directory = Ensemble(trees, settings.ensemble.top_labels), directory
+        self.ensemble, self.directory = Ensemble.open(settings, Corpus.open(settings.corpus_directory)), directory
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Predict one slice of a split's file and write it; returns how many rows it has."""
@@ -74,7 +70,6 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str) -> Path:
         rows = pq.read_metadata(file).num_rows
         slices += [{"file": str(file), "start": start} for start in range(0, rows, ROWS)]
     numbered = [{"number": number, **one} for number, one in enumerate(slices)]
-    shutil.rmtree(directory, ignore_errors=True)
     with whole_directory(directory) as work:
         quiet_data()
         # Small blocks, so that every actor has something to do.

@@ -17,7 +17,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -128,7 +128,6 @@ class Bundle:
     directory: Path
     manifest: Manifest
     settings: BundleSettings
-    _words: list[torch.Tensor] = field(default_factory=list, repr=False)
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: bool = True) -> "Bundle":
@@ -213,17 +212,15 @@ class Bundle:
         """All trees."""
         return Ensemble([self.tree(number, precision) for number in range(self.trees)], self.settings.top_labels)
 
-    @property
+    @cached_property
     def shared_words(self) -> torch.Tensor:
         """The word vectors of all networks, mapped once."""
-        if not self._words:
-            if SHARED_WORDS not in self.manifest.files:
-                raise ValueError("it holds no word vectors")
-            state = self._read(SHARED_WORDS, load_weights)
-            if set(state) != {WORDS}:
-                raise self._wrong(SHARED_WORDS, "no word vectors")
-            self._words.append(state[WORDS])
-        return self._words[0]
+        if SHARED_WORDS not in self.manifest.files:
+            raise ValueError("it holds no word vectors")
+        state = self._read(SHARED_WORDS, load_weights)
+        if set(state) != {WORDS}:
+            raise self._wrong(SHARED_WORDS, "no word vectors")
+        return state[WORDS]
 
     def _read(self, name: str, read: Callable[[Path], T]) -> T:
         # Parsers of other libraries raise what they like, some plain Exception.

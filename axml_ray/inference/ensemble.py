@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from axml_ray.corpus.store import Corpus
 from axml_ray.inference.beam import Found, TreePredictor
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.ragged import Ragged
+from axml_ray.settings import Experiment
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,16 @@ class Ensemble:
 
     trees: Sequence[TreePredictor]
     top_labels: int
+
+    @classmethod
+    def open(cls, settings: Experiment, corpus: Corpus) -> "Ensemble":
+        """All trees of a finished run.
+
+        Raises:
+            SettingsError: a tree or a level is missing, cut short, or was trained with other settings.
+        """
+        numbers = range(settings.ensemble.trees)
+        return cls([TreePredictor.open(settings, corpus, n) for n in numbers], settings.ensemble.top_labels)
 
     def predict(self, tokens: Ragged) -> tuple[Found, list[Found]]:
         """The best labels of each document, by all trees and by each: `top_labels` of each.

@@ -13,7 +13,7 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.beam import Found, TreePredictor, open_tree, trained_levels
+from axml_ray.inference.beam import Found, open_tree, trained_levels
 from axml_ray.inference.bundle import (
     CALIBRATION,
     FORMAT,
@@ -78,9 +78,7 @@ def export_bundle(settings: Experiment, directory: Path, weights: Weights = "flo
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
     found = {weights: (labels, scores)}
     if weights != "float32":
-        numbers = range(settings.ensemble.trees)
-        ensemble = Ensemble([TreePredictor.open(settings, corpus, n) for n in numbers], settings.ensemble.top_labels)
-        found = {"float32": ensemble.predict(valid.tokens)[0], **found}
+        found = {"float32": Ensemble.open(settings, corpus).predict(valid.tokens)[0], **found}
     return Exported(
         directory=directory,
         bytes=sum(entry.bytes for entry in manifest.files.values()),

@@ -5,15 +5,14 @@ and from a job whose terminal is gone; the records stay beside the model, as JSO
 """
 
 import json
-import re
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from axml_ray.memory import peak_gib
 
 JOURNAL = "training.jsonl"
 EVENTS = "tensorboard"
@@ -121,7 +120,4 @@ def memory_gib(device: torch.device) -> float:
     """The most memory that this process has held so far, GiB: on the accelerator, or else in main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    status = Path("/proc/self/status")
-    if status.is_file():  # the other's count begins, on Linux, at the peak of the process that started this one
-        return int(re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)[1]) / 2**20  # type: ignore[index]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "linux" else 2**30)
+    return peak_gib()

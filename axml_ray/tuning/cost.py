@@ -10,34 +10,31 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.ensemble import combine
+from axml_ray.inference.ensemble import Ensemble
 from axml_ray.ragged import Ragged
 
 TEXTS = 100
 PASSES = 3
 
 
-def milliseconds_a_text(trees: Sequence[TreePredictor], tokens: Ragged, top: int) -> float:
+def milliseconds_a_text(ensemble: Ensemble, tokens: Ragged) -> float:
     """CPU milliseconds for the labels of one text, the mean over the first texts; the least of some passes.
 
     Args:
-        trees: of the ensemble.
+        ensemble: trained.
         tokens: word ids; the first 100 rows are predicted.
-        top: labels of each tree whose scores are summed.
     """
     texts = [tokens.take(np.array([row])) for row in range(min(TEXTS, len(tokens)))]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return min(_seconds(trees, texts, top) for _ in range(PASSES)) * 1_000 / len(texts)
+        return min(_seconds(ensemble, texts) for _ in range(PASSES)) * 1_000 / len(texts)
     finally:
         torch.set_num_threads(threads)
 
 
-def _seconds(trees: Sequence[TreePredictor], texts: Sequence[Ragged], top: int) -> float:
+def _seconds(ensemble: Ensemble, texts: Sequence[Ragged]) -> float:
     began = time.thread_time()
     for text in texts:
-        found = [tree.predict(text, top) for tree in trees]
-        combine([labels for labels, _ in found], [scores for _, scores in found], top)
+        ensemble.predict(text)
     return time.thread_time() - began

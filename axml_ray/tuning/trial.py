@@ -18,8 +18,7 @@ import numpy as np
 
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.ensemble import combine
+from axml_ray.inference.ensemble import Ensemble
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.training.ensemble import Stopped, build_trees, has_tree, keep_tree, never, train_ensemble
@@ -102,13 +101,12 @@ class Trials:
                 LabelTree.load(tree_directory(settings.run_directory, number) / TREE).save(path)
 
     def _judge(self, settings: Experiment, corpus: Corpus, told: "_Told") -> tuple[float, float | None]:
-        numbers = range(settings.ensemble.trees)
-        if len(numbers) == 1 and not self.cost:
+        alone = settings.ensemble.trees == 1
+        if alone and not self.cost:
             return told.best_of_labels, None
-        trees = [TreePredictor.open(settings, corpus, number) for number in numbers]
-        valid, top = corpus.split("valid"), settings.ensemble.top_labels
-        score = told.best_of_labels if len(numbers) == 1 else ensemble_score(trees, valid, corpus.trained, top)
-        return score, milliseconds_a_text(trees, valid.tokens, top) if self.cost else None
+        ensemble, valid = Ensemble.open(settings, corpus), corpus.split("valid")
+        score = told.best_of_labels if alone else ensemble_score(ensemble, valid, corpus.trained)
+        return score, milliseconds_a_text(ensemble, valid.tokens) if self.cost else None
 
 
 class _Told:
@@ -161,17 +159,15 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def ensemble_score(trees: list[TreePredictor], valid: Split, trained: int, top: int) -> float:
+def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
     """Mean nDCG@5 of several trees' summed scores, in percent.
 
     Args:
-        trees: of the ensemble.
+        ensemble: trained.
         valid: validation documents.
         trained: labels from this id on were never seen in training and don't count, as in the score of a level.
-        top: labels of each tree whose scores are summed.
     """
-    found = [tree.predict(valid.tokens, top) for tree in trees]
-    labels, _ = combine([labels for labels, _ in found], [scores for _, scores in found], top)
+    (labels, _), _ = ensemble.predict(valid.tokens)
     rows = [row[row < trained] for row in (valid.labels[i] for i in range(len(valid)))]
     truth = Ragged.from_rows(rows)
     return 100 * float(np.mean(ndcg_at(labels, truth.values, truth.offsets, 5)))

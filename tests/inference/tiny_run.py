@@ -8,7 +8,6 @@ import yaml
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.settings import Experiment
 from axml_ray.training.tree import TREE, TreeTraining, tree_directory
@@ -22,9 +21,7 @@ class Run:
     corpus: Corpus
 
     def ensemble(self) -> Ensemble:
-        numbers = range(self.settings.ensemble.trees)
-        trees = [TreePredictor.open(self.settings, self.corpus, number) for number in numbers]
-        return Ensemble(trees, self.settings.ensemble.top_labels)
+        return Ensemble.open(self.settings, self.corpus)
 
     def texts(self, split: str) -> list[str]:
         return self.corpus.table(split, ["text"])["text"].to_pylist()
