@@ -1,0 +1,29 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus.preparing import Prepare, lines
+
+from axml_ray.corpus.prepare import prepare
+from axml_ray.corpus.store import SPLITS, Corpus
+from axml_ray.settings import CorpusSettings
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Prepare:
+    """Prepare records, or files given by name, as `<tmp_path>/corpus`."""
+
+    def run(train: Any = (), test: Any = (), valid: Any = (), directory: str = "corpus", **settings: Any) -> Corpus:
+        paths: dict[str, tuple[Path, ...]] = {}
+        for split, given in (("train", train), ("valid", valid), ("test", test)):
+            if not isinstance(given, tuple):
+                path = tmp_path / f"{split}.jsonl"
+                content = given if isinstance(given, bytes) else lines(given, 100_000 * SPLITS.index(split))
+                if not path.exists() or path.read_bytes() != content:
+                    path.write_bytes(content)
+                given = (path,)
+            paths[split] = given
+        settings = {"valid_documents": 3, "word_vectors": "random", "word_dimension": 4} | settings
+        return prepare(CorpusSettings(**paths, **settings), tmp_path / directory)
+
+    return run

@@ -1,0 +1,89 @@
+"""The same corpus however its input is cut, and on however many machines."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from corpus.preparing import CUT, Prepare, lines, many, mixed, written
+
+from axml_ray.corpus.passes import FILE_DOCUMENTS
+from axml_ray.corpus.store import Corpus
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) -> None:
+    records = many(FILE_DOCUMENTS + 100)
+    whole = run(train=records, test=many(20, "test"), word_vectors="train", max_train_documents=2_000)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for number, (begin, end) in enumerate([(0, 7), (7, 700), (700, FILE_DOCUMENTS + 100)]):
+        (parts / f"{number}.jsonl").write_bytes(lines(records[begin:end], begin))
+    split = run(
+        train=(parts / "*.jsonl",),
+        test=many(20, "test"),
+        word_vectors="train",
+        max_train_documents=2_000,
+        directory="s",
+    )
+    assert written(whole) == written(split)
+    assert whole.fingerprint == split.fingerprint
+
+
+TWO_NODES = """
+import sys
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+import axml_ray.corpus.prepare as prepare
+from axml_ray.settings import CorpusSettings
+
+folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
+cluster = Cluster()
+for number in range(nodes):
+    cluster.add_node(num_cpus=1, object_store_memory=128 << 20, include_dashboard=False)
+ray.init(address=cluster.address, log_to_driver=False)
+assert len([node for node in ray.nodes() if node["Alive"]]) == nodes
+prepare.SMALL_BYTES = 1
+prepare.prepare(
+    CorpusSettings(
+        train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), block_bytes=40_000, valid_documents=20,
+        word_vectors="random", word_dimension=4, max_tokens=8, max_terms=3, min_label_count=2,
+    ),
+    folder / sys.argv[2],
+)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.parametrize("blocks", [2, 8])
+def test_the_number_of_blocks_changes_nothing(run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
+    settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), **CUT}
+    whole = run(**settings)
+    size = len(lines(settings["train"])) // blocks + 1
+    # Not in this process, as so little would be.
+    monkeypatch.setattr("axml_ray.corpus.prepare.SMALL_BYTES", 1)
+    monkeypatch.setattr("axml_ray.corpus.prepare.label_features.RANGE_TERMS", 50)
+    cut = run(**settings, block_bytes=size, directory="cut")
+    assert written(whole) == written(cut)
+    assert whole.manifest["summary"] == cut.manifest["summary"]
+    assert whole.fingerprint == cut.fingerprint
+    # No result depends on it.
+    assert run(**settings, block_bytes=size + 1, directory="cut").manifest == cut.manifest
+
+
+@pytest.mark.slow
+def test_two_nodes_give_the_same(tmp_path: Path) -> None:
+    for split, count in (("train", 3000), ("test", 200)):
+        (tmp_path / f"{split}.jsonl").write_bytes(lines(mixed(count, split)))
+    script = tmp_path / "prepare.py"
+    script.write_text(TWO_NODES)
+    for nodes in ("1", "2"):
+        subprocess.run([sys.executable, script, str(tmp_path), nodes], check=True, timeout=240)
+    one, two = (Corpus.open(tmp_path / nodes) for nodes in ("1", "2"))
+    assert written(one) == written(two)
+    assert one.fingerprint == two.fingerprint

@@ -1,0 +1,52 @@
+"""Which documents go to which split."""
+
+import pytest
+from corpus.preparing import Prepare, ids, many, rows
+
+from axml_ray.corpus.store import SPLITS
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def test_validation_is_drawn_from_train_by_the_seed(run: Prepare) -> None:
+    one = run(train=many(40), test=many(4, "test"), valid_documents=10)
+    drawn = ids(one, "valid")
+    assert (len(drawn), one.documents("train"), one.documents("test")) == (10, 30, 4)
+    assert not set(drawn) & set(ids(one, "train"))
+    assert ids(run(train=many(40), test=many(4, "test"), valid_documents=10, directory="again"), "valid") == drawn
+    other = run(train=many(40), test=many(4, "test"), valid_documents=10, seed=1, directory="other")
+    assert ids(other, "valid") != drawn
+    # By the texts, not by their places: a fewer drawn are among the more.
+    fewer = run(train=many(40), test=many(4, "test"), valid_documents=4, directory="fewer")
+    assert set(ids(fewer, "valid")) < set(drawn)
+
+
+def test_given_validation_is_left_alone(run: Prepare) -> None:
+    corpus = run(train=many(20), valid=many(5, "valid"), test=many(4, "test"), valid_documents=2)
+    assert [corpus.documents(split) for split in SPLITS] == [20, 5, 4]
+    assert all(text.startswith("valid") for _, text in rows(corpus, "valid").values())
+
+
+def test_subsets_are_drawn_by_the_texts(run: Prepare) -> None:
+    settings = {"max_train_documents": 12, "max_test_documents": 2}
+    corpus = run(train=many(40), test=many(9, "test"), **settings)
+    assert [corpus.documents(split) for split in SPLITS] == [12, 3, 2]
+    longer = run(train=many(40), test=many(9, "test"), max_train_documents=20, directory="more")
+    assert set(ids(corpus, "train")) < set(ids(longer, "train"))
+    assert ids(corpus, "valid") == ids(longer, "valid")
+    # What is left out counts nowhere: neither its words nor its labels.
+    assert corpus.labels.counts[0] == 12
+    words = {word for _, text in rows(corpus, "train").values() for word in text.split()}
+    assert set(corpus.tokenizer.words[2:]) == words
+
+
+def test_duplicates_are_dropped_and_the_test_copy_is_kept(run: Prepare) -> None:
+    train = [("same", ["a"]), ("x", ["a"]), ("same", ["b"]), ("x", ["b"]), ("y", ["a"]), ("in valid", ["a"])]
+    valid = [("v", ["a"]), ("in valid", ["a"]), ("v", ["b"])]
+    test = [("same", ["a"]), ("t", ["a"]), ("t", ["b"])]
+    corpus = run(train=train, valid=valid, test=test, drop_duplicates=True)
+    assert ids(corpus, "train") == ["d1", "d4"]
+    assert ids(corpus, "valid") == ["d100000", "d100001"]
+    assert ids(corpus, "test") == ["d200000", "d200001"]
+    assert corpus.manifest["counts"]["duplicates"] == 6
+    assert run(train=train, valid=valid, test=test, directory="all").documents("train") == 6
