@@ -97,7 +97,6 @@ class Explanation:
         }
 
 
-@torch.inference_mode()
 def explain(
     trees: Sequence[TreePredictor],
     tokenizer: Tokenizer,
@@ -119,29 +118,59 @@ def explain(
     Raises:
         SettingsError: the networks have no attention.
     """
-    if not all(isinstance(network, AttentionXML) for tree in trees for network in tree.networks):
-        raise SettingsError("explain: networks without attention (network.kind bilstm or xml_cnn) can't explain")
-    if not labels:
-        return []
     words, spans = tokenizer.encode_with_spans(text, max_tokens)
-    paths = [_paths(tree, words, len(spans), np.array(labels), index) for tree in trees]
+    return assembled(text, spans, labels, index, [paths(tree, words, len(spans), labels, index) for tree in trees])
+
+
+def assembled(
+    text: str,
+    spans: Sequence[tuple[int, int]],
+    labels: Sequence[int],
+    index: LabelIndex,
+    of_trees: Sequence[Sequence[tuple[Step, ...]]],
+) -> list[Explanation]:
+    """What trees say of some labels of one text, put together; the trees may be in other processes.
+
+    Args:
+        text: storable.
+        spans: of its words, as of `Tokenizer.encode_with_spans`.
+        labels: ids.
+        index: names of the labels.
+        of_trees: `paths` of each tree.
+    """
     return [
         Explanation(
             text=text,
             label=index.labels[label],
             name=index.names[label],
             spans=tuple(spans),
-            paths=tuple(of_tree[place] for of_tree in paths),
+            paths=tuple(of_tree[place] for of_tree in of_trees),
         )
         for place, label in enumerate(labels)
     ]
 
 
-def _paths(
-    tree: TreePredictor, words: np.ndarray, real: int, labels: np.ndarray, index: LabelIndex
+@torch.inference_mode()
+def paths(
+    tree: TreePredictor, words: np.ndarray, real: int, labels: Sequence[int], index: LabelIndex
 ) -> list[tuple[Step, ...]]:
-    """The path to each label in a tree, over the first `real` words."""
-    nodes_of_level = path_nodes(tree.tree, labels)
+    """The path to each label in one tree, from the top.
+
+    Args:
+        tree: whose attention is asked for.
+        words: int32 [n], ids, at least one.
+        real: words of them that are of the text; 0 for an empty one, which is read as one unknown word.
+        labels: ids.
+        index: names of the labels.
+
+    Raises:
+        SettingsError: the networks have no attention.
+    """
+    if not all(isinstance(network, AttentionXML) for network in tree.networks):
+        raise SettingsError("explain: networks without attention (network.kind bilstm or xml_cnn) can't explain")
+    if not labels:
+        return []
+    nodes_of_level = path_nodes(tree.tree, np.array(labels))
     texts = next(length_batches(Ragged.from_rows([words]))).to(tree.device)
     steps: list[list[Step]] = [[] for _ in labels]
     for level, (network, nodes) in enumerate(zip(tree.networks, nodes_of_level, strict=True), start=1):

@@ -5,59 +5,23 @@ for tag in tagger.tag(["A text about sparse matrices."])[0]:
     print(tag.name, tag.probability)
 """
 
-import difflib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from axml_ray.corpus.records import storable
-from axml_ray.inference.beam import Found
 from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.explain import Explanation, explain
-from axml_ray.inference.highlight import as_ansi, as_html
+from axml_ray.inference.codec import Codec, Tag, ranked
+from axml_ray.inference.explain import explain
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
-from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, SettingsError
+
+__all__ = ["Tag", "Tagger"]
 
 TEXTS = 4_096
 """Texts that are tokenised at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """A label of a text.
-
-    Attributes:
-        label: as the corpus writes it.
-        name: what a person reads.
-        score: of the trees, summed as in the paper; 0 to the number of trees.
-        probability: share of validation predictions of about this score that were right.
-        explanation: why, if it was asked for.
-    """
-
-    label: str
-    name: str
-    score: float
-    probability: float
-    explanation: Explanation | None = None
-
-    def ansi(self) -> str:
-        """The explanation with a terminal's colours."""
-        return as_ansi(self._explained())
-
-    def html(self) -> str:
-        """The explanation as a fragment of HTML."""
-        return as_html(self._explained())
-
-    def _explained(self) -> Explanation:
-        if self.explanation is None:
-            raise SettingsError("explanation: not asked for; call tag(..., explain=True)")
-        return self.explanation
 
 
 class Tagger:
@@ -80,7 +44,7 @@ class Tagger:
     def __init__(self, bundle: Bundle, precision: Precision | None = None):
         self.bundle = bundle
         self.ensemble = bundle.ensemble(precision)
-        self.index, self.tokenizer, self.calibration = bundle.labels, bundle.tokenizer, bundle.calibration
+        self.codec = Codec(bundle)
         self._turn = threading.Lock()
 
     @classmethod
@@ -112,7 +76,7 @@ class Tagger:
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels that can be given, the most frequent of training first."""
-        return self.index.labels
+        return self.codec.index.labels
 
     def tag(
         self,
@@ -139,48 +103,23 @@ class Tagger:
         _check_strings("texts", texts)
         if not isinstance(top_k, int) or top_k < 1:
             raise SettingsError(f"top_k: expected a whole number above 0 (given: {top_k!r})")
-        wanted = None if labels is None else self._ids(labels)
+        wanted = None
+        if labels is not None:
+            _check_strings("labels", labels)
+            wanted = self.codec.ids(labels)
         found: list[list[Tag]] = []
         for start in range(0, len(texts), TEXTS):
             some = [storable(text) for text in texts[start : start + TEXTS]]
-            tokens = self.encode(some)
+            tokens = self.codec.encode(some)
             with self._turn:
                 if wanted is None:
-                    best = tuple(part[:, :top_k] for part in self.ensemble.predict(tokens)[0])
+                    ids, scores = self.ensemble.predict(tokens)[0]
+                    best = ids[:, :top_k], scores[:, :top_k]
                 else:
-                    best = _ranked(wanted, self.ensemble.score(tokens, wanted))
-            ids, scores = best
-            rows = self.tags((ids, scores), threshold)
+                    best = ranked(wanted, self.ensemble.score(tokens, wanted))
+            rows = self.codec.decode(best, threshold)
             found += [self._explained(text, row) for text, row in zip(some, rows, strict=True)] if explain else rows
         return found
-
-    def encode(self, texts: Sequence[str]) -> Ragged:
-        """Word ids of texts, as the trees take them; for servers that hold trees elsewhere.
-
-        Args:
-            texts: storable, see `axml_ray.corpus.records.storable`.
-        """
-        return self.tokenizer.encode(texts, self.bundle.settings.max_tokens)
-
-    def tags(self, found: Found, threshold: float | None = None) -> list[list[Tag]]:
-        """Rankings as tags.
-
-        Args:
-            found: label ids and scores, as `combine` gives them.
-            threshold: least score.
-        """
-        ids, scores = found
-        probabilities = self.calibration.probability(scores)
-        least = -np.inf if threshold is None else threshold
-        rows = zip(ids.tolist(), scores.tolist(), probabilities.tolist(), strict=True)
-        return [
-            [
-                Tag(self.index.labels[label], self.index.names[label], score, probability)
-                for label, score, probability in zip(*row, strict=True)
-                if label >= 0 and score >= least
-            ]
-            for row in rows
-        ]
 
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
         """The least score, for `tag`, with which labels are right, or as many, as asked for on validation.
@@ -192,31 +131,13 @@ class Tagger:
         Raises:
             SettingsError: not exactly one of them is given, or validation never reached it.
         """
-        return self.calibration.threshold(precision=precision, count=count)
+        return self.codec.calibration.threshold(precision=precision, count=count)
 
     def _explained(self, text: str, tags: list[Tag]) -> list[Tag]:
-        ids = [self._id_of[tag.label] for tag in tags]
+        codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
         with self._turn:
-            why = explain(self.ensemble.trees, self.tokenizer, self.index, text, ids, self.bundle.settings.max_tokens)
-        return [Tag(tag.label, tag.name, tag.score, tag.probability, one) for tag, one in zip(tags, why, strict=True)]
-
-    @cached_property
-    def _id_of(self) -> dict[str, int]:
-        return {label: number for number, label in enumerate(self.index.labels)}
-
-    def _ids(self, labels: Sequence[str]) -> np.ndarray:
-        _check_strings("labels", labels)
-        for label in labels:
-            if label not in self._id_of:
-                near = difflib.get_close_matches(label, self._id_of, n=1)
-                mend = f"did you mean {near[0]!r}?" if near else "tagger.labels lists all"
-                raise SettingsError(f"labels: no label is called {label!r}; {mend}")
-        return np.array([self._id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
-
-
-def _ranked(labels: np.ndarray, scores: np.ndarray) -> Found:
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return labels[order].astype(np.int32), np.take_along_axis(scores, order, 1)
+            why = explain(self.ensemble.trees, codec.tokenizer, codec.index, text, ids, codec.max_tokens)
+        return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
 
 
 def _check_strings(what: str, values: Sequence[str]) -> None:

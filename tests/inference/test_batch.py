@@ -95,14 +95,14 @@ class TestOneTextThatBreaks:
     @pytest.fixture
     def predictor(self, bundle_directory, tmp_path, monkeypatch):
         predictor = BundlePredictor(bundle_directory, tmp_path, Wanted(form="jsonl"), 1)
-        encode = predictor.tagger.tokenizer.encode
+        encode = predictor.tagger.codec.tokenizer.encode
 
         def fragile(texts, max_tokens) -> Ragged:
             if any("poison" in text for text in texts):
                 raise RuntimeError("no such word")
             return encode(texts, max_tokens)
 
-        monkeypatch.setattr(predictor.tagger.tokenizer, "encode", fragile)
+        monkeypatch.setattr(predictor.tagger.codec.tokenizer, "encode", fragile)
         return predictor
 
     def test_costs_one_row(self, predictor, tmp_path):

@@ -50,7 +50,7 @@ class TestExplain:
         assert all(TEXT[start:end] == word for (start, end), word in zip(tags[0].explanation.spans, WORDS, strict=True))
 
     def test_weights_are_the_attention_of_the_equation(self, tagger, tags):
-        ids = tagger.encode([TEXT])[0].tolist()
+        ids = tagger.codec.encode([TEXT])[0].tolist()
         for tag in tags:
             for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
                 node = int(tree.tree.leaf_of_label[tagger.labels.index(tag.label)])

@@ -55,7 +55,7 @@ class TestTag:
     def test_given_labels_and_a_beam_agree_on_what_every_tree_found(self, tiny_run, tagger):
         texts = tiny_run.texts("test")
         expected = tagger.tag(texts, labels=tagger.labels)
-        (labels, scores), of_trees = tagger.ensemble.predict(tagger.encode(texts))
+        (labels, scores), of_trees = tagger.ensemble.predict(tagger.codec.encode(texts))
         for row, wanted in enumerate(map(scores_of, expected)):
             reached = set.intersection(*(set(one[row].tolist()) for one, _ in of_trees)) - {-1}
             assert reached
@@ -74,10 +74,10 @@ class TestTag:
     def test_trees_apart(self, tiny_run, tagger):
         """As a server does that holds each tree in a process of its own."""
         texts = tiny_run.texts("test")
-        tokens = tagger.encode(texts)
+        tokens = tagger.codec.encode(texts)
         found = [tagger.bundle.tree(number).predict(tokens, 20) for number in range(tagger.bundle.trees)]
         together = combine([labels for labels, _ in found], [scores for _, scores in found], 20)
-        assert tagger.tags(together) == tagger.tag(texts, top_k=20)
+        assert tagger.codec.decode(together) == tagger.tag(texts, top_k=20)
 
     def test_of_nothing(self, tagger):
         assert tagger.tag([]) == []

@@ -1,0 +1,114 @@
+"""The two ends of a bundle without its trees: texts to word ids, label ids and scores to tags.
+
+A server keeps them where requests arrive, and the trees wherever there is room.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from axml_ray.inference.beam import Found
+from axml_ray.inference.bundle import Bundle
+from axml_ray.inference.explain import Explanation
+from axml_ray.inference.highlight import as_ansi, as_html
+from axml_ray.ragged import Ragged
+from axml_ray.settings import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A label of a text.
+
+    Attributes:
+        label: as the corpus writes it.
+        name: what a person reads.
+        score: of the trees, summed as in the paper; 0 to the number of trees.
+        probability: share of validation predictions of about this score that were right.
+        explanation: why, if it was asked for.
+    """
+
+    label: str
+    name: str
+    score: float
+    probability: float
+    explanation: Explanation | None = None
+
+    def ansi(self) -> str:
+        """The explanation with a terminal's colours."""
+        return as_ansi(self._explained())
+
+    def html(self) -> str:
+        """The explanation as a fragment of HTML."""
+        return as_html(self._explained())
+
+    def _explained(self) -> Explanation:
+        if self.explanation is None:
+            raise SettingsError("explanation: not asked for; call tag(..., explain=True)")
+        return self.explanation
+
+
+class Codec:
+    """Texts and labels of a bundle.
+
+    Args:
+        bundle: opened.
+    """
+
+    def __init__(self, bundle: Bundle):
+        self.index, self.tokenizer, self.calibration = bundle.labels, bundle.tokenizer, bundle.calibration
+        self.max_tokens = bundle.settings.max_tokens
+
+    def encode(self, texts: Sequence[str]) -> Ragged:
+        """Word ids of texts, as the trees take them.
+
+        Args:
+            texts: storable, see `axml_ray.corpus.records.storable`.
+        """
+        return self.tokenizer.encode(texts, self.max_tokens)
+
+    def decode(self, found: Found, threshold: float | None = None) -> list[list[Tag]]:
+        """Rankings as tags.
+
+        Args:
+            found: label ids and scores, as `combine` gives them.
+            threshold: least score.
+        """
+        ids, scores = found
+        probabilities = self.calibration.probability(scores)
+        least = -np.inf if threshold is None else threshold
+        rows = zip(ids.tolist(), scores.tolist(), probabilities.tolist(), strict=True)
+        return [
+            [
+                Tag(self.index.labels[label], self.index.names[label], score, probability)
+                for label, score, probability in zip(*row, strict=True)
+                if label >= 0 and score >= least
+            ]
+            for row in rows
+        ]
+
+    @cached_property
+    def id_of(self) -> dict[str, int]:
+        """The id of each label."""
+        return {label: number for number, label in enumerate(self.index.labels)}
+
+    def ids(self, labels: Sequence[str]) -> np.ndarray:
+        """int64 [n]: ids of labels, each once, in their order.
+
+        Raises:
+            SettingsError: a label is unknown.
+        """
+        for label in labels:
+            if label not in self.id_of:
+                near = difflib.get_close_matches(label, self.id_of, n=1)
+                mend = f"did you mean {near[0]!r}?" if near else "tagger.labels lists all"
+                raise SettingsError(f"labels: no label is called {label!r}; {mend}")
+        return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
+
+
+def ranked(labels: np.ndarray, scores: np.ndarray) -> Found:
+    """Given labels (integer [n]) best first for each document, by their scores (float32 [documents, n])."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return labels[order].astype(np.int32), np.take_along_axis(scores, order, 1)
