@@ -40,17 +40,26 @@ class Ensemble:
         Args:
             tokens: word ids, at least one a document.
         """
+        found = self.find(tokens)
+        return combine([one for one, _ in found], [one for _, one in found], self.top_labels), found
+
+    def find(self, tokens: Ragged) -> list[Found]:
+        """The `top_labels` best labels of each document by each tree.
+
+        Args:
+            tokens: word ids, at least one a document.
+        """
         shape = (len(tokens), self.top_labels)
         found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
 
         def work(batch: TextBatch) -> tuple[np.ndarray, list[Found]]:
             return batch.rows, [tree.predict_batch(batch, self.top_labels) for tree in self.trees]
 
-        # Tokenised, sorted and padded once for all trees.
+        # Sorted and padded once for all trees.
         for rows, of_trees in each_batch(work, length_batches(tokens)):
             for (labels, scores), (some_labels, some_scores) in zip(found, of_trees, strict=True):
                 labels[rows], scores[rows] = some_labels, some_scores
-        return combine([one for one, _ in found], [one for _, one in found], self.top_labels), found
+        return found
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
         """Summed probabilities of given labels, float32 [documents, n]: `TreePredictor.score` of every tree."""

@@ -1,0 +1,338 @@
+"""The HTTP API, as a FastAPI application around a `Service`."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Body, Depends, FastAPI, Query, Response
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.security import HTTPBearer
+from fastapi_swagger import patch_fastapi
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
+
+from axml_ray import __version__
+from axml_ray.inference.codec import Tag
+from axml_ray.settings import SettingsError
+from serve_app.guard import Guard
+from serve_app.meter import Meter
+from serve_app.problems import Problem, add_handlers, described, problem
+from serve_app.service import Service
+from serve_app.serving import Serving
+
+PAGE = Path(__file__).parent / "page"
+READY_S = 5.0
+"""How long the trees may take to say that they are there."""
+
+
+class TagRequest(BaseModel):
+    """What `POST /v1/tag` takes."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    text: str | None = None
+    """A text; or give `texts`."""
+    texts: list[str] | None = None
+    """Several texts."""
+    top_k: Annotated[int, Field(ge=1, strict=True)] = 5
+    """Labels a text, at most."""
+    threshold: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Leave out labels with a lower probability."""
+    explain: Annotated[bool, Field(strict=True)] = False
+    """Also say which words each label attended to, and its path down each tree; costs about a text a label."""
+    labels: list[str] | None = None
+    """Score these labels alone, and give all of them back whatever `top_k` is."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("give either text or texts")
+        return self
+
+
+class WordWeight(BaseModel):
+    """A word of the text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    word: str
+    start: int
+    """First character (code point) of the word."""
+    end: int
+    """The one after its last."""
+    weight: float
+    """Attention of the label to it, the mean over the trees; all words' sum to one."""
+
+
+class Node(BaseModel):
+    """A node of the path to a label."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    level: int
+    name: str
+    """Its most frequent labels."""
+    probability: float
+    """That the level's network gives it."""
+    weights: list[float]
+    """Its attention to each word."""
+
+
+class Why(BaseModel):
+    """Why a label was given."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    label: str
+    name: str
+    words: list[WordWeight]
+    trees: list[list[Node]]
+    """The path of each tree that answered, from the top; the last node is the label itself."""
+
+
+class LabelOfText(BaseModel):
+    """A label of a text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    label: str
+    """As the corpus writes it."""
+    name: str
+    """What a person reads."""
+    score: float
+    """Summed over the trees, as in the paper."""
+    probability: float
+    """Share of validation predictions of about this score that were right."""
+    explanation: Why | None = None
+    """If it was asked for."""
+
+
+class TextResult(BaseModel):
+    """The labels of one text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    words: int
+    """Words that were read; longer texts are cut."""
+    labels: list[LabelOfText]
+    """Best first."""
+
+
+class TagResponse(BaseModel):
+    """What `POST /v1/tag` answers."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    edition: str
+    """Of the bundle that answered."""
+    trees: int
+    """Of the bundle."""
+    trees_used: int
+    """Trees that answered; fewer while some are away."""
+    milliseconds: float
+    """That the server took."""
+    results: list[TextResult]
+    """Of each text, in their order."""
+
+
+class FoundLabel(BaseModel):
+    """A label by name."""
+
+    label: str
+    name: str
+    documents: int
+
+
+class Model(BaseModel):
+    """What the server answers from."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: str
+    edition: str
+    axml_ray: str
+    labels: int
+    words: int
+    """Of the vocabulary."""
+    trees: int
+    level_sizes: list[list[int]]
+    weights: str
+    max_tokens: int
+    """Words of a text that are read."""
+    top_labels: int
+    """Most labels of a text that can be had."""
+    network: str
+    limits: dict[str, int]
+    """Of a request."""
+
+
+class Health(BaseModel):
+    """That the server lives."""
+
+    status: Literal["ok"]
+
+
+class Ready(BaseModel):
+    """Which trees answer."""
+
+    ready: bool
+    trees: int
+    trees_used: int
+
+
+def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> FastAPI:
+    """The application.
+
+    Args:
+        service: that tags.
+        serving: its limits.
+        keys: that clients may use; none lets everyone in.
+    """
+    app = FastAPI(
+        title="axml-ray",
+        version=__version__,
+        description="The right few of very many labels for a text.",
+        docs_url=None,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    add_handlers(app)
+    app.add_middleware(Guard, serving=serving, keys=keys)
+    patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")  # its files come from the package
+    meter = Meter(service)
+    _add_routes(app, service, serving, meter, [Depends(HTTPBearer(auto_error=False))] if keys else [])
+    _add_page(app, service)
+    return app
+
+
+def _limited(serving: Serving) -> type[TagRequest]:
+    """The request with the limits of the settings, for OpenAPI and in the messages."""
+    text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
+    fields: dict[str, Any] = {
+        "text": (text | None, None),
+        "texts": (Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)] | None, None),
+        "labels": (Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)] | None, None),
+    }
+    for name, (_, default) in fields.items():
+        fields[name] = (fields[name][0], Field(default, description=TagRequest.model_fields[name].description))
+    return create_model("TagRequest", __base__=TagRequest, **fields)
+
+
+def _add_routes(app: FastAPI, service: Service, serving: Serving, meter: Meter, guarded: list[Any]) -> None:
+    request_type = _limited(serving)
+    refused = (401,) if guarded else ()
+
+    async def within_limit(given: TagRequest) -> TagResponse | JSONResponse:
+        started = time.perf_counter()
+        texts = given.texts if given.text is None else [given.text]
+        assert texts is not None
+        most = service.front.top_labels
+        if given.top_k > most:
+            raise SettingsError(f"top_k: at most {most} labels of a text are found")
+        with meter.request(len(texts)) as count:
+            async with asyncio.timeout(serving.time_limit_s):
+                tagged = await service.tag(texts, given.top_k, given.explain, given.threshold, given.labels)
+            count(tagged.trees_used)
+        content = {
+            "edition": tagged.front.edition.mark[:12],
+            "trees": tagged.front.trees,
+            "trees_used": tagged.trees_used,
+            "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
+            "results": [
+                {"words": words, "labels": [_as_json(tag) for tag in tags]}
+                for words, tags in zip(tagged.words.tolist(), tagged.tags, strict=True)
+            ],
+        }
+        return JSONResponse(content)
+
+    @app.post(
+        "/v1/tag",
+        response_model=TagResponse,
+        responses=described(400, *refused, 408, 413, 422, 500, 503, 504),
+        dependencies=guarded,
+        summary="Tag one text or many",
+    )
+    async def tag(given: Annotated[request_type, Body()]) -> Any:  # type: ignore[valid-type]
+        return await within_limit(given)
+
+    @app.get(
+        "/v1/labels",
+        response_model=list[FoundLabel],
+        responses=described(*refused, 422, 500),
+        dependencies=guarded,
+        summary="Search labels by name",
+    )
+    async def labels(
+        query: Annotated[str, Query(max_length=200, description="Words of the name, in any order and case")] = "",
+        limit: Annotated[int, Query(ge=1, le=100, description="Labels wanted; the most frequent come first")] = 20,
+    ) -> Any:
+        return JSONResponse(await asyncio.to_thread(service.front.search, query, limit))
+
+    @app.get(
+        "/v1/model",
+        response_model=Model,
+        responses=described(*refused, 500),
+        dependencies=guarded,
+        summary="What the server answers from",
+    )
+    async def model() -> Any:
+        limits = {
+            "texts": serving.max_texts,
+            "characters": serving.max_characters,
+            "labels": serving.max_labels,
+            "body_bytes": serving.max_body_bytes,
+        }
+        return {**service.front.description, "limits": limits}
+
+    @app.get(
+        "/v1/examples",
+        response_model=list[str],
+        responses=described(*refused, 500),
+        dependencies=guarded,
+        summary="Texts to try",
+    )
+    async def examples() -> Any:
+        return JSONResponse(service.examples)
+
+    @app.get("/healthz", response_model=Health, responses=described(500), summary="Does the server live?")
+    async def healthz() -> Any:
+        return {"status": "ok"}
+
+    @app.get("/readyz", response_model=Ready, responses=described(500, 503), summary="Do the trees answer?")
+    async def readyz() -> Any:
+        try:
+            async with asyncio.timeout(READY_S):
+                used = await service.ready()
+        except TimeoutError:
+            return problem(503, "no tree answers", headers={"Retry-After": "2"})
+        return {"ready": True, "trees": service.front.trees, "trees_used": used}
+
+    # The problems are described by reference, so the schema has to be there.
+    described_by_fastapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = described_by_fastapi()
+        schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(schema.pop("$defs", {}))
+        schemas["Problem"] = schema
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_page(app: FastAPI, service: Service) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html")
+
+    for name in ("app.js", "style.css", "icon.svg"):
+        app.add_api_route(
+            f"/page/{name}", lambda name=name: FileResponse(PAGE / name), include_in_schema=False, methods=["GET"]
+        )
+
+
+def _as_json(tag: Tag) -> dict[str, Any]:
+    content = {"label": tag.label, "name": tag.name, "score": tag.score, "probability": tag.probability}
+    return content if tag.explanation is None else {**content, "explanation": tag.explanation.as_json()}

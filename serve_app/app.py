@@ -1,0 +1,110 @@
+"""The application that Ray Serve runs.
+
+serve run serve_app.app:build bundle=bundles/quickstart [key=value …]
+
+One ingress answers HTTP, tokenises, collects batches and combines; the trees are in one deployment, or in one each
+(`together=false`). `serve_app.serving` lists the settings. A new bundle is rolled out by deploying the same application
+with another `bundle`, or after exporting to the same place again: replicas stay, and open it beside the old one.
+"""
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from axml_ray.inference.bundle import read_manifest
+from serve_app.edition import Edition
+from serve_app.guard import keys_of_environment
+from serve_app.serving import Served, Serving
+
+MANY = 10_000
+"""Requests that Serve lets through; the application's own limit of waiting texts comes first."""
+DRAIN_S = 30.0
+"""For requests under way when a replica is stopped."""
+
+
+@serve.ingress()
+class Ingress:
+    """Answers HTTP.
+
+    Args:
+        serving: settings.
+        trees: the deployments that hold them.
+    """
+
+    def __init__(self, serving: Serving, *trees: DeploymentHandle):
+        from serve_app.fan_out import FanOut
+        from serve_app.service import Service
+
+        self.serving = serving
+        self.service = Service(serving, FanOut(trees, serving.tree_patience_s))
+
+    async def reconfigure(self, config: dict[str, str]) -> None:
+        """Answer from a bundle from now on."""
+        await self.service.use(Edition(**config))
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        from serve_app.api import make_api
+
+        return make_api(self.service, self.serving, keys_of_environment())
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The application.
+
+    Args:
+        args: settings of `Served`, by name.
+
+    Raises:
+        SettingsError: a setting is unknown or wrong, or the bundle can't be used.
+    """
+    from serve_app.trees import Trees
+
+    serving = Served.of(args)
+    edition = Edition.checked(serving.bundle)
+    trees = len(read_manifest(serving.bundle).level_sizes)
+    parts: list[tuple[str, list[int] | None]] = [("trees", None)]
+    if not serving.together:
+        parts = [(f"tree-{number}", [number]) for number in range(trees)]
+    threads = serving.threads or max(1, (os.cpu_count() or 1) // len(parts))
+    size: dict[str, Any] = {"num_replicas": serving.replicas}
+    if serving.max_replicas:
+        size = {
+            "autoscaling_config": {
+                "min_replicas": serving.replicas,
+                "max_replicas": serving.max_replicas,
+                "target_ongoing_requests": serving.batches_at_once,
+            }
+        }
+    holders = [
+        serve.deployment(Trees)
+        .options(
+            name=name,
+            max_ongoing_requests=MANY,
+            max_surge_percent=100,
+            graceful_shutdown_timeout_s=DRAIN_S,
+            # What changes with a roll-out stands here alone, so that no replica is started anew for it.
+            user_config=asdict(edition),
+            ray_actor_options={"num_cpus": serving.cpus},
+            **size,
+        )
+        .bind(numbers, threads, serving.precision)
+        for name, numbers in parts
+    ]
+    return (
+        serve.deployment(Ingress)
+        .options(
+            name="ingress",
+            num_replicas=serving.ingress_replicas,
+            max_ongoing_requests=MANY,
+            max_surge_percent=100,
+            graceful_shutdown_timeout_s=DRAIN_S,
+            user_config=asdict(edition),
+            ray_actor_options={"num_cpus": 0.1},
+        )
+        .bind(serving.alone, *holders)
+    )

@@ -1,0 +1,52 @@
+"""What Prometheus can ask of the application, beside Ray's own `ray_serve_*`; Ray exports both."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ray.serve import metrics
+
+from serve_app.service import Service
+
+SECONDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
+"""Upper bounds of the histogram's bars."""
+
+
+class Meter:
+    """Counts what a service does.
+
+    Args:
+        service: that is counted.
+    """
+
+    def __init__(self, service: Service):
+        self.service = service
+        self.texts = metrics.Counter("axml_ray_texts", description="Texts tagged.")
+        self.failed = metrics.Counter(
+            "axml_ray_failed", description="Tagging requests that ended in an error.", tag_keys=("error",)
+        )
+        self.seconds = metrics.Histogram("axml_ray_seconds", description="Of a tagging request.", boundaries=SECONDS)
+        self.waiting = metrics.Gauge("axml_ray_waiting_texts", description="Texts that wait for the trees.")
+        self.trees = metrics.Gauge("axml_ray_trees_used", description="Trees that answered the last request.")
+
+    @contextmanager
+    def request(self, texts: int) -> Iterator[Callable[[int], None]]:
+        """Count one request.
+
+        Args:
+            texts: that it has.
+
+        Yields:
+            What is to be told how many trees answered.
+        """
+        started = time.perf_counter()
+        try:
+            yield self.trees.set
+        except BaseException as error:
+            self.failed.inc(tags={"error": type(error).__name__})
+            raise
+        else:
+            self.texts.inc(texts)
+        finally:
+            self.seconds.observe(time.perf_counter() - started)
+            self.waiting.set(self.service.batcher.texts)

@@ -1,0 +1,101 @@
+"""A replica of trees: all of an ensemble, or one."""
+
+import asyncio
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.inference.beam import Found, TreePredictor
+from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.explain import Step, paths
+from axml_ray.memory import keep_freed_memory
+from axml_ray.network.precision import use_threads
+from axml_ray.ragged import Ragged
+from axml_ray.settings import Precision, SettingsError
+from serve_app.edition import Edition
+
+EDITIONS = 2
+"""Bundles held at a time: while one is rolled out, requests of the one before are still under way."""
+
+T = TypeVar("T")
+logger = logging.getLogger("ray.serve")
+
+
+class Trees:
+    """Some trees of a bundle. A bundle that a call names and that isn't held yet is opened then.
+
+    Calls take turns: each uses all of the replica's threads.
+
+    Args:
+        numbers: of the trees, from 0; None for all that a bundle has.
+        threads: of PyTorch.
+        precision: of matrix products; by default as the run was trained.
+    """
+
+    def __init__(self, numbers: Sequence[int] | None, threads: int, precision: Precision | None = None):
+        use_threads(threads)
+        keep_freed_memory()
+        self.numbers, self.precision = numbers, precision
+        self._turn = threading.Lock()
+        self._held: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
+
+    async def reconfigure(self, config: dict[str, str]) -> None:
+        """Open a bundle that is rolled out.
+
+        Raises:
+            SettingsError: it can't be used, and no other is held.
+        """
+        edition = Edition(**config)
+        try:
+            await self.ready(edition)
+        except SettingsError as error:
+            if not self._held:
+                raise
+            logger.error("the bundle stays as it is: %s", error)
+
+    async def ready(self, edition: Edition) -> list[bool]:
+        """Open a bundle, if it isn't held; true for each tree of it."""
+        if edition not in self._held:
+            await self._in_turn(lambda: self._of(edition))
+        return [True] * len(self._trees(edition))
+
+    async def find(self, edition: Edition, tokens: Ragged) -> list[Found]:
+        """What each of the trees finds for some documents: `Ensemble.find`."""
+        return await self._in_turn(lambda: self._of(edition)[0].find(tokens))
+
+    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[np.ndarray]:
+        """Each tree's scores of given labels: `TreePredictor.score`."""
+        return await self._in_turn(lambda: [tree.score(tokens, labels) for tree in self._trees(edition)])
+
+    async def explain(
+        self, edition: Edition, words: np.ndarray, real: int, labels: Sequence[int]
+    ) -> list[list[tuple[Step, ...]]]:
+        """Each tree's paths to some labels of one text: `explain.paths`."""
+        return await self._in_turn(
+            lambda: [paths(tree, words, real, labels, self._of(edition)[1]) for tree in self._trees(edition)]
+        )
+
+    def _trees(self, edition: Edition) -> Sequence[TreePredictor]:
+        return self._of(edition)[0].trees
+
+    def _of(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
+        if edition not in self._held:
+            bundle = edition.open()
+            numbers = range(bundle.trees) if self.numbers is None else self.numbers
+            trees = [bundle.tree(number, self.precision) for number in numbers]
+            self._held[edition] = Ensemble(trees, bundle.settings.top_labels), bundle.labels
+            while len(self._held) > EDITIONS:
+                self._held.popitem(last=False)
+        return self._held[edition]
+
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        def alone() -> T:
+            with self._turn:
+                return work()
+
+        return await asyncio.to_thread(alone)
