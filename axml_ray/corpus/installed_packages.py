@@ -23,7 +23,8 @@ MODULE_DEPTH = 4
 LEFT_OUT_PACKAGES = frozenset({"pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel", "axml_ray"})
 # Tools of the tests that came after the first figures, which would no longer compare.
 LEFT_OUT_TOOLS = frozenset(
-    ["graphql", "greenlet", "harfile", "hypothesis_graphql", "jsonschema_rs", "playwright", "pyrate_limiter", "schemathesis", "werkzeug"]
+    {"graphql", "greenlet", "harfile", "hypothesis_graphql", "jsonschema_rs", "playwright", "pyrate_limiter"}
+    | {"schemathesis", "werkzeug"}
 )
 TEST_FOLDERS = frozenset({"test", "tests", "testing", "_tests"})
 TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
