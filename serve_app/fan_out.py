@@ -94,8 +94,25 @@ class FanOut:
                 call.cancel()
 
     async def ready(self, edition: Edition) -> int:
-        """How many members hold the bundle, or open it now."""
+        """How many trees of a bundle are there."""
         return len(await self.ask("ready", edition))
+
+    async def open(self, edition: Edition, limit_s: float) -> None:
+        """Let all members open a bundle, for as long as a limit allows.
+
+        Args:
+            edition: the bundle.
+            limit_s: seconds.
+
+        Raises:
+            Exception: a member can't.
+        """
+        calls = [asyncio.create_task(member.call("ready", edition)) for member in self.members]
+        done, late = await asyncio.wait(calls, timeout=limit_s)
+        for call in late:
+            call.cancel()
+        for call in done:
+            call.result()
 
     def _lose(self, member: Member, edition: Edition) -> None:
         if member.away:

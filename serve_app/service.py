@@ -26,6 +26,8 @@ from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 from serve_app.serving import Serving
 
+OPEN_S = 60.0
+"""How long the trees may take to open a bundle before requests are answered from it."""
 INLINE_CHARACTERS = 20_000
 """Texts of fewer characters are tokenised at once; more would keep other requests waiting."""
 
@@ -150,12 +152,12 @@ class Service:
             return
         try:
             front = await asyncio.to_thread(Front.open, edition)
+            await self.fan_out.open(edition, OPEN_S)
         except SettingsError as error:
             if not self._front:
                 raise
             logger.error("the bundle stays as it is: %s", error)
             return
-        await self.fan_out.ready(edition)
         self._front = front
         logger.info("answering from %s (%s)", edition.directory, edition.mark[:12])
 
