@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_mod
 from axml_ray import __version__
 from axml_ray.inference.codec import Tag
 from axml_ray.settings import SettingsError
-from serve_app.guard import Guard
+from serve_app.guard import Guard, closing
 from serve_app.meter import Meter
 from serve_app.problems import Problem, add_handlers, described, problem
 from serve_app.service import Service
@@ -198,7 +198,7 @@ def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> Fa
         swagger_ui_oauth2_redirect_url=None,
     )
     add_handlers(app)
-    app.add_middleware(Guard, serving=serving, keys=keys)
+    app.add_middleware(Guard, service=service, keys=keys)
     patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")  # its files come from the package
     meter = Meter(service)
     _add_routes(app, service, serving, meter, [Depends(HTTPBearer(auto_error=False))] if keys else [])
@@ -301,6 +301,8 @@ def _add_routes(app: FastAPI, service: Service, serving: Serving, meter: Meter, 
 
     @app.get("/readyz", response_model=Ready, responses=described(500, 503), summary="Do the trees answer?")
     async def readyz() -> Any:
+        if service.draining:
+            return closing()
         try:
             async with asyncio.timeout(READY_S):
                 used = await service.ready()

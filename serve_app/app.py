@@ -4,7 +4,8 @@ serve run serve_app.app:build bundle=bundles/quickstart [key=value …]
 
 One ingress answers HTTP, tokenises, collects batches and combines; the trees are in one deployment, or in one each
 (`together=false`). `serve_app.serving` lists the settings. A new bundle is rolled out by deploying the same application
-with another `bundle`, or after exporting to the same place again: replicas stay, and open it beside the old one.
+with another `bundle`, or after exporting to the same place again: requests are answered from the old one until all
+trees hold the new one.
 """
 
 import os
@@ -47,6 +48,10 @@ class Ingress:
         """Answer from a bundle from now on."""
         await self.service.use(Edition(**config))
 
+    async def drain(self) -> None:
+        """Refuse new requests from now on, and wait for those under way: the server is about to end."""
+        await self.service.drain()
+
     def __serve_build_asgi_app__(self) -> ASGIApp:
         from serve_app.api import make_api
 
@@ -87,7 +92,6 @@ def build(args: dict[str, Any]) -> Application:
             max_ongoing_requests=MANY,
             max_surge_percent=100,
             graceful_shutdown_timeout_s=DRAIN_S,
-            # What changes with a roll-out stands here alone, so that no replica is started anew for it.
             user_config=asdict(edition),
             ray_actor_options={"num_cpus": serving.cpus},
             **size,

@@ -7,10 +7,11 @@ import os
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.problems import Wrong, problem
-from serve_app.serving import Serving
+from serve_app.service import Service
 
 KEYS_VARIABLE = "AXML_RAY_API_KEYS"
 GUARDED = "/v1/"
@@ -45,12 +46,12 @@ class Guard:
 
     Args:
         app: what is guarded.
-        serving: the limits.
+        service: its limits, and whether it is about to end.
         keys: that clients may use; none lets everyone in.
     """
 
-    def __init__(self, app: ASGIApp, serving: Serving, keys: Sequence[str] = ()):
-        self.app, self.serving = app, serving
+    def __init__(self, app: ASGIApp, service: Service, keys: Sequence[str] = ()):
+        self.app, self.service, self.serving = app, service, service.serving
         self._keys = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +76,9 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
             await refused(scope, receive, send_safely)
+            return
+        if path.startswith(GUARDED) and self.service.draining:
+            await closing()(scope, receive, send_safely)
             return
         limit = self.serving.max_body_bytes
         length = headers.get("content-length", "")
@@ -104,7 +108,11 @@ class Guard:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, receive_again, send_safely)
+        self.service.under_way += 1
+        try:
+            await self.app(scope, receive_again, send_safely)
+        finally:
+            self.service.under_way -= 1
 
     def _allowed(self, authorization: str) -> bool:
         if not self._keys:
@@ -114,6 +122,11 @@ class Guard:
         # All of them, whichever fits: neither length nor place of a key can be told from the time this takes.
         fits = sum(hmac.compare_digest(given, known) for known in self._keys)
         return scheme.lower() == "bearer" and fits > 0
+
+
+def closing() -> JSONResponse:
+    """The answer of a server that is about to end."""
+    return problem(503, "the server is about to end; try again soon", headers={"Retry-After": "5"})
 
 
 class _TooLarge(Exception):

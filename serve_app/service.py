@@ -28,6 +28,8 @@ from serve_app.serving import Serving
 
 OPEN_S = 60.0
 """How long the trees may take to open a bundle before requests are answered from it."""
+DRAIN_PAUSE_S = 0.05
+"""Between looks whether requests are still under way."""
 INLINE_CHARACTERS = 20_000
 """Texts of fewer characters are tokenised at once; more would keep other requests waiting."""
 
@@ -132,6 +134,10 @@ class Service:
             self._find, serving.batch_places, serving.most_batches, serving.waiting_texts
         )
         self.examples = read_examples(serving.examples) if serving.examples else []
+        self.draining = False
+        """New requests are refused: the server is about to end."""
+        self.under_way = 0
+        """Requests that have no answer yet."""
         self._front: Front | None = None
 
     @property
@@ -219,6 +225,12 @@ class Service:
         of_trees = await self.fan_out.ask("explain", front.edition, words, len(spans), ids)
         why = assembled(text, spans, ids, codec.index, of_trees)
         return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
+
+    async def drain(self) -> None:
+        """Refuse new requests from now on, and wait for those under way."""
+        self.draining = True
+        while self.under_way:
+            await asyncio.sleep(DRAIN_PAUSE_S)
 
     async def ready(self) -> int:
         """How many trees answer."""

@@ -63,7 +63,7 @@ class Serving(Settings):
     @property
     def alone(self) -> "Serving":
         """The same without the bundle: what stays as it is when another is rolled out."""
-        return Serving(**self.model_dump(include=set(Serving.model_fields)))
+        return Serving(**given(self, Serving))
 
 
 class Served(Serving):
@@ -73,7 +73,7 @@ class Served(Serving):
     """Directory that `jobs/export_bundle.py` wrote; all nodes must see it under this path."""
 
     @classmethod
-    def of(cls, args: dict[str, Any]) -> "Served":
+    def of(cls, args: dict[str, Any]) -> Self:
         """The settings that `serve` was given.
 
         Raises:
@@ -90,3 +90,8 @@ class Served(Serving):
                 raise SettingsError(f"{key}: no such setting; there are {', '.join(cls.model_fields)}") from None
             said = problem["msg"].removeprefix("Value error, ")
             raise SettingsError(f"{f'{key}: ' if key else ''}{said} (given: {problem['input']!r})") from None
+
+
+def given(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
+    """What of some settings those of a kind that they extend have, too."""
+    return {name: getattr(settings, name) for name in kind.model_fields}
