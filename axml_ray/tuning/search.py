@@ -1,6 +1,7 @@
 """Which settings are tried next: at random, or where Optuna's TPE expects the best of what is known.
 
-What is drawn at random for a trial follows from seed and number alone; TPE's also from the results known by then. A
+The first trial is the user's own settings, if the space can draw them: what a sweep finds is held against them. What is
+drawn at random for another follows from seed and number alone; TPE's also from the results known by then. A
 sweep that goes on hands the earlier trials in again, in their order, and is where it was.
 """
 
@@ -34,13 +35,22 @@ class Search:
         method: how.
         seed: not negative.
         directions: "maximize" or "minimize", for each value of a result.
+        base: settings that the first trial has; None for one that is drawn as the others.
     """
 
-    def __init__(self, space: Space, method: Method, seed: int, directions: Sequence[Direction] = ("maximize",)):
+    def __init__(
+        self,
+        space: Space,
+        method: Method,
+        seed: int,
+        directions: Sequence[Direction] = ("maximize",),
+        base: Experiment | None = None,
+    ):
         self.space, self.method, self.seed = space, method, seed
         self._study = optuna.create_study(directions=list(directions))
         self._trials: list[optuna.Trial] = []
         self._drawn: list[dict[str, Any]] = []
+        self._first = space.of_settings(base) if base else None
 
     def again(self, parameters: Mapping[str, Any]) -> None:
         """Hand in a trial of an earlier start.
@@ -56,6 +66,8 @@ class Search:
 
     def draw(self) -> dict[str, Any] | None:
         """The parameters of the next trial, unlike those of all before; None if nothing new was found."""
+        if self._first and not self._trials:
+            self._study.enqueue_trial(self._first)
         for attempt in range(REDRAWS):
             trial, drawn = self._ask(attempt)
             if drawn not in self._drawn:

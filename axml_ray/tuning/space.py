@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class Draw:
         parameters: what was drawn and fixed so far, by path.
     """
 
-    def __init__(self, trial: optuna.Trial):
+    def __init__(self, trial: optuna.trial.BaseTrial):
         self._trial = trial
         self.parameters: dict[str, Any] = {}
 
@@ -110,7 +111,26 @@ class Space:
         parts = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
         return "-".join(part.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for part in parts)
 
-    def draw(self, trial: optuna.Trial) -> dict[str, Any]:
+    def of_settings(self, base: Experiment) -> dict[str, Any] | None:
+        """The parameters that an experiment has; None if the space can't draw them.
+
+        Args:
+            base: the experiment.
+        """
+        values: dict[str, Any] = {}
+        for group in GROUPS:
+            for key, value in getattr(base, group).model_dump().items():
+                places = enumerate(value) if isinstance(value, tuple | list) else ()
+                values |= {f"{group}.{key}": value, **{f"{group}.{key}.{place}": one for place, one in places}}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # how Optuna says that a value is out of range
+                drawn = self.draw(optuna.trial.FixedTrial(values))
+        except (ValueError, UserWarning):
+            return None
+        return drawn if settings_of(base, drawn) == base else None
+
+    def draw(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
         """The parameters of a trial."""
         draw = Draw(trial)
         for function in self.functions:

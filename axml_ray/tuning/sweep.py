@@ -270,7 +270,7 @@ class _Drawn(Searcher):
         super().__init__()
         self.sweep, self.common = sweep, common
         directions: tuple[Direction, ...] = ("maximize", "minimize") if sweep.has_cost else ("maximize",)
-        self.search = Search(sweep.space, sweep.search, sweep.settings.seed, directions)
+        self.search = Search(sweep.space, sweep.search, sweep.settings.seed, directions, sweep.settings)
         self.trials = read_trials(common.directory)
         for trial in self.trials:
             self.search.again(trial.parameters)

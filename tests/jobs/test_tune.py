@@ -72,7 +72,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     assert {path: path.stat().st_ino for path in done} == done
     # The trials are those that a sweep draws which is never killed.
     base = load(tmp_path / "config.yaml")
-    search = Search(Space.load([str(tmp_path / "mine.py")]), "random", base.seed)
+    search = Search(Space.load([str(tmp_path / "mine.py")]), "random", base.seed, base=base)
     trials = read_trials(sweep / "trials")
     assert [trial.parameters for trial in trials] == [search.draw() for _ in range(TRIALS)]
     assert [trial.state for trial in trials] == ["finished"] * TRIALS

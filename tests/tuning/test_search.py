@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from axml_ray.configuration import load
 from axml_ray.settings import SettingsError
 from axml_ray.tuning.search import Method, Search
 from axml_ray.tuning.space import Space
@@ -100,3 +101,32 @@ def test_a_trial_that_the_space_no_longer_draws_is_an_error(tmp_path: Path) -> N
     search = Search(of_text(tmp_path, FEW), "random", seed=0)
     with pytest.raises(SettingsError, match="no longer draws trial 0"):
         search.again({"tree.height": 1, "tree.beam": 4, "network.evidence": True})
+
+
+class TestTheUsersOwnSettings:
+    @pytest.mark.parametrize("method", ["random", "tpe"])
+    def test_are_the_first_trial(self, space: Space, method: Method) -> None:
+        base = load(training={"learning_rate": 0.25}, corpus={"source": "installed_packages"})
+        search, without = Search(space, method, seed=3, base=base), Search(space, method, seed=3)
+        without.draw()
+        assert search.draw() == {"training.learning_rate": 0.25}
+        assert search.draw() == without.draw()
+
+    @pytest.mark.parametrize("text", [
+        "draw.suggest_float('training.learning_rate', 0.5, 1.0)",
+        "draw.suggest_categorical('training.batch_size', [1, 2])",
+        "draw.suggest_int('training.epochs.0', 2, 9)",  # of two levels, so it would be another experiment
+        "draw.fix('network.evidence', True)",
+    ])  # fmt: skip
+    def test_are_left_out_where_the_space_has_no_place_for_them(self, tmp_path: Path, text: str) -> None:
+        space = of_text(tmp_path, f"def space(draw):\n    draw.suggest_int('tree.height', 0, 2)\n    {text}\n")
+        base = load(training={"learning_rate": 0.25, "epochs": [4, 3]}, corpus={"source": "installed_packages"})
+        assert space.of_settings(base) is None
+        assert Search(space, "random", seed=0, base=base).draw() == Search(space, "random", seed=0).draw()
+
+    def test_have_places_in_lists(self, tmp_path: Path) -> None:
+        text = (
+            "def space(draw):\n    for place in (0, 1):\n        draw.suggest_int(f'training.epochs.{place}', 2, 9)\n"
+        )
+        base = load(training={"epochs": [4, 3], "average_after": [1, 1]}, corpus={"source": "installed_packages"})
+        assert of_text(tmp_path, text).of_settings(base) == {"training.epochs.0": 4, "training.epochs.1": 3}
