@@ -92,7 +92,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _wrong(error: Any) -> Wrong:
-    place = [str(part) for part in error["loc"] if part not in ("body", "query")]
+    place = [str(part) for part in error["loc"][1:]]  # after body or query
     if error["type"] == "json_invalid":
         said = (error.get("ctx") or {}).get("error", "")
         return Wrong(field="body", message=f"not JSON ({said} at character {error['loc'][-1]})")

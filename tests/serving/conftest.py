@@ -1,0 +1,73 @@
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+import torch
+
+# a run of the tiny corpus, and the network it is trained with
+sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network", "inference", "serving")]
+
+from small_server import SMALL, TREES  # noqa: E402
+from tiny_run import Run, train_run  # noqa: E402
+
+from axml_ray import Tagger  # noqa: E402
+from axml_ray.inference.export import export_bundle  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of three trees."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return train_run(tmp_path_factory.mktemp("served"), trees=TREES)
+
+
+@pytest.fixture(scope="session")
+def serving_bundle(served_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That run as a bundle; not to be changed."""
+    directory = tmp_path_factory.mktemp("bundles") / "bundle"
+    export_bundle(served_run.settings, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def texts(served_run: Run) -> list[str]:
+    """Of the test split."""
+    return served_run.texts("test")
+
+
+@pytest.fixture(scope="session")
+def tagger(serving_bundle: Path) -> Tagger:
+    """The same bundle in this process."""
+    return Tagger.load(serving_bundle)
+
+
+@pytest.fixture(scope="session")
+def serve_address(ray_cluster: None) -> Iterator[str]:
+    """Where Serve listens; applications have paths of their own."""
+    from ray import serve
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    yield f"http://127.0.0.1:{port}"
+    serve.shutdown()
+
+
+@pytest.fixture(scope="session")
+def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of the application, all trees together."""
+    from ray import serve
+
+    from serve_app.app import build
+
+    examples = tmp_path_factory.mktemp("examples") / "examples.jsonl"
+    examples.write_text('{"text": "w1 w2 w3"}\n{"text": "w4 w5"}\n', encoding="utf-8")
+    limits = {"max_texts": 40, "max_characters": 5_000, "max_body_bytes": 100_000, "examples": str(examples)}
+    serve.run(build({"bundle": str(serving_bundle), **SMALL, **limits}), name="served", route_prefix="/")
+    assert requests.get(f"{serve_address}/readyz", timeout=60).json()["trees_used"] == TREES
+    return serve_address

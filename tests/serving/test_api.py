@@ -1,0 +1,229 @@
+"""The API over real HTTP, all trees in one replica: the same answers as the Tagger's, and every error a problem."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import requests
+from small_server import SMALL, TREES
+
+from axml_ray import Tagger
+
+PROBLEM = "application/problem+json"
+
+
+def tag(server: str, **content: Any) -> requests.Response:
+    return requests.post(f"{server}/v1/tag", json=content, timeout=60)
+
+
+def refused(response: requests.Response, status: int, *fields: str) -> dict[str, Any]:
+    """The problem that a response is, with these fields named."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == PROBLEM
+    content = response.json()
+    assert content["status"] == status and content["title"] and content["detail"] and content["type"] == "about:blank"
+    assert [one["field"] for one in content["errors"]] == list(fields)
+    return content
+
+
+def raw(server: str, *parts: bytes, wait: float = 60) -> bytes:
+    """What the server sends for bytes as they are."""
+    place = urlsplit(server)
+    with socket.create_connection((place.hostname, place.port), timeout=wait) as connection:
+        for part in parts:
+            connection.sendall(part)
+        received = b""
+        while more := connection.recv(65_536):
+            received += more
+            if b"\r\n\r\n" in received and received.endswith(b"}"):
+                break
+        return received
+
+
+def head(length: int | None, more: str = "") -> bytes:
+    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return f"POST /v1/tag HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{size}\r\n{more}\r\n".encode()
+
+
+class TestTag:
+    def test_gives_what_the_tagger_gives(self, server: str, tagger: Tagger, texts: list[str]) -> None:
+        answer = tag(server, texts=texts[:30], top_k=7).json()
+        assert (answer["trees"], answer["trees_used"]) == (TREES, TREES)
+        assert answer["milliseconds"] > 0
+        for result, tags in zip(answer["results"], tagger.tag(texts[:30], top_k=7), strict=True):
+            assert [one["label"] for one in result["labels"]] == [one.label for one in tags]
+            assert [one["name"] for one in result["labels"]] == [one.name for one in tags]
+            np.testing.assert_allclose([one["score"] for one in result["labels"]], [one.score for one in tags], 1e-4)
+            np.testing.assert_allclose(
+                [one["probability"] for one in result["labels"]], [one.probability for one in tags], atol=0.02
+            )
+            assert all("explanation" not in one for one in result["labels"])
+
+    def test_one_text_is_a_list_of_one(self, server: str, texts: list[str]) -> None:
+        one, several = tag(server, text=texts[3]).json(), tag(server, texts=[texts[3]]).json()
+        assert one["results"] == several["results"] and len(one["results"]) == 1
+        assert len(one["results"][0]["labels"]) == 5
+
+    def test_a_threshold_is_a_least_probability(self, server: str, texts: list[str]) -> None:
+        every = tag(server, text=texts[0], top_k=20).json()["results"][0]["labels"]
+        least = sorted(one["probability"] for one in every)[len(every) // 2]
+        some = tag(server, text=texts[0], top_k=20, threshold=least).json()["results"][0]["labels"]
+        assert some == [one for one in every if one["probability"] >= least] and len(some) > 0
+
+    def test_given_labels_are_scored_alone(self, server: str, tagger: Tagger, texts: list[str]) -> None:
+        wanted = [tagger.labels[4], tagger.labels[-1], tagger.labels[0]]
+        found = tag(server, text=texts[1], labels=wanted, top_k=1).json()["results"][0]["labels"]
+        [tags] = tagger.tag([texts[1]], labels=wanted)
+        assert [one["label"] for one in found] == [one.label for one in tags] and len(found) == 3
+        np.testing.assert_allclose([one["score"] for one in found], [one.score for one in tags], rtol=1e-4)
+
+    def test_explains(self, server: str, tagger: Tagger, texts: list[str]) -> None:
+        [first, *_] = tag(server, text=texts[2], explain=True, top_k=2).json()["results"][0]["labels"]
+        [[tag_, *_]] = tagger.tag([texts[2]], explain=True, top_k=2)
+        assert tag_.explanation is not None
+        mine, theirs = first["explanation"], tag_.explanation.as_json()
+        assert [one["word"] for one in mine["words"]] == [one["word"] for one in theirs["words"]]
+        np.testing.assert_allclose(
+            [one["weight"] for one in mine["words"]], [one["weight"] for one in theirs["words"]], atol=1e-5
+        )
+        assert sum(one["weight"] for one in mine["words"]) == pytest.approx(1, abs=1e-4)
+        names = [[step["name"] for step in path] for path in mine["trees"]]
+        assert names == [[step["name"] for step in path] for path in theirs["trees"]] and len(names) == TREES
+
+    @pytest.mark.parametrize("text", ["", " ", "\0", "😀 w2", "w1 " * 1_600])
+    def test_takes_any_text(self, server: str, text: str) -> None:
+        response = tag(server, text=text, explain=True)
+        assert response.status_code == 200, response.text
+        [result] = response.json()["results"]
+        assert result["labels"] and result["words"] >= 1
+
+
+class TestRefusals:
+    def test_names_each_field_and_its_limit(self, server: str) -> None:
+        content = refused(tag(server, texts=["a", "b" * 5_001], top_k=0, sure=True), 422, "texts.1", "top_k", "sure")
+        assert [one.get("limit") for one in content["errors"]] == [5_000, 1, None]
+        assert refused(tag(server, texts=["a"] * 41), 422, "texts")["errors"][0]["limit"] == 40
+        refused(tag(server, texts=[]), 422, "texts")
+        refused(tag(server, text="a", threshold=1.5), 422, "threshold")
+        refused(tag(server, text="a", top_k=10_000), 422, "top_k")
+        refused(tag(server, text="a", top_k="5"), 422, "top_k")
+        refused(tag(server, text="a", labels=[]), 422, "labels")
+        refused(tag(server, text=["a"]), 422, "text")
+        refused(tag(server, text=None), 422, "body")
+        assert "either" in refused(tag(server, text="a", texts=["a"]), 422, "body")["detail"]
+
+    def test_an_unknown_label_is_met_with_one_like_it(self, server: str, tagger: Tagger) -> None:
+        content = refused(tag(server, text="a", labels=[tagger.labels[0] + "x"]), 422, "labels")
+        assert tagger.labels[0] in content["detail"]
+
+    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nothing", b'{"text": 1}', b'{"text": NaN}', b"{" * 5_000])
+    def test_what_is_not_a_request(self, server: str, body: bytes) -> None:
+        response = requests.post(f"{server}/v1/tag", body, headers={"Content-Type": "application/json"}, timeout=60)
+        assert response.status_code in (400, 422) and response.headers["content-type"] == PROBLEM, response.text
+
+    def test_what_is_not_utf_8(self, server: str) -> None:
+        body = b'{"text": "\xff\xfe"}'
+        response = requests.post(f"{server}/v1/tag", body, headers={"Content-Type": "application/json"}, timeout=60)
+        assert "UTF-8" in refused(response, 400)["detail"]
+
+    def test_half_of_a_character(self, server: str) -> None:
+        body = json.dumps({"texts": ["w1", "\ud800 w2"]})  # in JSON an escape, so UTF-8 holds it
+        response = requests.post(f"{server}/v1/tag", body, headers={"Content-Type": "application/json"}, timeout=60)
+        refused(response, 422, "texts.1")
+
+    def test_large_bodies(self, server: str) -> None:
+        content = refused(tag(server, text="x" * 10_000_000), 413, "body")
+        assert content["errors"][0]["limit"] == 100_000
+
+    def test_a_large_body_of_unknown_length(self, server: str) -> None:
+        chunks = (b"x" * 50_000 for _ in range(4))
+        response = requests.post(f"{server}/v1/tag", chunks, timeout=60)
+        refused(response, 413, "body")
+
+    def test_a_sender_who_leaves_half_way_harms_nobody(self, server: str, texts: list[str]) -> None:
+        place = urlsplit(server)
+        for _ in range(5):
+            with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+                connection.sendall(head(1_000) + b'{"text": "half')
+        assert tag(server, text=texts[0]).status_code == 200
+
+    def test_a_sender_who_is_too_slow(self, serve_address: str, serving_bundle: Path) -> None:
+        from ray import serve
+
+        from serve_app.app import build
+
+        serve.run(
+            build({"bundle": str(serving_bundle), "body_limit_s": 0.3, **SMALL}), name="slow", route_prefix="/slow"
+        )
+        try:
+            start = head(1_000).replace(b"/v1/tag", b"/slow/v1/tag")
+            received = raw(serve_address, start, b'{"text": "half')
+            assert b" 408 " in received.split(b"\r\n")[0] and PROBLEM.encode() in received
+        finally:
+            serve.delete("slow")
+
+    def test_other_places_and_methods(self, server: str) -> None:
+        refused(requests.get(f"{server}/v1/nowhere", timeout=60), 404)
+        refused(requests.get(f"{server}/v1/tag", timeout=60), 405)
+        refused(requests.get(f"{server}/page/../app.py", timeout=60), 404)
+        for path in ("/page/..%2fapp.py", "/page/%2e%2e/%2e%2e/pyproject.toml", "//etc/passwd"):
+            assert b"404" in raw(server, f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode()).split(b"\r\n")[0]
+
+
+class TestLabels:
+    def test_finds_by_words_of_the_name_in_any_case(self, server: str, tagger: Tagger) -> None:
+        index = tagger.codec.index
+        name = index.names[5]
+        found = requests.get(f"{server}/v1/labels", {"query": name.upper()}, timeout=60).json()
+        assert found[0]["documents"] == max(one["documents"] for one in found)
+        assert {"label": index.labels[5], "name": name, "documents": int(index.counts[5])} in found
+        assert all(name.lower() in one["name"].lower() for one in found)
+
+    def test_everything_by_frequency_without_a_query(self, server: str, tagger: Tagger) -> None:
+        found = requests.get(f"{server}/v1/labels", {"limit": 10}, timeout=60).json()
+        assert [one["label"] for one in found] == list(tagger.labels[:10])
+
+    def test_nothing(self, server: str) -> None:
+        assert requests.get(f"{server}/v1/labels", {"query": "no(such.*name"}, timeout=60).json() == []
+
+    def test_limits(self, server: str) -> None:
+        refused(requests.get(f"{server}/v1/labels", {"limit": 0}, timeout=60), 422, "limit")
+        refused(requests.get(f"{server}/v1/labels", {"query": "x" * 201}, timeout=60), 422, "query")
+
+
+class TestTheRest:
+    def test_the_model(self, server: str, tagger: Tagger) -> None:
+        model = requests.get(f"{server}/v1/model", timeout=60).json()
+        assert model["labels"] == len(tagger.labels) and model["trees"] == TREES
+        assert model["limits"] == {"texts": 40, "characters": 5_000, "labels": 1_000, "body_bytes": 100_000}
+
+    def test_health(self, server: str) -> None:
+        assert requests.get(f"{server}/healthz", timeout=60).json() == {"status": "ok"}
+        assert requests.get(f"{server}/readyz", timeout=60).json() == {
+            "ready": True,
+            "trees": TREES,
+            "trees_used": TREES,
+        }
+
+    def test_examples(self, server: str) -> None:
+        assert requests.get(f"{server}/v1/examples", timeout=60).json() == ["w1 w2 w3", "w4 w5"]
+
+    def test_headers_keep_a_browser_safe(self, server: str) -> None:
+        for path in ("/", "/v1/model", "/nowhere", "/docs", "/openapi.json"):
+            headers = requests.get(f"{server}{path}", headers={"Origin": "http://elsewhere"}, timeout=60).headers
+            assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "http" not in policy
+            assert "access-control-allow-origin" not in headers
+            assert ("unsafe-inline" in policy) == (path == "/docs")
+
+    def test_the_documentation_needs_no_other_host(self, server: str) -> None:
+        page = requests.get(f"{server}/docs", timeout=60).text
+        assert "swagger-ui" in page and "//cdn" not in page
+        document = requests.get(f"{server}/openapi.json", timeout=60).json()
+        assert {"/v1/tag", "/v1/labels", "/v1/model", "/healthz", "/readyz"} <= set(document["paths"])
+        assert document["components"]["schemas"]["TagRequest"]["properties"]["texts"]

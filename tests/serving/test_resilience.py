@@ -1,0 +1,225 @@
+"""A tree each in a process of its own: killed, away, replaced under load; too much load; keys; the end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from small_server import SMALL, TREES
+from tiny_run import Run
+
+from axml_ray.inference.export import export_bundle
+from axml_ray.settings import SettingsError
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 90
+
+
+@contextmanager
+def application(address: str, name: str, bundle: Path, **settings: Any) -> Iterator[str]:
+    """An application of the test's own; gives its address."""
+    from ray import serve
+
+    from serve_app.app import build
+
+    args = {"bundle": str(bundle), **SMALL, **settings}
+    serve.run(build(args), name=name, route_prefix=f"/{name}")
+    try:
+        yield f"{address}/{name}"
+    finally:
+        serve.delete(name)
+
+
+class Load:
+    """Clients that ask one text after the other until they are told to stop; every answer is kept."""
+
+    def __init__(self, url: str, text: str, clients: int = 4):
+        self.url, self.text, self.answers = url, text, list[requests.Response]()
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(clients)
+        self._clients = [self._pool.submit(self._run) for _ in range(clients)]
+
+    def _run(self) -> None:
+        with requests.Session() as session:
+            while not self._stop.is_set():
+                self.answers.append(session.post(f"{self.url}/v1/tag", json={"text": self.text}, timeout=SECONDS))
+
+    def until(self, holds: Any, what: str) -> None:
+        """Go on until some answers have come for which it holds."""
+        end, seen = time.monotonic() + SECONDS, len(self.answers)
+        while not any(holds(one) for one in self.answers[seen:]):
+            assert time.monotonic() < end, what
+            assert not any(client.done() for client in self._clients), "a client failed"
+            time.sleep(0.02)
+
+    def stop(self) -> list[requests.Response]:
+        self._stop.set()
+        for client in self._clients:
+            client.result()
+        self._pool.shutdown()
+        return self.answers
+
+
+def used(count: int) -> Any:
+    return lambda answer: answer.status_code == 200 and answer.json()["trees_used"] == count
+
+
+def process_of(deployment: str) -> int:
+    """The process of a replica, by the name that Ray gives it."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if (directory / "cmdline").read_bytes().startswith(f"ray::ServeReplica:{deployment}".encode()):
+                return int(directory.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no process of {deployment}")
+
+
+@pytest.mark.slow
+def test_a_killed_tree_costs_no_answer(serve_address: str, serving_bundle: Path, texts: list[str]) -> None:
+    with application(serve_address, "apart", serving_bundle, together=False, tree_patience_s=0.3) as url:
+        load = Load(url, texts[0])
+        load.until(used(TREES), "all trees")
+        os.kill(process_of("apart:tree-1"), signal.SIGKILL)
+        load.until(used(TREES - 1), "the others")
+        load.until(used(TREES), "the tree that came back")
+        answers = load.stop()
+        assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
+        assert {answer.json()["trees"] for answer in answers} == {TREES}
+        # Fewer trees, and yet scores that mean the same.
+        labels = {tuple(one["label"] for one in answer.json()["results"][0]["labels"][:1]) for answer in answers}
+        assert len(labels) <= 2
+
+
+@pytest.mark.slow
+def test_killed_trees_that_were_together_cost_no_answer(
+    serve_address: str, serving_bundle: Path, texts: list[str]
+) -> None:
+    with application(serve_address, "whole", serving_bundle, time_limit_s=SECONDS) as url:
+        load = Load(url, texts[0])
+        load.until(used(TREES), "an answer")
+        os.kill(process_of("whole:trees"), signal.SIGKILL)
+        load.until(used(TREES), "an answer from a call that began after the kill")
+        answers = load.stop()
+        assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
+
+
+@pytest.mark.slow
+def test_a_new_bundle_under_load(
+    serve_address: str, serving_bundle: Path, served_run: Run, texts: list[str], tmp_path: Path
+) -> None:
+    from ray import serve
+
+    from serve_app.app import build
+
+    export_bundle(served_run.settings, tmp_path / "next", weights="bfloat16")
+    with application(serve_address, "rolling", serving_bundle) as url:
+        load = Load(url, texts[0])
+        load.until(used(TREES), "an answer")
+        first = load.answers[0].json()["edition"]
+        serve.run(build({"bundle": str(tmp_path / "next"), **SMALL}), name="rolling", route_prefix="/rolling")
+        load.until(lambda answer: answer.json()["edition"] != first, "the next edition")
+        answers = load.stop()
+        assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
+        assert len({answer.json()["edition"] for answer in answers}) == 2
+        assert answers[-1].json()["edition"] == requests.get(f"{url}/v1/model", timeout=SECONDS).json()["edition"]
+
+
+def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) -> None:
+    from serve_app.app import build
+
+    with pytest.raises(SettingsError, match="no bundle"):
+        build({"bundle": str(tmp_path)})
+    with pytest.raises(SettingsError, match="bundle: missing"):
+        build({})
+    with pytest.raises(SettingsError, match="replica: no such setting"):
+        build({"bundle": str(serving_bundle), "replica": 2})
+    with pytest.raises(SettingsError, match=r"max_texts: .*given: '0'"):
+        build({"bundle": str(serving_bundle), "max_texts": "0"})
+    with pytest.raises(SettingsError, match="max_replicas is 1, below replicas"):
+        build({"bundle": str(serving_bundle), "replicas": 2, "max_replicas": 1})
+
+
+def test_more_than_it_can_do_is_refused_and_told_when(
+    serve_address: str, serving_bundle: Path, texts: list[str]
+) -> None:
+    few = {"waiting_texts": 1, "batches_at_once": 1}
+    with application(serve_address, "busy", serving_bundle, **few) as url, ThreadPoolExecutor(24) as pool:
+
+        def ask(number: int) -> requests.Response:
+            return requests.post(f"{url}/v1/tag", json={"texts": texts[:40]}, timeout=SECONDS)
+
+        answers = list(pool.map(ask, range(48)))
+        counted = Counter(answer.status_code for answer in answers)
+        assert set(counted) == {200, 503}, counted
+        busy = next(answer for answer in answers if answer.status_code == 503)
+        assert int(busy.headers["retry-after"]) >= 1
+        assert busy.headers["content-type"] == "application/problem+json"
+        assert ask(0).status_code == 200
+
+
+def test_an_answer_that_would_come_too_late(serve_address: str, serving_bundle: Path, texts: list[str]) -> None:
+    with application(serve_address, "late", serving_bundle, time_limit_s=0.0005) as url:
+        late = requests.post(f"{url}/v1/tag", json={"texts": texts[:40], "explain": True}, timeout=SECONDS)
+        assert late.status_code == 504 and late.headers["content-type"] == "application/problem+json"
+        assert requests.get(f"{url}/healthz", timeout=SECONDS).status_code == 200
+
+
+@pytest.mark.slow
+def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
+    """`python -m serve_app`: loopback, keys, and an end that answers what is under way."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [f"bundle={serving_bundle}", f"port={port}", "cpus=0.1", "threads=1"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serve_app", *words],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT), "AXML_RAY_API_KEYS": "first-key, second-key"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = next(line for line in process.stdout if line.startswith(("Serving", "error")))
+        assert f"http://127.0.0.1:{port}" in said, said
+        url = f"http://127.0.0.1:{port}"
+        for given in (None, "Bearer", "Bearer wrong", "Basic first-key", "Bearer first-key2", "Bearer \u00e4".encode()):
+            answer = requests.get(f"{url}/v1/model", headers={"Authorization": given} if given else {}, timeout=SECONDS)
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert requests.get(f"{url}/", timeout=SECONDS).status_code == 200
+        assert requests.get(f"{url}/readyz", timeout=SECONDS).status_code == 200
+        known = {"Authorization": "Bearer second-key"}
+        assert requests.get(f"{url}/v1/model", headers=known, timeout=SECONDS).status_code == 200
+
+        def ask(number: int) -> int:
+            content = {"texts": texts[:40], "explain": True}
+            return requests.post(f"{url}/v1/tag", json=content, headers=known, timeout=SECONDS).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, number) for number in range(8)]
+            while not any(one.done() for one in asked):
+                time.sleep(0.01)
+            os.kill(process.pid, signal.SIGTERM)
+            codes = [one.result() for one in asked]
+        # What came before the signal was answered; what came after it was refused.
+        assert codes[0] == 200 and set(codes) <= {200, 503}, codes
+        assert process.wait(timeout=SECONDS) == 0
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"{url}/healthz", timeout=SECONDS)
+    finally:
+        process.kill()
