@@ -10,6 +10,7 @@ const { text, status, labels, notice, search, found } = element;
 const KEY = "axml-ray key";
 const FAINT = 0.04; // Shades below this are left out.
 const MOST_WORDS = 8;
+const SAID_WORDS = 3;
 const FOUND = 8;
 const PAUSE_MS = 120; // Of typing, before labels are searched.
 const TOP_K = [3, 5, 10, 20, 50, 100];
@@ -41,6 +42,11 @@ function make(tag, className, content = [], attributes = {}) {
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   made.append(...[content].flat());
   return made;
+}
+
+/** A name with places where a line may end: after dots and the like, before anywhere else. */
+function breakable(name) {
+  return name.split(/(?<=[./:,-])/).flatMap((part) => [part, document.createElement("wbr")]);
 }
 
 /** Calls off the request before, and gives the signal of the next. */
@@ -97,7 +103,8 @@ async function attempt(work) {
   element.sheet.setAttribute("aria-busy", "true");
   try {
     await work();
-    say(null);
+    // What the page does by itself takes back its own refusals alone.
+    if (again === work || ![loadModel, find].includes(work)) say(null);
   } catch (error) {
     if (error.name === "AbortError") return;
     if (!(error instanceof Refusal)) throw error;
@@ -162,7 +169,7 @@ async function tag() {
   why = null;
   showLabels();
   show();
-  if (model && answer.edition !== model.edition) attempt(loadModel);
+  if (answer.edition !== model?.edition) attempt(loadModel);
 }
 
 async function explain(label) {
@@ -207,8 +214,8 @@ function showLabels() {
   const options = some.map((one, place) => {
     const bar = make("span", "bar");
     bar.style.setProperty("--share", one.probability);
-    const named = [make("span", "name", one.name)];
-    if (one.label !== one.name) named.push(make("span", "id", one.label));
+    const named = [make("span", "name", breakable(one.name))];
+    if (one.label !== one.name) named.push(make("span", "id", breakable(one.label)));
     const option = make("li", "", [
       make("span", "named", named, { dir: "auto" }),
       make("span", "score", `score ${one.score.toFixed(2)}`),
@@ -243,15 +250,15 @@ function move(option) {
 function showWhy() {
   const { label } = why;
   const { trees } = label.explanation;
-  element["why-title"].textContent = label.name;
+  element["why-title"].replaceChildren(...breakable(label.name));
   element["why-figures"].textContent = `${percent(label.probability)} · score ${label.score.toFixed(2)}`;
   element.mean.textContent = trees.length > 1 ? `Attention of the label, mean of ${counted(trees.length, "tree")}` : "Attention of the label";
   element.trees.replaceChildren(...trees.map((path, tree) => {
     const nodes = path.map((node, step) => {
       const button = make("button", "", [
         make("span", "level", `Level ${node.level}`),
-        make("span", "name", node.name, { dir: "auto" }),
         make("span", "percent", percent(node.probability)),
+        make("span", "name", breakable(node.name), { dir: "auto" }),
       ], { type: "button", "aria-pressed": "false" });
       button.addEventListener("click", () => lightNode(tree, step));
       return make("li", "", button);
@@ -293,7 +300,7 @@ function light(now) {
     showWords(words, weights, most);
     showPressed();
   }
-  element.mirror.replaceChildren(...pieces, "\n\u200b"); // a last empty line has a height, too
+  element.mirror.replaceChildren(...pieces, "\u200b"); // an empty line at the end has a height, too
   if (best) bringIntoView(best);
 }
 
@@ -305,6 +312,8 @@ function showWords(words, weights, most) {
     word.style.setProperty("--shade", (weights[place] / most).toFixed(3));
     return make("li", "", [make("b", "", word, { dir: "auto" }), make("small", "", percent(weights[place]))]);
   }));
+  const said = strongest.slice(0, SAID_WORDS).map((place) => words[place].word).join(", ");
+  element["why-status"].textContent = said ? `${why.label.name}: most attention to ${said}` : why.label.name;
 }
 
 function showPressed() {
@@ -333,7 +342,7 @@ async function find() {
   const hits = await ask(`v1/labels?${new URLSearchParams({ query: search.value, limit: FOUND })}`, signal);
   const options = hits.map((hit, place) => {
     const name = hit.name === hit.label ? hit.name : `${hit.name} (${hit.label})`;
-    const option = make("li", "", [make("span", "", name, { dir: "auto" }), make("small", "", counted(hit.documents, "text"))],
+    const option = make("li", "", [make("span", "", breakable(name), { dir: "auto" }), make("small", "", counted(hit.documents, "text"))],
       { role: "option", id: `found-${place}`, "aria-selected": "false" });
     option.dataset.label = hit.label;
     return option;
