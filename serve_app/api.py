@@ -327,7 +327,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
     async def page() -> Response:
         return FileResponse(PAGE / "index.html")
 
-    for name in ("app.js", "style.css", "icon.svg"):
+    for name in ("app.js", "finder.js", "parts.js", "server.js", "style.css", "icon.svg"):
         app.add_api_route(
             f"/page/{name}", lambda name=name: FileResponse(PAGE / name), include_in_schema=False, methods=["GET"]
         )

@@ -4,15 +4,17 @@
 // both keep the text they are of, so that an edit makes them old, and taking it back makes them new again.
 // A request that is followed by a newer one of its kind is called off; its answer is never shown.
 
-const element = Object.fromEntries([...document.querySelectorAll("[id]")].map((one) => [one.id, one]));
-const { text, status, labels, notice, search, found } = element;
+import { finder } from "./finder.js";
+import { breakable, counted, make, percent } from "./parts.js";
+import { ask, key, Refusal, turns } from "./server.js";
 
-const KEY = "axml-ray key";
+const element = Object.fromEntries([...document.querySelectorAll("[id]")].map((one) => [one.id, one]));
+const { text, status, labels, notice } = element;
+
 const FAINT = 0.04; // Shades below this are left out.
 const MOST_WORDS = 8;
 const SAID_WORDS = 3;
 const FOUND = 8;
-const PAUSE_MS = 120; // Of typing, before labels are searched.
 const TOP_K = [3, 5, 10, 20, 50, 100];
 
 let model = null;
@@ -21,90 +23,20 @@ let why = null; // {text, label, lit: null or [tree, step]}
 let again = null; // The work that was refused, to be tried again.
 let waiting = 0;
 
-// Small things
-
-const numbers = new Intl.NumberFormat("en");
-
-function percent(share) {
-  if (share > 0 && share < 0.001) return "<0.1 %";
-  if (share > 0.999 && share < 1) return ">99.9 %";
-  return `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`;
-}
-
-function counted(count, noun) {
-  return `${numbers.format(count)} ${noun}${count === 1 ? "" : "s"}`;
-}
-
-/** An element with a class, attributes, and children or a text; names and texts are never read as markup. */
-function make(tag, className, content = [], attributes = {}) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...[content].flat());
-  return made;
-}
-
-/** A name with places where a line may end: after dots and the like, before anywhere else. */
-function breakable(name) {
-  return name.split(/(?<=[./:,-])/).flatMap((part) => [part, document.createElement("wbr")]);
-}
-
-/** Calls off the request before, and gives the signal of the next. */
-function turns() {
-  let current = new AbortController();
-  return () => {
-    current.abort();
-    current = new AbortController();
-    return current.signal;
-  };
-}
-
 const turn = { model: turns(), tag: turns(), explain: turns(), search: turns() };
 
-// The server
+// Asking, and being refused
 
-class Refusal extends Error {
-  constructor(said, status = 0, waitS = null) {
-    super(said);
-    this.status = status;
-    this.waitS = waitS;
-  }
-}
-
-async function ask(path, signal, body) {
-  const headers = { Accept: "application/json" };
-  const key = sessionStorage.getItem(KEY);
-  if (key) headers.Authorization = `Bearer ${key}`;
-  if (body) headers["Content-Type"] = "application/json";
-  let response;
-  try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, signal, body: body && JSON.stringify(body) });
-    if (response.ok) return await response.json();
-  } catch (error) {
-    if (signal.aborted) throw error;
-    throw new Refusal("The server can’t be reached. Is it running, and is this computer connected?");
-  }
-  const problem = await response.json().catch(() => ({}));
-  signal.throwIfAborted();
-  const detail = typeof problem.detail === "string" ? problem.detail : `The server answered ${response.status}.`;
-  throw new Refusal(detail, response.status, retryAfter(response.headers.get("Retry-After")));
-}
-
-/** Seconds that a Retry-After header (a number or a date) says to wait, or null. */
-function retryAfter(header) {
-  if (!header) return null;
-  const seconds = /^\d+$/.test(header) ? Number(header) : (Date.parse(header) - Date.now()) / 1000;
-  return Number.isFinite(seconds) ? Math.max(0, Math.ceil(seconds)) : null;
-}
-
-/** Does some work that asks the server; what goes wrong is said, and can be tried again. */
-async function attempt(work) {
+/**
+ * Does some work that asks the server; what goes wrong is said, and can be tried again.
+ * Work that nobody asked for (`quiet`) takes no refusal back but its own.
+ */
+async function attempt(work, quiet = false) {
   waiting += 1;
   element.sheet.setAttribute("aria-busy", "true");
   try {
     await work();
-    // What the page does by itself takes back its own refusals alone.
-    if (again === work || ![loadModel, find].includes(work)) say(null);
+    if (!quiet || again === work) say(null);
   } catch (error) {
     if (error.name === "AbortError") return;
     if (!(error instanceof Refusal)) throw error;
@@ -116,16 +48,17 @@ async function attempt(work) {
 }
 
 function say(error, retry = null) {
-  const key = error?.status === 401;
+  const locked = error?.status === 401;
   let said = error?.message ?? "";
-  if (key) said = sessionStorage.getItem(KEY) ? "The server doesn’t know this key." : "This server asks for a key.";
+  if (locked) said = key.get() ? "The server doesn’t know this key." : "This server asks for a key.";
+  said = said.replace(/[^.!?]$/, "$&.");
   if (error?.waitS != null) said += ` Try again in ${counted(error.waitS, "second")}.`;
   again = retry;
   element["notice-text"].textContent = said;
   notice.hidden = !error;
-  element.again.hidden = key || !retry;
-  element["key-form"].hidden = !key;
-  if (key) element.key.focus();
+  element.again.hidden = locked || !retry;
+  element["key-form"].hidden = !locked;
+  if (locked) element.key.focus();
 }
 
 // The model and the examples
@@ -169,7 +102,7 @@ async function tag() {
   why = null;
   showLabels();
   show();
-  if (answer.edition !== model?.edition) attempt(loadModel);
+  if (answer.edition !== model?.edition) attempt(loadModel, true);
 }
 
 async function explain(label) {
@@ -332,54 +265,6 @@ function bringIntoView(mark) {
   element.scroll.scrollTop += place.top - frame.top - frame.height / 3;
 }
 
-// A label by name
-
-let pause = 0;
-let active = -1;
-
-async function find() {
-  const signal = turn.search();
-  const hits = await ask(`v1/labels?${new URLSearchParams({ query: search.value, limit: FOUND })}`, signal);
-  const options = hits.map((hit, place) => {
-    const name = hit.name === hit.label ? hit.name : `${hit.name} (${hit.label})`;
-    const option = make("li", "", [make("span", "", breakable(name), { dir: "auto" }), make("small", "", counted(hit.documents, "text"))],
-      { role: "option", id: `found-${place}`, "aria-selected": "false" });
-    option.dataset.label = hit.label;
-    return option;
-  });
-  found.replaceChildren(...(hits.length ? options : [make("li", "nothing", "No label has these words.", { role: "presentation" })]));
-  element["found-status"].textContent = hits.length ? `${counted(hits.length, "label")} found` : "No label has these words.";
-  open(true);
-}
-
-function open(wanted) {
-  found.hidden = !wanted;
-  search.setAttribute("aria-expanded", String(wanted));
-  activate(-1);
-}
-
-function activate(place) {
-  active = place;
-  const options = [...found.querySelectorAll("[role=option]")];
-  for (const [number, option] of options.entries()) option.setAttribute("aria-selected", String(number === place));
-  options[place]?.scrollIntoView({ block: "nearest" });
-  if (options[place]) search.setAttribute("aria-activedescendant", options[place].id);
-  else search.removeAttribute("aria-activedescendant");
-}
-
-function closeFound() {
-  clearTimeout(pause);
-  turn.search();
-  open(false);
-}
-
-function pick(option) {
-  if (!option?.dataset.label) return;
-  closeFound();
-  search.value = "";
-  if (given()) attempt(() => explain(option.dataset.label));
-}
-
 // Hands
 
 element.shortcut.textContent = /Mac|iP(hone|ad|od)/.test(navigator.platform) ? "⌘ ↵" : "Ctrl ↵";
@@ -415,36 +300,27 @@ element.mean.addEventListener("click", () => {
   show();
 });
 
-search.addEventListener("input", () => {
-  clearTimeout(pause);
-  if (!search.value.trim()) closeFound();
-  else pause = setTimeout(() => attempt(find), PAUSE_MS);
+finder({
+  field: element.search,
+  list: element.found,
+  said: element["found-status"],
+  ask: (query, show) => {
+    const path = `v1/labels?${new URLSearchParams({ query, limit: FOUND })}`;
+    attempt(async () => show(await ask(path, turn.search())), true);
+  },
+  stop: turn.search,
+  pick: (label) => given() && attempt(() => explain(label)),
 });
-search.addEventListener("keydown", (event) => {
-  const options = [...found.querySelectorAll("[role=option]")];
-  if (event.key === "Escape") closeFound();
-  else if (event.key === "Enter") pick(options[Math.max(active, 0)]);
-  else if (found.hidden || !options.length) return;
-  else if (event.key === "ArrowDown") activate((active + 1) % options.length);
-  else if (event.key === "ArrowUp") activate((active <= 0 ? options.length : active) - 1);
-  else return;
-  event.preventDefault();
-});
-search.addEventListener("blur", closeFound);
-found.addEventListener("mousedown", (event) => event.preventDefault()); // the focus stays in the field
-found.addEventListener("click", (event) => pick(event.target.closest("[role=option]")));
 
 element.again.addEventListener("click", () => attempt(again));
 element["key-form"].addEventListener("submit", async (event) => {
   event.preventDefault();
   const retry = again;
-  const key = element.key.value.trim();
-  if (!/^[\x21-\x7e]+$/.test(key)) return;
-  sessionStorage.setItem(KEY, key);
+  key.set(element.key.value.trim());
   element.key.value = "";
   if (!model) await attempt(loadModel);
   if (model && retry !== loadModel) await attempt(retry);
 });
 
 show();
-attempt(loadModel);
+attempt(loadModel, true);

@@ -357,7 +357,7 @@ def test_what_the_server_refuses_is_said(server, page):
     page.route("**/v1/tag", busy)
     page.get_by_role("textbox", name="Text to tag").fill(TEXT)
     page.get_by_role("button", name="Tag").click()
-    expect(alert).to_contain_text("too many texts wait Try again in 3 seconds.")
+    expect(alert).to_contain_text("too many texts wait. Try again in 3 seconds.")
     page.unroute("**/v1/tag")
     page.route("**/v1/tag", lambda route: route.abort("connectionrefused"))
     page.get_by_role("button", name="Try again").click()
