@@ -10,11 +10,11 @@ from fastapi import Body, Depends, FastAPI, Query, Response
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from axml_ray import __version__
 from axml_ray.inference.codec import Tag
-from axml_ray.settings import SettingsError
 from serve_app.guard import Guard, closing
 from serve_app.meter import Meter
 from serve_app.problems import Problem, add_handlers, described, problem
@@ -26,22 +26,31 @@ READY_S = 5.0
 """How long the trees may take to say that they are there."""
 
 
+def _whole(value: Any) -> Any:
+    """5.0 is a whole number of JSON; "5" is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class TagRequest(BaseModel):
     """What `POST /v1/tag` takes."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["texts"]}]},
+    )
 
-    text: str | None = None
+    text: str | SkipJsonSchema[None] = None
     """A text; or give `texts`."""
-    texts: list[str] | None = None
+    texts: list[str] | SkipJsonSchema[None] = None
     """Several texts."""
-    top_k: Annotated[int, Field(ge=1, strict=True)] = 5
-    """Labels a text, at most."""
-    threshold: Annotated[float | None, Field(ge=0, le=1)] = None
+    top_k: Annotated[int, Field(ge=1, le=1_000, strict=True), BeforeValidator(_whole)] = 5
+    """Labels a text, at most; at most as many as the model's `top_labels` are found."""
+    threshold: Annotated[float, Field(ge=0, le=1, strict=True)] | SkipJsonSchema[None] = None
     """Leave out labels with a lower probability."""
     explain: Annotated[bool, Field(strict=True)] = False
     """Also say which words each label attended to, and its path down each tree; costs about a text a label."""
-    labels: list[str] | None = None
+    labels: list[str] | SkipJsonSchema[None] = None
     """Score these labels alone, and give all of them back whatever `top_k` is."""
 
     @model_validator(mode="after")
@@ -209,10 +218,11 @@ def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> Fa
 def _limited(serving: Serving) -> type[TagRequest]:
     """The request with the limits of the settings, for OpenAPI and in the messages."""
     text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
+    none: Any = SkipJsonSchema[None]  # type: ignore[misc]  # null is taken as well, and not told
     fields: dict[str, Any] = {
-        "text": (text | None, None),
-        "texts": (Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)] | None, None),
-        "labels": (Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)] | None, None),
+        "text": (text | none, None),
+        "texts": (Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)] | none, None),
+        "labels": (Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)] | none, None),
     }
     for name, (_, default) in fields.items():
         fields[name] = (fields[name][0], Field(default, description=TagRequest.model_fields[name].description))
@@ -227,9 +237,6 @@ def _add_routes(app: FastAPI, service: Service, serving: Serving, meter: Meter, 
         started = time.perf_counter()
         texts = given.texts if given.text is None else [given.text]
         assert texts is not None
-        most = service.front.top_labels
-        if given.top_k > most:
-            raise SettingsError(f"top_k: at most {most} labels of a text are found")
         with meter.request(len(texts)) as count:
             async with asyncio.timeout(serving.time_limit_s):
                 tagged = await service.tag(texts, given.top_k, given.explain, given.threshold, given.labels)
@@ -329,7 +336,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
     async def page() -> Response:
         return FileResponse(PAGE / "index.html")
 
-    for name in ("app.js", "style.css", "icon.svg"):
+    for name in ("app.js", "finder.js", "parts.js", "server.js", "style.css", "icon.svg"):
         app.add_api_route(
             f"/page/{name}", lambda name=name: FileResponse(PAGE / name), include_in_schema=False, methods=["GET"]
         )

@@ -58,9 +58,9 @@ def serve_address(ray_cluster: None) -> Iterator[str]:
     serve.shutdown()
 
 
-@pytest.fixture(scope="session")
-def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of the application, all trees together."""
+@pytest.fixture(scope="module")
+def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the application, all trees together; ended with the module, as its replicas hold CPUs."""
     from ray import serve
 
     from serve_app.app import build
@@ -70,4 +70,5 @@ def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.Te
     limits = {"max_texts": 40, "max_characters": 5_000, "max_body_bytes": 100_000, "examples": str(examples)}
     serve.run(build({"bundle": str(serving_bundle), **SMALL, **limits}), name="served", route_prefix="/")
     assert requests.get(f"{serve_address}/readyz", timeout=60).json()["trees_used"] == TREES
-    return serve_address
+    yield serve_address
+    serve.delete("served")
