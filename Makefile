@@ -6,7 +6,7 @@ READY := .venv/.ready
 RAY_ENV := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=0.5 \
 	RAY_worker_maximum_startup_concurrency=8 RAY_TRAIN_V2_ENABLED=1
 
-.PHONY: help setup demo test lint format cluster cluster-stop lock clean
+.PHONY: help setup demo serve test lint format cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -21,6 +21,11 @@ $(READY): requirements.lock pyproject.toml
 
 demo: setup  ## Train three label trees on the documentation of the installed packages (10 minutes)
 	$(BIN)/python jobs/train_ensemble.py --config configs/quickstart.yaml
+
+serve: setup  ## Put the demo's model behind http://127.0.0.1:8000 (trains it first if there is none)
+	@test -e runs/quickstart/metrics.json || $(MAKE) demo
+	@test -e bundles/quickstart || $(BIN)/python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart
+	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest
@@ -38,7 +43,7 @@ format: setup  ## Format the code
 cluster: setup  ## Start a Ray head on this machine, for `ray job submit`
 	@mkdir -p runs
 	@if [ -e runs/cluster.pid ] && kill -0 $$(cat runs/cluster.pid) 2>/dev/null; then echo "A cluster is running; make cluster-stop ends it."; exit 1; fi
-	@PATH="$(CURDIR)/$(BIN):$$PATH" AXML_RAY_HOME="$(CURDIR)" $(RAY_ENV) setsid nohup $(BIN)/ray start --head --block \
+	@PATH="$(CURDIR)/$(BIN):$$PATH" AXML_RAY_HOME="$(CURDIR)" PYTHONPATH="$(CURDIR)" $(RAY_ENV) setsid nohup $(BIN)/ray start --head --block \
 		--node-ip-address 127.0.0.1 --dashboard-host 127.0.0.1 --object-store-memory 1073741824 \
 		> runs/cluster.log 2>&1 < /dev/null & echo $$! > runs/cluster.pid
 	@for i in $$(seq 60); do $(RAY_ENV) $(BIN)/ray job list > /dev/null 2>&1 && break; sleep 1; \

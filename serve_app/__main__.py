@@ -44,6 +44,7 @@ def main(words: argparse.Namespace) -> None:
     settings = Here.of(pairs(words.settings))
     stopped = {signal.SIGINT, signal.SIGTERM}
     connect()
+    import ray
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -53,10 +54,12 @@ def main(words: argparse.Namespace) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, stopped)  # a signal waits until the application stands
     serve.start(http_options={"host": settings.host, "port": settings.port})
     handle = serve.run(application, name=APPLICATION)
+    [node] = ray.nodes()
+    metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     print(
-        f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (the API: /docs). Ctrl-C ends it.",
-        flush=True,
+        f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (the API: /docs; Prometheus: {metrics})"
     )
+    print("Ctrl-C ends it.", flush=True)
     signal.sigwait(stopped)
     print("Answering what is under way …")
     handle.broadcast("drain").results(timeout_s=DRAIN_S)

@@ -243,15 +243,17 @@ def read_examples(path: Path) -> list[str]:
     Raises:
         SettingsError: it can't be read, or a line has no `text`.
     """
-    texts = []
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"examples: {path} cannot be read ({error})") from None
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
             record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-                raise SettingsError(f'examples: {path}:{number}: expected {{"text": "…"}}')
-            texts.append(record["text"])
-    except (OSError, ValueError) as error:
-        if isinstance(error, SettingsError):
-            raise
-        raise SettingsError(f"examples: {path} cannot be read ({error}); it takes JSON lines") from None
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+            raise SettingsError(f'examples: {path}:{number}: expected a line such as {{"text": "…"}}')
+        texts.append(record["text"])
     return texts

@@ -1,0 +1,282 @@
+"""The server under load, beside the Tagger in one process on the same cores.
+
+    python benchmarks/serving.py [--bundle bundles/quickstart] [--texts corpora/quickstart] [--seconds 20]
+                                 [--soak-minutes 6] [--quick] [--json PATH]
+
+Locust's clients and the server share the machine's cores, so the share is a lower bound of what a server reaches whose
+clients are elsewhere. Texts are those of the corpus's test split.
+
+- Saturation: 64 clients that ask one text after the other, and some that ask 16 texts at a time.
+- Latencies: 1, 8 and 64 clients as fast as they can, and 64 at half of saturation.
+- Both with all trees in one replica, and with a replica for each tree.
+- The soak asks for minutes at 80% of saturation, and compares the memory of the server's processes over its parts.
+- `--quick` takes 8 seconds of each and one minute of soak.
+
+Figures: `saturation_share` (texts a second of 64 clients with a text each, of the Tagger's), `saturation_share_of_16`,
+`apart_saturation_share`, `p50_ms`, `p95_ms`, `p99_ms` (at half of saturation), `failed_requests`, `requests`,
+`soak_requests`, `soak_growth_mib` (last against first quarter).
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import results_file
+from environments import environment
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray import Tagger
+from axml_ray.corpus.store import Corpus
+from axml_ray.settings import SettingsError, absolute
+
+LOCUST = ("locust==2.47.0",)
+CLIENTS = Path(__file__).with_name("serving_clients.py")
+WARM_SECONDS = 5.0
+START_SECONDS = 180
+USERS = (1, 8, 64)
+PASSES = 3
+
+
+@contextmanager
+def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
+    """A server of its own; gives its address and its process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [f"bundle={bundle}", f"port={port}", f"together={together}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serve_app", *words],
+        cwd=results_file.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    timer = threading.Timer(START_SECONDS, process.kill)
+    timer.start()
+    try:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("Serving "):
+                break
+        else:
+            raise SettingsError("the server did not start:\n" + "".join(said[-5:]))
+        timer.cancel()
+        threading.Thread(target=process.stdout.read, daemon=True).start()  # or it would wait for a reader at its end
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        timer.cancel()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=START_SECONDS)
+
+
+def load(python: Path, url: str, seconds: float, users: int, **more: Any) -> dict[str, Any]:
+    """What locust's clients saw: requests, failures, requests a second, and latencies in ms."""
+    settings = {"USERS": users, **{name.upper(): value for name, value in more.items() if value is not None}}
+    words = [python, "-m", "locust", "-f", CLIENTS, "--headless", "--host", url, "-u", users, "-r", users]
+    words += [
+        "-t",
+        f"{max(1, round(seconds))}s",
+        "--json",
+        "--stop-timeout",
+        "30",
+        "--loglevel",
+        "ERROR",
+        "--only-summary",
+    ]
+    done = subprocess.run(
+        [str(word) for word in words],
+        env={**os.environ, **{name: str(value) for name, value in settings.items()}},
+        capture_output=True,
+        text=True,
+    )
+    start = done.stdout.find("[")
+    if start < 0:
+        raise SettingsError(f"locust said nothing:\n{done.stderr[-2_000:]}")
+    [seen] = json.loads(done.stdout[start:])
+    times = {float(ms): count for ms, count in seen["response_times"].items()}
+    return {
+        "clients": users,
+        "texts_a_request": int(more.get("texts_a_request") or 1),
+        "requests": seen["num_requests"],
+        "failed": seen["num_failures"],
+        "requests_per_s": seen["num_requests"] / (seen["last_request_timestamp"] - seen["start_time"]),
+        **{f"p{share}_ms": quantile(times, share / 100) for share in (50, 95, 99)},
+    }
+
+
+def quantile(times: Mapping[float, int], share: float) -> float:
+    """The latency that a share of requests stays below."""
+    most, counted = share * sum(times.values()), 0
+    for ms in sorted(times):
+        counted += times[ms]
+        if counted >= most:
+            return ms
+    raise SettingsError("no request was answered")
+
+
+def in_process(tagger: Tagger, texts: list[str]) -> float:
+    """Texts a second of the Tagger, all at once; the median of some passes."""
+    tagger.tag(texts[:256])
+    seconds = []
+    for _ in range(PASSES):
+        started = time.perf_counter()
+        tagger.tag(texts)
+        seconds.append(time.perf_counter() - started)
+    return len(texts) / statistics.median(seconds)
+
+
+def resident_mib(process: int) -> float:
+    """Memory of the replicas and the proxy of the server that a process started, in MiB."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (directory / "stat").read_text()
+            names[int(directory.name)] = (directory / "cmdline").read_text()
+        except OSError:
+            continue
+        parents[int(directory.name)] = int(status.rpartition(")")[2].split()[1])
+    total = 0.0
+    for number, name in names.items():
+        if not name.startswith(("ray::ServeReplica", "ray::ProxyActor")):
+            continue
+        above = number
+        while above in parents and above != process:
+            above = parents[above]
+        if above == process:
+            rollup = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss:")) / 1024
+    return total
+
+
+def soak(python: Path, url: str, process: int, minutes: float, rate: float, texts: Path) -> dict[str, Any]:
+    """Memory over some minutes of load."""
+    seen: list[float] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(1.0):
+            seen.append(resident_mib(process))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        row = load(python, url, 60 * minutes, 16, rate=rate, texts=texts)
+    finally:
+        ended.set()
+        watcher.join()
+    parts = [statistics.median(seen[place * len(seen) // 4 : (place + 1) * len(seen) // 4]) for place in range(4)]
+    return {**row, "minutes": minutes, "quarters_mib": parts}
+
+
+def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
+    """All of it."""
+    python = environment(console, "locust", LOCUST)
+    texts = test_texts(given.texts, 2_000)
+    tagger = Tagger.load(given.bundle)
+    alone = in_process(tagger, texts)
+    trees = tagger.bundle.trees
+    del tagger
+    rows: list[dict[str, Any]] = [{"part": "in process", "trees": trees, "texts_per_s": alone, "texts": len(texts)}]
+    figures: dict[str, float] = {}
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        json.dump(texts, file)
+        file.flush()
+        path = Path(file.name)
+        for together in (True, False):
+            mode = "together" if together else "apart"
+
+            def add(part: str, row: dict[str, Any], mode: str = mode) -> dict[str, Any]:
+                rows.append({"part": part, "trees_are": mode, **row})
+                console.print_json(json.dumps(rows[-1]), indent=None)
+                return row
+
+            with console.status(f"the server, trees {mode}"), server(given.bundle, together) as (url, process):
+                load(python, url, WARM_SECONDS, 16, texts=path)
+                closed = {
+                    users: add("as fast as they can", load(python, url, given.seconds, users, texts=path))
+                    for users in USERS
+                }
+                most = closed[64]["requests_per_s"]
+                several = add("16 texts a request", load(python, url, given.seconds, 8, texts=path, texts_a_request=16))
+                half = add("half of saturation", load(python, url, given.seconds, 64, texts=path, rate=most / 2))
+                if together:
+                    row = soak(python, url, process, given.soak_minutes, 0.8 * most, path)
+                    add("soak", row)
+                    figures |= {
+                        "saturation_share": most / alone,
+                        "saturation_share_of_16": 16 * several["requests_per_s"] / alone,
+                        **{name: half[name] for name in ("p50_ms", "p95_ms", "p99_ms")},
+                        "soak_requests": row["requests"],
+                        "soak_growth_mib": row["quarters_mib"][3] - row["quarters_mib"][0],
+                    }
+                else:
+                    figures["apart_saturation_share"] = most / alone
+    measured = [row for row in rows if "failed" in row]
+    figures["requests"] = sum(row["requests"] for row in measured)
+    figures["failed_requests"] = sum(row["failed"] for row in measured)
+    return figures, rows
+
+
+def test_texts(directory: Path, most: int) -> list[str]:
+    """Texts of the test split of a prepared corpus."""
+    texts: list[str] = []
+    for file in Corpus.open(directory).files("test"):
+        texts += pq.read_table(file, columns=["text"])["text"].to_pylist()
+    return texts[:most]
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """For a person."""
+    shown = Table(title="requests a second, and milliseconds")
+    for name in ("trees", "", "clients", "texts each", "requests/s", "p50", "p95", "p99", "failed"):
+        shown.add_column(name, justify="left" if name in ("trees", "") else "right")
+    for row in rows:
+        if "failed" in row:
+            numbers = [f"{row[name]:,.0f}" for name in ("p50_ms", "p95_ms", "p99_ms")]
+            shown.add_row(row["trees_are"], row["part"], str(row["clients"]), str(row["texts_a_request"]),
+                          f"{row['requests_per_s']:,.1f}", *numbers, str(row["failed"]))  # fmt: skip
+    return shown
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=absolute, default=absolute("bundles/quickstart"), help="what is served")
+    parser.add_argument("--texts", type=absolute, default=absolute("corpora/quickstart"), help="a prepared corpus")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
+    parser.add_argument("--soak-minutes", type=float, default=6.0, help="of the soak")
+    parser.add_argument("--quick", action="store_true", help="8 seconds of each, one minute of soak")
+    parser.add_argument("--json", type=absolute, default=results_file.RESULTS / "serving.json", help="where to")
+    given = parser.parse_args()
+    if given.quick:
+        given.seconds, given.soak_minutes = 8.0, 1.0
+    console = Console()
+    figures, rows = measure(given, console)
+    console.print(table(rows))
+    for name, value in figures.items():
+        console.print(f"{name}: {value:.3f}", highlight=False)
+    results_file.write(given.json, figures, rows)
+    console.print(Text(f"written to {given.json}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What an operator uses: Serve's YAML files, the manifests, and what Prometheus is told."""
+
+import time
+from pathlib import Path
+
+import pytest
+import requests
+import yaml
+from small_server import TREES
+
+from axml_ray.settings import SettingsError
+from serve_app.__main__ import Here, pairs
+from serve_app.service import read_examples
+from serve_app.serving import Served, Serving
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+
+
+def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None:
+    import ray
+
+    [node] = ray.nodes()
+    place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    for _ in range(3):
+        assert requests.post(f"{server}/v1/tag", json={"texts": texts[:4]}, timeout=SECONDS).status_code == 200
+    unknown = requests.post(f"{server}/v1/tag", json={"text": "", "labels": ["no such label"]}, timeout=SECONDS)
+    assert unknown.status_code == 422
+    end = time.monotonic() + SECONDS
+    while True:
+        lines = requests.get(place, timeout=SECONDS).text.splitlines()
+        told = {line.split("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("ray_axml_ray")}
+        texts_told = [value for name, value in told.items() if name.startswith("ray_axml_ray_texts")]
+        if texts_told and float(texts_told[0]) >= 12 and "ray_axml_ray_seconds_bucket" in told:
+            break
+        assert time.monotonic() < end, told
+        time.sleep(0.5)
+    assert float(told["ray_axml_ray_trees_used"]) == TREES
+    assert any(name.startswith("ray_axml_ray_failed") for name in told)
+    assert any(line.startswith("ray_serve_") for line in lines)
+
+
+@pytest.mark.parametrize("file", ["serve_app/serve.yaml", "deploy/rayservice.yaml"])
+def test_files_of_serve_deploy(file: str) -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    from serve_app import app
+
+    content = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+    if "spec" in content:
+        assert content["kind"] == "RayService"
+        content = yaml.safe_load(content["spec"]["serveConfigV2"])
+    [application] = ServeDeploySchema.model_validate(content).applications
+    assert application.import_path == f"{app.__name__}:{app.build.__name__}"
+    assert Served.of(application.args).waiting_texts == Serving().waiting_texts
+    if file.startswith("serve_app"):
+        assert content["http_options"]["host"] == "127.0.0.1"
+        assert read_examples(ROOT / application.args["examples"])
+
+
+def test_the_manifest_of_a_training_runs_a_job_that_is_there() -> None:
+    manifest = yaml.safe_load((ROOT / "deploy/rayjob.yaml").read_text(encoding="utf-8"))
+    assert manifest["kind"] == "RayJob"
+    words = manifest["spec"]["entrypoint"].split()
+    for word in words:
+        if word.startswith("/app/"):
+            assert (ROOT / word.removeprefix("/app/")).is_file()
+    for line in (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").splitlines():
+        if line.startswith("COPY"):
+            assert all((ROOT / name).exists() for name in line.split()[1:-1])
+
+
+def test_words_of_the_command_line(tmp_path: Path) -> None:
+    settings = Here.of(pairs([f"bundle={tmp_path}", "together=false", "port=9000", "cpus=0.25"]))
+    assert (settings.bundle, settings.together, settings.port, settings.cpus) == (tmp_path, False, 9000, 0.25)
+    assert settings.host == "127.0.0.1"
+    for words, said in [
+        (["bundle"], "expected key=value"),
+        (["port=1", "port=2"], "port is given twice"),
+        ([f"bundle={tmp_path}", "port=70000"], "port: "),
+        (["port=80"], "bundle: missing"),
+        ([f"bundle={tmp_path}", "hosts=a"], "hosts: no such setting"),
+    ]:
+        with pytest.raises(SettingsError, match=said):
+            Here.of(pairs(words))
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"text": 1}', "\ufeff"])
+def test_examples_that_are_none(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "examples.jsonl"
+    path.write_text('{"text": "w1"}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"examples: .*examples\.jsonl:2"):
+        read_examples(path)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_examples(tmp_path / "none.jsonl")
