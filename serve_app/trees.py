@@ -13,7 +13,6 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.inference.beam import Found, TreePredictor
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.explain import Step, paths
-from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, SettingsError
@@ -39,7 +38,6 @@ class Trees:
 
     def __init__(self, numbers: Sequence[int] | None, threads: int, precision: Precision | None = None):
         use_threads(threads)
-        keep_freed_memory()
         self.numbers, self.precision = numbers, precision
         self._turn = threading.Lock()
         self._held: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()

@@ -14,8 +14,7 @@ from axml_ray.corpus.records import storable
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag, ranked
 from axml_ray.inference.explain import explain
-from axml_ray.memory import keep_freed_memory
-from axml_ray.network.precision import use_threads
+from axml_ray.network.precision import keep_memory, use_threads
 from axml_ray.settings import Precision, SettingsError
 
 __all__ = ["Tag", "Tagger"]
@@ -70,7 +69,7 @@ class Tagger:
         if threads:
             use_threads(threads)
         else:
-            keep_freed_memory()
+            keep_memory()
         return cls(Bundle.open(path, verify=verify), precision)
 
     @property

@@ -7,15 +7,25 @@ import torch
 from axml_ray.memory import keep_freed_memory
 from axml_ray.settings import Precision
 
+KERNELS = "64"
+"""Kernels that are kept, of each thread."""
+
 
 def use_threads(threads: int) -> None:
-    """Let PyTorch use so many threads in this process, and keep the memory that it works in.
+    """Let PyTorch use so many threads in this process, and keep memory as `keep_memory` does."""
+    torch.set_num_threads(threads)
+    keep_memory()
 
-    - oneDNN has kernels of its own for each length of text; kept all (its default is 1,024) they grow to gigabytes.
+
+def keep_memory() -> None:
+    """Keep the memory that PyTorch works in, and not all of its kernels.
+
+    - oneDNN has kernels of its own for each shape of a batch, and PyTorch keeps them a second time; all of them (the
+      default of both is 1,024) grow to gigabytes.
     - Freed memory is kept.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    torch.set_num_threads(threads)
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
+    os.environ.setdefault("LRU_CACHE_CAPACITY", KERNELS)
     keep_freed_memory()
 
 
