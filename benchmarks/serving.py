@@ -6,15 +6,18 @@
 Locust's clients and the server share the machine's cores, so the share is a lower bound of what a server reaches whose
 clients are elsewhere. Texts are those of the corpus's test split.
 
-- Saturation: 64 clients that ask one text after the other, and some that ask 16 texts at a time.
-- Latencies: 1, 8 and 64 clients as fast as they can, and 64 at half of saturation.
-- Both with all trees in one replica, and with a replica for each tree.
-- The soak asks for minutes at 80% of saturation, and compares the memory of the server's processes over its parts.
-- `--quick` takes 8 seconds of each and one minute of soak.
+- Loads: 1, 8 and 64 clients that ask one text after the other, and 8 that ask 64 texts at a time; latencies also of 64
+  clients at half of what they reach.
+- Servers: all trees in one replica, a replica for each tree, and the first again behind Serve's HAProxy.
+- The soak asks one text at a time for some minutes, at 80% of saturation, and compares the memory of the server's
+  processes (proportional set size) over its quarters.
+- `--quick` takes 8 seconds of each load and one minute of soak.
 
-Figures: `saturation_share` (texts a second of 64 clients with a text each, of the Tagger's), `saturation_share_of_16`,
-`apart_saturation_share`, `p50_ms`, `p95_ms`, `p99_ms` (at half of saturation), `failed_requests`, `requests`,
-`soak_requests`, `soak_growth_mib` (last against first quarter).
+Figures: `saturation_share` (texts a second with 64 texts a request, of those of the Tagger with 64 texts a call),
+`saturation_share_of_all_at_once` (of the Tagger with all texts in one call), `single_text_share` (64 clients with a text
+each, of the Tagger with 64 texts a call), each also with `apart_` and `haproxy_` before it; `p50_ms`, `p95_ms`, `p99_ms`
+(at half of what 64 clients reach), `failed_requests`, `requests`, `soak_requests`, `soak_growth_mib` (last against first
+quarter).
 """
 
 import argparse
@@ -31,6 +34,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -49,11 +53,21 @@ CLIENTS = Path(__file__).with_name("serving_clients.py")
 WARM_SECONDS = 5.0
 START_SECONDS = 180
 USERS = (1, 8, 64)
+MANY = 64
+"""Texts of a large request."""
+HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+SERVERS: dict[str, tuple[bool, dict[str, str]]] = {
+    "together": (True, {}),
+    "apart": (False, {}),
+    "haproxy": (True, HAPROXY),
+}
 PASSES = 3
 
 
 @contextmanager
-def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
+def server(
+    bundle: Path, together: bool, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[str, int]]:
     """A server of its own; gives its address and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -62,6 +76,7 @@ def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],
         cwd=results_file.ROOT,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -132,15 +147,15 @@ def quantile(times: Mapping[float, int], share: float) -> float:
     raise SettingsError("no request was answered")
 
 
-def in_process(tagger: Tagger, texts: list[str]) -> float:
-    """Texts a second of the Tagger, all at once; the median of some passes."""
-    tagger.tag(texts[:256])
+def in_process(tagger: Tagger, texts: list[str], at_once: int) -> float:
+    """Texts a second of the Tagger, so many in a call; the median of some passes."""
     seconds = []
-    for _ in range(PASSES):
+    for _ in range(PASSES + 1):
         started = time.perf_counter()
-        tagger.tag(texts)
+        for start in range(0, len(texts), at_once):
+            tagger.tag(texts[start : start + at_once])
         seconds.append(time.perf_counter() - started)
-    return len(texts) / statistics.median(seconds)
+    return len(texts) / statistics.median(seconds[1:])  # the first meets new shapes
 
 
 def resident_mib(process: int) -> float:
@@ -192,44 +207,43 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
     python = environment(console, "locust", LOCUST)
     texts = test_texts(given.texts, 2_000)
     tagger = Tagger.load(given.bundle)
-    alone = in_process(tagger, texts)
     trees = tagger.bundle.trees
+    alone = {size: in_process(tagger, texts, size) for size in (MANY, len(texts))}
     del tagger
-    rows: list[dict[str, Any]] = [{"part": "in process", "trees": trees, "texts_per_s": alone, "texts": len(texts)}]
+    rows: list[dict[str, Any]] = [
+        {"part": "in process", "trees": trees, "texts_a_call": size, "texts_per_s": rate}
+        for size, rate in alone.items()
+    ]
     figures: dict[str, float] = {}
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         json.dump(texts, file)
         file.flush()
         path = Path(file.name)
-        for together in (True, False):
-            mode = "together" if together else "apart"
+        for name, (together, more) in SERVERS.items():
 
-            def add(part: str, row: dict[str, Any], mode: str = mode) -> dict[str, Any]:
-                rows.append({"part": part, "trees_are": mode, **row})
+            def add(part: str, row: dict[str, Any], name: str = name) -> dict[str, Any]:
+                rows.append({"part": part, "server": name, **row})
                 console.print_json(json.dumps(rows[-1]), indent=None)
                 return row
 
-            with console.status(f"the server, trees {mode}"), server(given.bundle, together) as (url, process):
+            prefix = "" if name == "together" else f"{name}_"
+            with console.status(f"the server, {name}"), server(given.bundle, together, more) as (url, process):
                 load(python, url, WARM_SECONDS, 16, texts=path)
-                closed = {
-                    users: add("as fast as they can", load(python, url, given.seconds, users, texts=path))
-                    for users in USERS
+                for users in USERS:
+                    single = add("closed", load(python, url, given.seconds, users, texts=path))["requests_per_s"]
+                large = add("closed", load(python, url, given.seconds, 8, texts=path, texts_a_request=MANY))
+                half = add("half", load(python, url, given.seconds, USERS[-1], texts=path, rate=single / 2))
+                most = MANY * large["requests_per_s"]
+                figures |= {
+                    f"{prefix}saturation_share": most / alone[MANY],
+                    f"{prefix}saturation_share_of_all_at_once": most / alone[len(texts)],
+                    f"{prefix}single_text_share": single / alone[MANY],
                 }
-                most = closed[64]["requests_per_s"]
-                several = add("16 texts a request", load(python, url, given.seconds, 8, texts=path, texts_a_request=16))
-                half = add("half of saturation", load(python, url, given.seconds, 64, texts=path, rate=most / 2))
-                if together:
-                    row = soak(python, url, process, given.soak_minutes, 0.8 * most, path)
-                    add("soak", row)
-                    figures |= {
-                        "saturation_share": most / alone,
-                        "saturation_share_of_16": 16 * several["requests_per_s"] / alone,
-                        **{name: half[name] for name in ("p50_ms", "p95_ms", "p99_ms")},
-                        "soak_requests": row["requests"],
-                        "soak_growth_mib": row["quarters_mib"][3] - row["quarters_mib"][0],
-                    }
-                else:
-                    figures["apart_saturation_share"] = most / alone
+                if name == "together":
+                    row = add("soak", soak(python, url, process, given.soak_minutes, 0.8 * single, path))
+                    figures |= {name: half[name] for name in ("p50_ms", "p95_ms", "p99_ms")}
+                    figures["soak_requests"] = row["requests"]
+                    figures["soak_growth_mib"] = row["quarters_mib"][3] - row["quarters_mib"][0]
     measured = [row for row in rows if "failed" in row]
     figures["requests"] = sum(row["requests"] for row in measured)
     figures["failed_requests"] = sum(row["failed"] for row in measured)
@@ -247,12 +261,12 @@ def test_texts(directory: Path, most: int) -> list[str]:
 def table(rows: list[dict[str, Any]]) -> Table:
     """For a person."""
     shown = Table(title="requests a second, and milliseconds")
-    for name in ("trees", "", "clients", "texts each", "requests/s", "p50", "p95", "p99", "failed"):
-        shown.add_column(name, justify="left" if name in ("trees", "") else "right")
+    for name in ("server", "load", "clients", "texts each", "requests/s", "p50", "p95", "p99", "failed"):
+        shown.add_column(name, justify="left" if name in ("server", "load") else "right")
     for row in rows:
         if "failed" in row:
             numbers = [f"{row[name]:,.0f}" for name in ("p50_ms", "p95_ms", "p99_ms")]
-            shown.add_row(row["trees_are"], row["part"], str(row["clients"]), str(row["texts_a_request"]),
+            shown.add_row(row["server"], row["part"], str(row["clients"]), str(row["texts_a_request"]),
                           f"{row['requests_per_s']:,.1f}", *numbers, str(row["failed"]))  # fmt: skip
     return shown
 

@@ -1,7 +1,7 @@
 """Requests that wait for the trees, grouped by length.
 
-The longest-waiting request leads a batch, and those that are nearest to it in length fill it up: the padding that
-trees compute on stays small, and nobody is passed over for ever. While as many batches as are useful are under way,
+The longest-waiting request leads a batch, and those that are nearest to it in length fill it up: a batch of short texts
+is answered soon, and nobody is passed over for ever. While as many batches as are useful are under way,
 requests wait and batches grow, so that no time limit for collecting is needed.
 """
 
@@ -33,7 +33,7 @@ class _Waiting(Generic[A, B]):
     item: A
     kind: Hashable
     texts: int
-    longest: int
+    words: int
     answer: "asyncio.Future[B]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -42,13 +42,13 @@ class Batcher(Generic[A, B]):
 
     Args:
         work: what is done with the items of a batch; gives a result for each.
-        places: words of a batch, padding included; a larger item is a batch of its own.
+        words: of a batch; an item of more is a batch of its own.
         at_once: batches under way, at most.
         waiting: texts that may wait, at most.
     """
 
-    def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], places: int, at_once: int, waiting: int):
-        self._work, self._places, self._at_once, self._most = work, places, at_once, waiting
+    def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], words: int, at_once: int, waiting: int):
+        self._work, self._words, self._at_once, self._most = work, words, at_once, waiting
         self._waiting: list[_Waiting[A, B]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._texts_a_second = 0.0
@@ -58,21 +58,21 @@ class Batcher(Generic[A, B]):
         """How many wait."""
         return sum(one.texts for one in self._waiting)
 
-    async def submit(self, item: A, kind: Hashable, texts: int, longest: int) -> B:
+    async def submit(self, item: A, kind: Hashable, texts: int, words: int) -> B:
         """The result for an item. A caller that is cancelled leaves the queue.
 
         Args:
             item: of some texts.
             kind: only items of the same kind share a batch.
             texts: how many.
-            longest: words of the longest.
+            words: of all of them.
 
         Raises:
             Busy: too many wait.
         """
         if self._waiting and self.texts + texts > self._most:
             raise Busy(self._seconds_to_wait())
-        one: _Waiting[A, B] = _Waiting(item, kind, texts, longest)
+        one: _Waiting[A, B] = _Waiting(item, kind, texts, words)
         self._waiting.append(one)
         self._start()
         try:
@@ -94,14 +94,14 @@ class Batcher(Generic[A, B]):
         first = self._waiting[0]
         alike = sorted(
             (one for one in self._waiting[1:] if one.kind == first.kind),
-            key=lambda one: abs(one.longest - first.longest),
+            key=lambda one: abs(one.words / one.texts - first.words / first.texts),
         )
-        batch, texts, longest = [first], first.texts, first.longest
+        batch, words = [first], first.words
         for one in alike:
-            if (texts + one.texts) * max(longest, one.longest) > self._places:
+            if words + one.words > self._words:
                 break
             batch.append(one)
-            texts, longest = texts + one.texts, max(longest, one.longest)
+            words += one.words
         taken = set(map(id, batch))
         self._waiting = [one for one in self._waiting if id(one) not in taken]
         return batch

@@ -131,7 +131,7 @@ class Service:
     def __init__(self, serving: Serving, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
         self.batcher: Batcher[tuple[Front, Ragged], tuple[Found, int]] = Batcher(
-            self._find, serving.batch_places, serving.most_batches, serving.waiting_texts
+            self._find, serving.batch_words, serving.most_batches, serving.waiting_texts
         )
         self.examples = read_examples(serving.examples) if serving.examples else []
         self.draining = False
@@ -193,8 +193,8 @@ class Service:
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(front.codec.encode, some) if long else front.codec.encode(some)
         if wanted is None:
-            longest = int(tokens.lengths.max())
-            (ids, scores), used = await self.batcher.submit((front, tokens), front.edition, len(some), longest)
+            words = len(tokens.values)
+            (ids, scores), used = await self.batcher.submit((front, tokens), front.edition, len(some), words)
             found = ids[:, :top_k], scores[:, :top_k]
         else:
             of_trees = await self.fan_out.ask("score", front.edition, tokens, wanted)

@@ -42,8 +42,8 @@ class Serving(Settings):
     """How long the answer of a tree is waited for, at the least, once the others have theirs."""
     waiting_texts: Positive = 512
     """Texts that may wait for the trees; with more, requests are refused (503) until some are answered."""
-    batch_places: Positive = 1 << 13
-    """Words of a batch, padding included."""
+    batch_words: Positive = 1 << 13
+    """Words of a batch; a larger request is a batch of its own."""
     batches_at_once: Positive = 2
     """Batches that are on their way to the trees, for each of their replicas: one in work and one that waits."""
     examples: AbsolutePath | None = None

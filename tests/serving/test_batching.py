@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from serve_app.batching import Batcher, Busy
 
-PLACES = 64
-ITEM = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from("ab"))  # texts, words of the longest, kind
+WORDS = 64
+ITEM = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from("ab"))  # texts, their words, kind
 
 
 class Trees:
@@ -39,12 +39,12 @@ async def settled() -> None:
 def test_every_request_gets_its_own_answer(requests: list[tuple[int, int, str]], at_once: int) -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[Any, Any] = Batcher(trees, PLACES, at_once, waiting=10_000)
+        batcher: Batcher[Any, Any] = Batcher(trees, WORDS, at_once, waiting=10_000)
         items = list(enumerate(requests))
         calls = [
-            asyncio.create_task(batcher.submit(item, kind, texts, longest))
+            asyncio.create_task(batcher.submit(item, kind, texts, words))
             for item in items
-            for texts, longest, kind in [item[1]]
+            for texts, words, kind in [item[1]]
         ]
         await settled()
         assert len(trees.batches) == min(at_once, len(items))
@@ -52,8 +52,7 @@ def test_every_request_gets_its_own_answer(requests: list[tuple[int, int, str]],
         assert await asyncio.gather(*calls) == [("answer", item) for item in items]
         assert trees.most <= at_once and batcher.texts == 0
         for batch in trees.batches:
-            texts, longest = sum(one[1][0] for one in batch), max(one[1][1] for one in batch)
-            assert len(batch) == 1 or texts * longest <= PLACES
+            assert len(batch) == 1 or sum(one[1][1] for one in batch) <= WORDS
             assert len({one[1][2] for one in batch}) == 1
         # The first of a batch has waited longer than all that came into batches after it.
         firsts = [batch[0][0] for batch in trees.batches]
@@ -66,12 +65,12 @@ def test_every_request_gets_its_own_answer(requests: list[tuple[int, int, str]],
 def test_a_batch_holds_texts_of_like_length() -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[int, Any] = Batcher(trees, places=100, at_once=1, waiting=100)
-        calls = [asyncio.create_task(batcher.submit(length, "", 1, length)) for length in (5, 30, 9, 31, 8, 29)]
+        batcher: Batcher[int, Any] = Batcher(trees, words=100, at_once=1, waiting=100)
+        calls = [asyncio.create_task(batcher.submit(length, "", 1, length)) for length in (5, 60, 9, 31, 8, 35)]
         await settled()
         trees.gate.set()
         await asyncio.gather(*calls)
-        assert trees.batches == [[5], [30, 31, 29], [9, 8]]
+        assert trees.batches == [[5], [60, 35], [9, 8, 31]]
 
     asyncio.run(main())
 
@@ -79,7 +78,7 @@ def test_a_batch_holds_texts_of_like_length() -> None:
 def test_more_than_may_wait_are_refused_and_told_when_to_come_again() -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[int, Any] = Batcher(trees, PLACES, at_once=1, waiting=4)
+        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, waiting=4)
         calls = [asyncio.create_task(batcher.submit(number, "", 2, 1)) for number in range(3)]
         await settled()
         assert batcher.texts == 4
@@ -97,7 +96,7 @@ def test_a_request_larger_than_the_queue_is_taken_by_an_idle_server() -> None:
     async def main() -> None:
         trees = Trees()
         trees.gate.set()
-        batcher: Batcher[int, Any] = Batcher(trees, PLACES, at_once=1, waiting=4)
+        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, waiting=4)
         assert await batcher.submit(1, "", 50, 1_000) == ("answer", 1)
 
     asyncio.run(main())
@@ -106,7 +105,7 @@ def test_a_request_larger_than_the_queue_is_taken_by_an_idle_server() -> None:
 def test_who_leaves_the_queue_is_not_worked_for() -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[int, Any] = Batcher(trees, PLACES, at_once=1, waiting=10)
+        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, waiting=10)
         calls = [asyncio.create_task(batcher.submit(number, "", 1, 60)) for number in range(3)]
         await settled()
         calls[1].cancel()
@@ -126,7 +125,7 @@ def test_a_failure_reaches_those_of_its_batch_alone() -> None:
         return items
 
     async def main() -> None:
-        batcher: Batcher[int, int] = Batcher(fragile, places=1, at_once=1, waiting=10)
+        batcher: Batcher[int, int] = Batcher(fragile, words=1, at_once=1, waiting=10)
         found = await asyncio.gather(*(batcher.submit(one, "", 1, 1) for one in (1, 13, 2)), return_exceptions=True)
         assert found[0] == 1 and isinstance(found[1], ValueError) and found[2] == 2
 
