@@ -14,10 +14,10 @@ clients are elsewhere. Texts are those of the corpus's test split.
 - `--quick` takes 8 seconds of each load and one minute of soak.
 
 Figures: `saturation_share` (texts a second with 64 texts a request, of those of the Tagger with 64 texts a call),
-`saturation_share_of_all_at_once` (of the Tagger with all texts in one call), `single_text_share` (64 clients with a text
-each, of the Tagger with 64 texts a call), each also with `apart_` and `haproxy_` before it; `p50_ms`, `p95_ms`, `p99_ms`
-(at half of what 64 clients reach), `failed_requests`, `requests`, `soak_requests`, `soak_growth_mib` (last against first
-quarter).
+`saturation_share_of_all_at_once` (of the Tagger with all texts in one call), `single_text_share` (64 clients with a
+text each, of the Tagger with 64 texts a call), each also with `apart_` and `haproxy_` before it; `p50_ms`, `p95_ms`,
+`p99_ms` (at half of what 64 clients reach), `failed_requests`, `requests`, `soak_requests`, `soak_growth_mib` (last
+against first quarter).
 """
 
 import argparse

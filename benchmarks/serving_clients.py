@@ -9,6 +9,7 @@ import os
 import random
 from pathlib import Path
 
+import gevent
 from locust import FastHttpUser, constant_throughput, task
 
 TEXTS = json.loads(Path(os.environ["TEXTS"]).read_text(encoding="utf-8"))
@@ -20,6 +21,11 @@ class Client(FastHttpUser):
     """One that waits for each answer."""
 
     wait_time = constant_throughput(float(RATE) / USERS) if RATE else constant_throughput(1e9)
+
+    def on_start(self) -> None:
+        """Begin at a time of one's own: clients of one rate that began together would ask together for ever."""
+        if RATE:
+            gevent.sleep(random.uniform(0, USERS / float(RATE)))
 
     @task
     def tag(self) -> None:
