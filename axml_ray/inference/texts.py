@@ -16,6 +16,8 @@ BATCH_TOKENS = 1 << 14
 """Places of a batch, padding included, at most: what a network holds at a time grows with it."""
 BATCH_DOCUMENTS = 256
 """Documents of a batch at most."""
+LEAST_TOKENS = 1 << 10
+"""Places of a batch below which it is not made smaller to give every thread one."""
 BATCH_COST = 256
 """What a batch costs beside its places, in places: so much padding is worth one batch fewer.
 
@@ -55,14 +57,23 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
     Args:
         tokens: word ids, at least one a text.
         documents: most of a batch; by default `BATCH_DOCUMENTS`.
-        places: most of a batch, of B·T; by default `BATCH_TOKENS`. One text is a batch however long it is.
+        places: most of a batch, of B·T; by default `BATCH_TOKENS`, or fewer where there would be less than a batch
+            for each thread. One text is a batch however long it is.
     """
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
     widths = -(-lengths[order] // 8) * 8
-    for start, end in _cheapest(widths, documents or BATCH_DOCUMENTS, places or BATCH_TOKENS):
+    for start, end in _cheapest(widths, documents or BATCH_DOCUMENTS, places or _share(widths)):
         rows = order[start:end]
         yield TextBatch(rows, padded_tokens(tokens, rows, int(widths[start])), torch.from_numpy(lengths[rows]))
+
+
+def _share(widths: np.ndarray) -> int:
+    threads = torch.get_num_threads()
+    if not 2 <= threads <= MOST_AT_ONCE:
+        return BATCH_TOKENS
+    share = -(-int(widths.sum()) // threads) + int(widths.max(initial=0))
+    return min(BATCH_TOKENS, max(LEAST_TOKENS, share))
 
 
 def _cheapest(widths: np.ndarray, documents: int, places: int) -> list[tuple[int, int]]:

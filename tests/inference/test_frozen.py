@@ -13,7 +13,7 @@ from tiny_corpus import DEEP, FLAT, key_documents, small_network
 from axml_ray.inference import frozen as module
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.frozen import WORDS, frozen
-from axml_ray.inference.texts import length_batches
+from axml_ray.inference.texts import BATCH_COST, length_batches
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
@@ -121,6 +121,21 @@ class TestLengthBatches:
         finally:
             torch.set_num_threads(1)
         assert counts == {1: [64], 2: [32, 32], 4: [16] * 4, 17: [64]}
+
+    @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 9), st.integers(1, 200))
+    def test_no_other_cuts_cost_less(self, lengths, documents, places):
+        tokens = Ragged.from_rows(np.ones(length) for length in lengths)
+        cost = sum(batch.tokens.numel() + BATCH_COST for batch in length_batches(tokens, documents, places))
+        widths = sorted((-(-length // 8) * 8 for length in lengths), reverse=True)
+
+        def cheapest(start):  # over every way to cut, one batch after the other
+            if start == len(widths):
+                return 0
+            sizes = [size for size in range(1, min(documents, len(widths) - start) + 1)
+                     if (size < 8 or size % 8 == 0) and (size == 1 or size * widths[start] <= places)]  # fmt: skip
+            return min(size * widths[start] + BATCH_COST + cheapest(start + size) for size in sizes)
+
+        assert cost == cheapest(0)
 
     def test_no_texts(self):
         tree = LabelTree(label_order=np.arange(10, dtype=np.int32), first_child=(np.array([0, 10]),))
