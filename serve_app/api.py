@@ -11,7 +11,6 @@ from fastapi.responses import FileResponse, JSONResponse
 from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from axml_ray import __version__
 from axml_ray.inference.codec import Tag
@@ -22,6 +21,8 @@ from serve_app.service import Service
 from serve_app.serving import Serving
 
 PAGE = Path(__file__).parent / "page"
+ABSENT: Any = None
+"""What a field has that was left out; null itself is refused, as the schema says."""
 READY_S = 5.0
 """How long the trees may take to say that they are there."""
 
@@ -32,7 +33,7 @@ def _whole(value: Any) -> Any:
 
 
 class TagRequest(BaseModel):
-    """What `POST /v1/tag` takes."""
+    """What `POST /v1/tag` takes. What is left out is None."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -40,17 +41,17 @@ class TagRequest(BaseModel):
         json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["texts"]}]},
     )
 
-    text: str | SkipJsonSchema[None] = None
+    text: str = Field(ABSENT)
     """A text; or give `texts`."""
-    texts: list[str] | SkipJsonSchema[None] = None
+    texts: list[str] = Field(ABSENT)
     """Several texts."""
     top_k: Annotated[int, Field(ge=1, le=1_000, strict=True), BeforeValidator(_whole)] = 5
     """Labels a text, at most; at most as many as the model's `top_labels` are found."""
-    threshold: Annotated[float, Field(ge=0, le=1, strict=True)] | SkipJsonSchema[None] = None
+    threshold: float = Field(ABSENT, ge=0, le=1, strict=True)
     """Leave out labels with a lower probability."""
     explain: Annotated[bool, Field(strict=True)] = False
     """Also say which words each label attended to, and its path down each tree; costs about a text a label."""
-    labels: list[str] | SkipJsonSchema[None] = None
+    labels: list[str] = Field(ABSENT)
     """Score these labels alone, and give all of them back whatever `top_k` is."""
 
     @model_validator(mode="after")
@@ -218,11 +219,10 @@ def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> Fa
 def _limited(serving: Serving) -> type[TagRequest]:
     """The request with the limits of the settings, for OpenAPI and in the messages."""
     text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
-    none: Any = SkipJsonSchema[None]  # type: ignore[misc]  # null is taken as well, and not told
     fields: dict[str, Any] = {
-        "text": (text | none, None),
-        "texts": (Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)] | none, None),
-        "labels": (Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)] | none, None),
+        "text": (text, None),
+        "texts": (Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)], None),
+        "labels": (Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)], None),
     }
     for name, (_, default) in fields.items():
         fields[name] = (fields[name][0], Field(default, description=TagRequest.model_fields[name].description))

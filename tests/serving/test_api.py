@@ -113,7 +113,8 @@ class TestRefusals:
         refused(tag(server, text="a", top_k="5"), 422, "top_k")
         refused(tag(server, text="a", labels=[]), 422, "labels")
         refused(tag(server, text=["a"]), 422, "text")
-        refused(tag(server, text=None), 422, "body")
+        refused(tag(server, text=None), 422, "text")
+        refused(tag(server), 422, "body")
         assert "either" in refused(tag(server, text="a", texts=["a"]), 422, "body")["detail"]
 
     def test_an_unknown_label_is_met_with_one_like_it(self, server: str, tagger: Tagger) -> None:
