@@ -21,7 +21,7 @@ from tiny_run import train_run  # noqa: E402
 
 from axml_ray import Tagger  # noqa: E402
 
-TEXTS, ROWS, SECONDS = 24_000, 1_024, 300
+TEXTS, ROWS, SECONDS = 48_000, 1_024, 300
 
 
 def job(name: str, *words: object) -> list[str]:
@@ -59,7 +59,8 @@ def bundle(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_killed_job_goes_on(bundle, tmp_path):
-    texts = [f"key{number % 14} noise{number % 10} key{number % 5}" for number in range(TEXTS)]
+    # Long enough that the job is still at work when it is killed, and its cluster is gone.
+    texts = [" ".join([f"key{number % 14} noise{number % 10} key{number % 5}"] * 20) for number in range(TEXTS)]
     file, output = tmp_path / "texts.jsonl", tmp_path / "out"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts) + "broken\n")
     words = job("predict", "--bundle", bundle, "--input", file, "--output", output, "--top-k", 3)
