@@ -191,12 +191,11 @@ class Ready(BaseModel):
     trees_used: int
 
 
-def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> FastAPI:
+def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
     """The application.
 
     Args:
-        service: that tags.
-        serving: its limits.
+        service: that tags, with its limits.
         keys: that clients may use; none lets everyone in.
     """
     app = FastAPI(
@@ -210,8 +209,7 @@ def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> Fa
     add_handlers(app)
     app.add_middleware(Guard, service=service, keys=keys)
     patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")  # its files come from the package
-    meter = Meter(service)
-    _add_routes(app, service, serving, meter, [Depends(HTTPBearer(auto_error=False))] if keys else [])
+    _add_routes(app, service, [Depends(HTTPBearer(auto_error=False))] if keys else [])
     _add_page(app, service)
     return app
 
@@ -219,39 +217,22 @@ def make_api(service: Service, serving: Serving, keys: Sequence[str] = ()) -> Fa
 def _limited(serving: Serving) -> type[TagRequest]:
     """The request with the limits of the settings, for OpenAPI and in the messages."""
     text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
-    fields: dict[str, Any] = {
-        "text": (text, None),
-        "texts": (Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)], None),
-        "labels": (Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)], None),
+    limited: dict[str, Any] = {
+        "text": text,
+        "texts": Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)],
+        "labels": Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)],
     }
-    for name, (_, default) in fields.items():
-        fields[name] = (fields[name][0], Field(default, description=TagRequest.model_fields[name].description))
+    known = TagRequest.model_fields
+    fields: dict[str, Any] = {
+        name: (kind, Field(ABSENT, description=known[name].description)) for name, kind in limited.items()
+    }
     return create_model("TagRequest", __base__=TagRequest, **fields)
 
 
-def _add_routes(app: FastAPI, service: Service, serving: Serving, meter: Meter, guarded: list[Any]) -> None:
+def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
+    serving, meter = service.serving, Meter(service)
     request_type = _limited(serving)
     refused = (401,) if guarded else ()
-
-    async def within_limit(given: TagRequest) -> TagResponse | JSONResponse:
-        started = time.perf_counter()
-        texts = given.texts if given.text is None else [given.text]
-        assert texts is not None
-        with meter.request(len(texts)) as count:
-            async with asyncio.timeout(serving.time_limit_s):
-                tagged = await service.tag(texts, given.top_k, given.explain, given.threshold, given.labels)
-            count(tagged.trees_used)
-        content = {
-            "edition": tagged.front.edition.mark[:12],
-            "trees": tagged.front.trees,
-            "trees_used": tagged.trees_used,
-            "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
-            "results": [
-                {"words": words, "labels": [_as_json(tag) for tag in tags]}
-                for words, tags in zip(tagged.words.tolist(), tagged.tags, strict=True)
-            ],
-        }
-        return JSONResponse(content)
 
     @app.post(
         "/v1/tag",
@@ -261,7 +242,24 @@ def _add_routes(app: FastAPI, service: Service, serving: Serving, meter: Meter, 
         summary="Tag one text or many",
     )
     async def tag(given: Annotated[request_type, Body()]) -> Any:  # type: ignore[valid-type]
-        return await within_limit(given)
+        started = time.perf_counter()
+        asked: TagRequest = given
+        texts = asked.texts if asked.text is None else [asked.text]
+        with meter.request(len(texts)) as count:
+            async with asyncio.timeout(serving.time_limit_s):
+                tagged = await service.tag(texts, asked.top_k, asked.explain, asked.threshold, asked.labels)
+            count(tagged.trees_used)
+        content = {
+            "edition": tagged.front.edition.name,
+            "trees": tagged.front.bundle.trees,
+            "trees_used": tagged.trees_used,
+            "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
+            "results": [
+                {"words": words, "labels": [_as_json(tag) for tag in tags]}
+                for words, tags in zip(tagged.words.tolist(), tagged.tags, strict=True)
+            ],
+        }
+        return JSONResponse(content)
 
     @app.get(
         "/v1/labels",
@@ -315,7 +313,7 @@ def _add_routes(app: FastAPI, service: Service, serving: Serving, meter: Meter, 
                 used = await service.ready()
         except TimeoutError:
             return problem(503, "no tree answers", headers={"Retry-After": "2"})
-        return {"ready": True, "trees": service.front.trees, "trees_used": used}
+        return {"ready": True, "trees": service.front.bundle.trees, "trees_used": used}
 
     # The problems are described by reference, so the schema has to be there.
     described_by_fastapi = app.openapi

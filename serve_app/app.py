@@ -17,10 +17,13 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from axml_ray.inference.bundle import read_manifest
+from serve_app.api import make_api
 from serve_app.edition import Edition
+from serve_app.fan_out import FanOut
 from serve_app.guard import keys_of_environment
+from serve_app.service import Service
 from serve_app.serving import Served, Serving
+from serve_app.trees import Trees
 
 MANY = 10_000
 """Requests that Serve lets through; the application's own limit of waiting texts comes first."""
@@ -38,11 +41,7 @@ class Ingress:
     """
 
     def __init__(self, serving: Serving, *trees: DeploymentHandle):
-        from serve_app.fan_out import FanOut
-        from serve_app.service import Service
-
-        self.serving = serving
-        self.service = Service(serving, FanOut(trees, serving.tree_patience_s))
+        self.service = Service(serving, FanOut(trees, serving.tree_patience_s, serving.time_limit_s))
 
     async def reconfigure(self, config: dict[str, str]) -> None:
         """Answer from a bundle from now on."""
@@ -53,9 +52,7 @@ class Ingress:
         await self.service.drain()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        from serve_app.api import make_api
-
-        return make_api(self.service, self.serving, keys_of_environment())
+        return make_api(self.service, keys_of_environment())
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -67,14 +64,11 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         SettingsError: a setting is unknown or wrong, or the bundle can't be used.
     """
-    from serve_app.trees import Trees
-
     serving = Served.of(args)
     edition = Edition.checked(serving.bundle)
-    trees = len(read_manifest(serving.bundle).level_sizes)
     parts: list[tuple[str, list[int] | None]] = [("trees", None)]
     if not serving.together:
-        parts = [(f"tree-{number}", [number]) for number in range(trees)]
+        parts = [(f"tree-{number}", [number]) for number in range(edition.open().trees)]
     threads = serving.threads or max(1, (os.cpu_count() or 1) // len(parts))
     size: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:

@@ -19,6 +19,11 @@ class Edition:
     directory: str
     mark: str
 
+    @property
+    def name(self) -> str:
+        """Short, for people."""
+        return self.mark[:12]
+
     @classmethod
     def checked(cls, directory: Path) -> "Edition":
         """The edition in a directory, all of it compared with its checksums.

@@ -3,7 +3,8 @@
 - A replica that dies under a call costs another call, not an answer.
 - A tree is given up for one answer once the others have had theirs for a while; from then on it isn't waited for, and
   is asked in the background whether it is back.
-- If no tree is left, callers wait for the first to return; their own time limit ends that.
+- If no tree is left, callers wait for the first to return. A time limit ends that, and the tries of a call that ends
+  every replica it comes to.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ray.exceptions import RayActorError, TaskCancelledError
-from ray.serve.exceptions import ReplicaUnavailableError, gRPCStatusError
+from ray.serve.exceptions import ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.edition import Edition
 
-LOST = (RayActorError, TaskCancelledError, ReplicaUnavailableError, gRPCStatusError)
+LOST = (RayActorError, TaskCancelledError, ReplicaUnavailableError)
 """What a call raises whose replica died, or was stopped, before it answered."""
 PAUSE_S = 0.05
 """Between a call that was lost and the next."""
@@ -55,11 +56,12 @@ class FanOut:
     Args:
         handles: of the deployments.
         patience_s: how long a member is waited for, at the least, once others have answered.
+        limit_s: for an answer.
     """
 
-    def __init__(self, handles: Sequence[DeploymentHandle], patience_s: float):
+    def __init__(self, handles: Sequence[DeploymentHandle], patience_s: float, limit_s: float):
         self.members = [Member(handle) for handle in handles]
-        self._patience = patience_s
+        self._patience, self._limit = patience_s, limit_s
         self._probes: set[asyncio.Task[None]] = set()
 
     async def ask(self, method: str, edition: Edition, *args: Any) -> list[Any]:
@@ -71,8 +73,13 @@ class FanOut:
             args: of the method.
 
         Raises:
+            TimeoutError: none answered within the limit.
             Exception: what a member raised for a reason other than its end, such as an `explain` without attention.
         """
+        async with asyncio.timeout(self._limit):
+            return await self._ask(method, edition, *args)
+
+    async def _ask(self, method: str, edition: Edition, *args: Any) -> list[Any]:
         asked = [member for member in self.members if not member.away] or self.members
         calls = {member: asyncio.create_task(member.call(method, edition, *args)) for member in asked}
         started, left, patience = time.monotonic(), set(calls.values()), None

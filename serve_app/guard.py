@@ -80,22 +80,30 @@ class Guard:
         if path.startswith(GUARDED) and self.service.draining:
             await closing()(scope, receive, send_safely)
             return
+        self.service.under_way += 1
+        try:
+            await self._with_body(scope, receive, send_safely)
+        finally:
+            self.service.under_way -= 1
+
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on with all of its body, or refuse it."""
         limit = self.serving.max_body_bytes
-        length = headers.get("content-length", "")
+        length = Headers(scope=scope).get("content-length", "")
         detail = f"the body is larger than {limit:,} bytes; send fewer texts at a time"
         too_large = problem(413, detail, [Wrong(field="body", message=detail, limit=limit)])
         if length.isdecimal() and int(length) > limit:
-            await too_large(scope, receive, send_safely)
+            await too_large(scope, receive, send)
             return
         try:
             async with asyncio.timeout(self.serving.body_limit_s):
                 body = await _read(receive, limit)
         except TimeoutError:
             late = problem(408, f"the body didn't arrive within {self.serving.body_limit_s:g} s")
-            await late(scope, receive, send_safely)
+            await late(scope, receive, send)
             return
         except _TooLarge:
-            await too_large(scope, receive, send_safely)
+            await too_large(scope, receive, send)
             return
         if body is None:
             return  # the client has left
@@ -108,11 +116,7 @@ class Guard:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        self.service.under_way += 1
-        try:
-            await self.app(scope, receive_again, send_safely)
-        finally:
-            self.service.under_way -= 1
+        await self.app(scope, receive_again, send)
 
     def _allowed(self, authorization: str) -> bool:
         if not self._keys:

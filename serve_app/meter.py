@@ -49,4 +49,4 @@ class Meter:
             self.texts.inc(texts)
         finally:
             self.seconds.observe(time.perf_counter() - started)
-            self.waiting.set(self.service.batcher.texts)
+            self.waiting.set(self.service.waiting_texts)

@@ -14,7 +14,6 @@ from axml_ray.settings import SettingsError
 from serve_app.batching import Busy
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_S = 2
 LIMITS = ("max_length", "min_length", "le", "ge", "lt", "gt")
 
 

@@ -1,9 +1,8 @@
 """From texts to tags, with the trees somewhere else: what the HTTP API calls."""
 
 import asyncio
-import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from axml_ray import __version__
-from axml_ray.corpus.records import storable
+from axml_ray.corpus.json_lines import JsonLines
+from axml_ray.corpus.records import Fields, Rejection, storable
 from axml_ray.inference.beam import Found
+from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag, ranked
 from axml_ray.inference.ensemble import combine
-from axml_ray.inference.explain import assembled
+from axml_ray.inference.explain import Step, assembled
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.batching import Batcher
@@ -42,15 +43,13 @@ class Front:
 
     Attributes:
         edition: of the bundle.
+        bundle: opened.
         codec: its texts and labels.
-        top_labels: most labels of a text.
-        description: what `GET /v1/model` says.
     """
 
     edition: Edition
+    bundle: Bundle
     codec: Codec
-    top_labels: int
-    description: dict[str, Any]
 
     @classmethod
     def open(cls, edition: Edition) -> "Front":
@@ -60,26 +59,25 @@ class Front:
             BundleError: the bundle can't be used.
         """
         bundle = edition.open()
-        manifest, settings = bundle.manifest, bundle.settings
-        description = {
+        return cls(edition, bundle, Codec(bundle))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What `GET /v1/model` says of the bundle."""
+        manifest, settings = self.bundle.manifest, self.bundle.settings
+        return {
             "name": settings.name,
-            "edition": edition.mark[:12],
+            "edition": self.edition.name,
             "axml_ray": __version__,
             "labels": manifest.labels,
             "words": manifest.words,
-            "trees": bundle.trees,
+            "trees": self.bundle.trees,
             "level_sizes": manifest.level_sizes,
             "weights": manifest.weights,
             "max_tokens": settings.max_tokens,
             "top_labels": settings.top_labels,
             "network": settings.network.kind,
         }
-        return cls(edition, Codec(bundle), settings.top_labels, description)
-
-    @property
-    def trees(self) -> int:
-        """How many trees the bundle has."""
-        return int(self.description["trees"])
 
     @cached_property
     def names(self) -> pa.Array:
@@ -120,8 +118,38 @@ class Tagged:
     front: Front
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the trees are asked about some texts.
+
+    Attributes:
+        front: of the bundle that is to answer.
+        tokens: of the texts.
+        labels: ids to be scored alone; None for the best of all.
+    """
+
+    front: Front
+    tokens: Ragged
+    labels: tuple[int, ...] | None
+
+    @property
+    def kind(self) -> Hashable:
+        """Questions of one kind can be asked together."""
+        return self.front.edition, self.labels
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What the trees are asked about some labels of a text; fields as of `Trees.explain`."""
+
+    front: Front
+    words: np.ndarray
+    real: int
+    labels: list[int]
+
+
 class Service:
-    """Tags texts.
+    """Tags texts. Whatever the trees are asked waits in a queue whose length is limited.
 
     Args:
         serving: settings.
@@ -130,9 +158,11 @@ class Service:
 
     def __init__(self, serving: Serving, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
-        self.batcher: Batcher[tuple[Front, Ragged], tuple[Found, int]] = Batcher(
-            self._find, serving.batch_words, serving.most_batches, serving.waiting_texts
+        at_once, waiting = serving.most_batches, serving.waiting_texts
+        self._rankings: Batcher[Question, tuple[Found, int]] = Batcher(
+            self._rank, serving.batch_words, at_once, waiting
         )
+        self._reasons: Batcher[Why, list[list[tuple[Step, ...]]]] = Batcher(self._paths, 1, at_once, waiting)
         self.examples = read_examples(serving.examples) if serving.examples else []
         self.draining = False
         """New requests are refused: the server is about to end."""
@@ -145,6 +175,11 @@ class Service:
         """Of the bundle that new requests are answered from."""
         assert self._front is not None
         return self._front
+
+    @property
+    def waiting_texts(self) -> int:
+        """Texts that wait for the trees."""
+        return self._rankings.texts + self._reasons.texts
 
     async def use(self, edition: Edition) -> None:
         """Answer new requests from a bundle. Requests under way are answered from the one they began with.
@@ -165,7 +200,7 @@ class Service:
             logger.error("the bundle stays as it is: %s", error)
             return
         self._front = front
-        logger.info("answering from %s (%s)", edition.directory, edition.mark[:12])
+        logger.info("answering from %s (%s)", edition.directory, edition.name)
 
     async def tag(
         self,
@@ -189,42 +224,46 @@ class Service:
             Busy: too many texts wait.
         """
         front, some = self.front, [storable(text) for text in texts]
-        wanted = None if labels is None else front.codec.ids(labels)
+        wanted = None if labels is None else tuple(front.codec.ids(labels).tolist())
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(front.codec.encode, some) if long else front.codec.encode(some)
-        if wanted is None:
-            words = len(tokens.values)
-            (ids, scores), used = await self.batcher.submit((front, tokens), front.edition, len(some), words)
-            found = ids[:, :top_k], scores[:, :top_k]
-        else:
-            of_trees = await self.fan_out.ask("score", front.edition, tokens, wanted)
-            used = len(of_trees)
-            found = ranked(wanted, np.stack(of_trees).sum(axis=0))
+        question = Question(front, tokens, wanted)
+        (ids, scores), used = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
+        shown = top_k if wanted is None else len(wanted)
         # Probabilities were fitted to the scores of all trees.
-        rows = front.codec.decode((found[0], found[1] * np.float32(front.trees / used)))
+        full = np.float32(front.bundle.trees / used)
+        rows = front.codec.decode((ids[:, :shown], scores[:, :shown] * full))
         tags = [[tag for tag in row if threshold is None or tag.probability >= threshold] for row in rows]
         if explain:
             tags = [await self._explained(front, text, row) for text, row in zip(some, tags, strict=True)]
         return Tagged(tags, tokens.lengths, used, front)
 
-    async def _find(self, items: list[tuple[Front, Ragged]]) -> list[tuple[Found, int]]:
-        """The rankings of each item, all of one edition, and how many trees they are of."""
-        front = items[0][0]
-        of_trees: list[Found] = await self.fan_out.ask(
-            "find", front.edition, Ragged.concatenate([tokens for _, tokens in items])
-        )
-        found = [one for one, _ in of_trees], [one for _, one in of_trees]
-        labels, scores = await asyncio.to_thread(combine, *found, front.top_labels)
-        ends = np.cumsum([len(tokens) for _, tokens in items])[:-1]
+    async def _rank(self, questions: list[Question]) -> list[tuple[Found, int]]:
+        """The rankings that questions of one kind ask for, and how many trees they are of."""
+        front, wanted = questions[0].front, questions[0].labels
+        tokens = Ragged.concatenate([question.tokens for question in questions])
+        if wanted is None:
+            of_trees = await self.fan_out.ask("find", front.edition, tokens)
+            found = [one for one, _ in of_trees], [one for _, one in of_trees]
+            labels, scores = await asyncio.to_thread(combine, *found, front.bundle.settings.top_labels)
+        else:
+            ids = np.array(wanted)
+            of_trees = await self.fan_out.ask("score", front.edition, tokens, ids)
+            labels, scores = ranked(ids, np.stack(of_trees).sum(axis=0))
+        ends = np.cumsum([len(question.tokens) for question in questions])[:-1]
         parts = zip(np.split(labels, ends), np.split(scores, ends), strict=True)
         return [(part, len(of_trees)) for part in parts]
 
     async def _explained(self, front: Front, text: str, tags: list[Tag]) -> list[Tag]:
         codec, ids = front.codec, [front.codec.id_of[tag.label] for tag in tags]
         words, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
-        of_trees = await self.fan_out.ask("explain", front.edition, words, len(spans), ids)
+        of_trees = await self._reasons.submit(Why(front, words, len(spans), ids), None, 1, len(words))
         why = assembled(text, spans, ids, codec.index, of_trees)
         return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
+
+    async def _paths(self, whys: list[Why]) -> list[list[list[tuple[Step, ...]]]]:
+        """What each tree says of each text, one after the other: texts aren't explained together."""
+        return [await self.fan_out.ask("explain", why.front.edition, why.words, why.real, why.labels) for why in whys]
 
     async def drain(self) -> None:
         """Refuse new requests from now on, and wait for those under way."""
@@ -243,17 +282,12 @@ def read_examples(path: Path) -> list[str]:
     Raises:
         SettingsError: it can't be read, or a line has no `text`.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"examples: {path} cannot be read ({error})") from None
     texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-            raise SettingsError(f'examples: {path}:{number}: expected a line such as {{"text": "…"}}')
-        texts.append(record["text"])
+    try:
+        for one in JsonLines(path, Fields(labelled=False)).read():
+            if isinstance(one, Rejection):
+                raise SettingsError(f"examples: {path}:{one.line}: {one.reason}")
+            texts.append(one.text)
+    except OSError as error:
+        raise SettingsError(f"examples: {path} cannot be read ({error.strerror})") from None
     return texts

@@ -58,9 +58,9 @@ class Trees:
 
     async def ready(self, edition: Edition) -> list[bool]:
         """Open a bundle, if it isn't held; true for each tree of it."""
-        if edition not in self._held:
-            await self._in_turn(lambda: self._of(edition))
-        return [True] * len(self._trees(edition))
+        held = self._held.get(edition)  # without waiting for a turn, as health checks come here
+        ensemble, _ = held if held else await self._in_turn(lambda: self._of(edition))
+        return [True] * len(ensemble.trees)
 
     async def find(self, edition: Edition, tokens: Ragged) -> list[Found]:
         """What each of the trees finds for some documents: `Ensemble.find`."""
@@ -89,6 +89,7 @@ class Trees:
             self._held[edition] = Ensemble(trees, bundle.settings.top_labels), bundle.labels
             while len(self._held) > EDITIONS:
                 self._held.popitem(last=False)
+        self._held.move_to_end(edition)  # the one not asked for the longest goes first
         return self._held[edition]
 
     async def _in_turn(self, work: Callable[[], T]) -> T:

@@ -1,5 +1,6 @@
 """A tree each in a process of its own: killed, away, replaced under load; too much load; keys; the end."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -19,8 +20,11 @@ import requests
 from small_server import SMALL, TREES
 from tiny_run import Run
 
+from axml_ray import Tagger
 from axml_ray.inference.export import export_bundle
 from axml_ray.settings import SettingsError
+from serve_app.edition import Edition
+from serve_app.fan_out import FanOut
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
@@ -152,21 +156,40 @@ def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) 
 
 
 def test_more_than_it_can_do_is_refused_and_told_when(
-    serve_address: str, serving_bundle: Path, texts: list[str]
+    serve_address: str, serving_bundle: Path, texts: list[str], tagger: Tagger
 ) -> None:
     few = {"waiting_texts": 1, "batches_at_once": 1}
+    kinds: list[dict[str, Any]] = [{}, {"labels": list(tagger.labels)}, {"explain": True}]
     with application(serve_address, "busy", serving_bundle, **few) as url, ThreadPoolExecutor(24) as pool:
+        for kind in kinds:
+            content = {"texts": texts[:40], **kind}
 
-        def ask(number: int) -> requests.Response:
-            return requests.post(f"{url}/v1/tag", json={"texts": texts[:40]}, timeout=SECONDS)
+            def ask(number: int, content: dict[str, Any] = content) -> requests.Response:
+                return requests.post(f"{url}/v1/tag", json=content, timeout=SECONDS)
 
-        answers = list(pool.map(ask, range(48)))
-        counted = Counter(answer.status_code for answer in answers)
-        assert set(counted) == {200, 503}, counted
-        busy = next(answer for answer in answers if answer.status_code == 503)
-        assert int(busy.headers["retry-after"]) >= 1
-        assert busy.headers["content-type"] == "application/problem+json"
-        assert ask(0).status_code == 200
+            answers = list(pool.map(ask, range(48)))
+            counted = Counter(answer.status_code for answer in answers)
+            assert set(counted) == {200, 503}, (list(kind), counted)
+            busy = next(answer for answer in answers if answer.status_code == 503)
+            assert int(busy.headers["retry-after"]) >= 1
+            assert busy.headers["content-type"] == "application/problem+json"
+            assert ask(0).status_code == 200
+
+
+def test_a_question_that_ends_every_replica_is_given_up(ray_cluster: None, serve_address: str) -> None:
+    from ray import serve
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0.1})
+    class Fragile:
+        async def find(self, edition: Edition) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    handle = serve.run(Fragile.bind(), name="fragile", route_prefix=None)
+    try:
+        with pytest.raises(TimeoutError):
+            asyncio.run(FanOut([handle], patience_s=0.1, limit_s=2.0).ask("find", Edition("nowhere", "none")))
+    finally:
+        serve.delete("fragile")
 
 
 def test_an_answer_that_would_come_too_late(serve_address: str, serving_bundle: Path, texts: list[str]) -> None:

@@ -103,8 +103,8 @@ class Near:
 def locked(serving_bundle: Path) -> Iterator[str]:
     """A server without Ray that lets in whoever has the key."""
     serving, ready = Serving(), threading.Event()
-    service = Service(serving, FanOut([Near()], serving.tree_patience_s))  # type: ignore[list-item]
-    server = uvicorn.Server(uvicorn.Config(make_api(service, serving, [KEY]), port=0, log_level="error"))
+    service = Service(serving, FanOut([Near()], serving.tree_patience_s, serving.time_limit_s))  # type: ignore[list-item]
+    server = uvicorn.Server(uvicorn.Config(make_api(service, [KEY]), port=0, log_level="error"))
 
     async def run() -> None:
         await service.use(Edition.checked(serving_bundle))
