@@ -104,7 +104,7 @@ class CorpusSettings(Settings):
     label_names: AbsolutePath | None = None
     """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
     label_features: AbsolutePath | None = None
-    """SVMlight file of label features, a label a line; by default TF-IDF centroids of the training documents."""
+    """SVMlight file of features, a label or a training document a line; by default TF-IDF centroids of the texts."""
     max_terms: Positive | None = None
     """Strongest terms that a label's TF-IDF centroid keeps; by default all. Millions of labels need a limit."""
     segmentation: Literal["words", "characters"] = "words"
@@ -264,6 +264,17 @@ class TrainingSettings(Settings):
     """Of matrix products; auto takes bfloat16 where the hardware computes it. Master weights are float32."""
 
 
+class LinearSettings(Settings):
+    """Not in the paper: linear classifiers of the nodes of the same trees, by TF-IDF, beside their networks."""
+
+    weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share that they have in a tree's scores; 0 trains none."""
+    cost: Annotated[float, Field(gt=0)] = 1.0
+    """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
+    threshold: Annotated[float, Field(ge=0)] = 0.1
+    """Weights nearer to zero than this are dropped."""
+
+
 class EnsembleSettings(Settings):
     """Trees and how their votes are joined."""
 
@@ -350,6 +361,7 @@ class Experiment(BaseSettings):
     tree: TreeSettings = TreeSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
+    linear: Annotated[LinearSettings, Field(exclude_if=lambda value: not value.weight)] = LinearSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
     resources: ResourceSettings = ResourceSettings()
     evaluation: EvaluationSettings = EvaluationSettings()

@@ -1,23 +1,30 @@
-"""What the tree is worth: scores of one config with other trees, other K and H (paper, appendix), other path weights.
+"""What each part is worth: scores of one config with another tree, network, training or word vectors.
 
-    python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H features path] [--seeds N]
+    python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H …] [--seeds N] [--vectors FILE]
                                    [--quick] [--json PATH] [--training.epochs 4 3, or any other setting]
 
 Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
 tables of K and H have), in a run of its own below the config's `runs`; a row that is finished is not run again. Scores
-are of the test split, in percent, the mean over the seeds; nothing is chosen by them.
+are of the test split, in percent, the mean over the seeds and half the distance between the best and the worst seed;
+nothing is chosen by them. What may choose is `valid`, the last level's nDCG@5 on validation.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
 - `K`: clusters of 8 to 128 with H = 2; C falls as K grows, so that equally many candidates are scored.
 - `H`: no tree, and 1 to 4 levels of clusters with K = 8.
 - `path`: how much a parent's score counts in its children's, `network.path_weight`.
+- `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree; none
+  with what the config adds to attention.
+- `averaging`: stochastic weight averaging on and off (paper's table of ablations).
+- `additions`: the config as it is, and without each of its additions to the paper's network.
+- `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
-Figures: for each row `NAME_P@1`, `NAME_P@5`, `NAME_PSP@5`, such as `random_P@5` or `K=128_P@5`.
+Figures: for each row `NAME_P@1`, `NAME_P@5`, `NAME_PSP@5`, `NAME_valid`, such as `random_P@5` or `K=128_P@5`.
 """
 
 import argparse
+import json
 import logging
 import statistics
 import sys
@@ -34,13 +41,17 @@ from rich.text import Text
 from axml_ray import configuration
 from axml_ray.experiment import run
 from axml_ray.settings import Experiment, SettingsError
+from axml_ray.training.progress import JOURNAL
 
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
+TABLES = ("kinds", "features", "K", "H", "path", "networks", "averaging", "additions", "vectors")
+VALID = "valid"
 QUICK_DOCUMENTS = 2_500
+PLAIN_ATTENTION = {"evidence": False, "attention_start": "random"}
 Row = tuple[str, dict[str, Any]]
 
 
-def tables(settings: Experiment, *, quick: bool) -> dict[str, list[Row]]:
+def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) -> dict[str, list[Row]]:
     """For each table its rows: a name, and the settings that differ, by their group."""
     candidates = settings.tree.beam * settings.tree.cluster_size
     sizes = (8, 128) if quick else (8, 16, 32, 64, 128)
@@ -53,9 +64,25 @@ def tables(settings: Experiment, *, quick: bool) -> dict[str, list[Row]]:
             (f"H={height}", {"height": height, "cluster_size": 8, "beam": _beam(candidates, 8)}) for height in heights
         ],
     }
-    found = {table: [(name, {"tree": values}) for name, values in rows] for table, rows in trees.items()}
-    return found | {
-        "path": [(f"path={weight:g}", {"network": {"path_weight": weight}}) for weight in (0, 0.25, 0.5, 1)]
+    networks: dict[str, list[Row]] = {
+        "path": [(f"path={weight:g}", {"path_weight": weight}) for weight in (0, 0.25, 0.5, 1)],
+        "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
+        "additions": [
+            ("as it is", {}),
+            *((f"without {name}", {name: value}) for name, value in PLAIN_ATTENTION.items()),
+            ("without both", PLAIN_ATTENTION),
+        ],
+    }
+    words = {"train": "train", "random": "random"} | ({vectors.stem: str(vectors)} if vectors else {})
+    name = settings.corpus.name
+    return {
+        **{table: [(name, {"tree": values}) for name, values in rows] for table, rows in trees.items()},
+        **{table: [(name, {"network": values}) for name, values in rows] for table, rows in networks.items()},
+        "averaging": [(f"averaging {word}", {"training": {"averaging": word == "on"}}) for word in ("on", "off")],
+        "vectors": [
+            (f"vectors {row}", {"corpus": {"word_vectors": value, "name": f"{name}-{row}"}})
+            for row, value in words.items()
+        ],
     }
 
 
@@ -66,14 +93,23 @@ def _beam(candidates: int, size: int) -> int:
 def scores(
     settings: Experiment, changes: Mapping[str, Any], name: str, seed: int, documents: int | None
 ) -> dict[str, Any]:
-    """Scores of a row for one seed: what `metrics.json` says of the ensemble, which is a single tree."""
+    """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree."""
     values = settings.model_dump()
     values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed}
     for group, change in (*changes.items(), ("ensemble", {"trees": 1})):
         values[group] |= change
     if documents:
-        values["corpus"] |= {"max_train_documents": documents, "name": f"{settings.corpus.name}-{documents}"}
-    return run(Experiment(**values))
+        values["corpus"] |= {"max_train_documents": documents, "name": f"{values['corpus']['name']}-{documents}"}
+    changed = Experiment(**values)
+    found = run(changed)
+    journal = (changed.run_directory / "tree-0" / JOURNAL).read_text(encoding="utf-8").splitlines()
+    scored = [line["scoring"]["nDCG@5"] for line in map(json.loads, journal) if _of_last_level(line)]
+    found["ensemble"][VALID] = max(scored)
+    return found
+
+
+def _of_last_level(line: Mapping[str, Any]) -> bool:
+    return "scoring" in line and line["level"] == line["levels"]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -89,16 +125,20 @@ def main(arguments: list[str] | None = None) -> None:
             min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if given.quick else None
         )
         for table_name in given.tables:
-            for name, changes in tables(settings, quick=given.quick)[table_name]:
+            for name, changes in tables(settings, quick=given.quick, vectors=given.vectors)[table_name]:
                 found = []
                 for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
-                    found.append(scores(settings, changes, label.replace("=", ""), seed, documents))
-                means = {column: statistics.mean(one["ensemble"][column] for one in found) for column in COLUMNS}
+                    label = label.replace("=", "").replace(" ", "-")
+                    found.append(scores(settings, changes, label, seed, documents))
+                by_column = {column: [one["ensemble"][column] for one in found] for column in (*COLUMNS, VALID)}
+                means = {column: statistics.mean(values) for column, values in by_column.items()}
+                spread = {column: (max(values) - min(values)) / 2 for column, values in by_column.items()}
                 row = {"table": table_name, "row": name, "settings": changes, "seeds": len(found), "scores": means}
+                row |= {"half_spread": spread}
                 row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": found[0]["corpus"]}
                 rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["train"] for one in found)})
-                console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}")
+                console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}", highlight=False)
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -109,9 +149,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tables", nargs="+", choices=("kinds", "features", "K", "H", "path"), default=["kinds", "K", "H"]
-    )
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=["kinds", "K", "H"])
+    parser.add_argument("--vectors", type=Path, help="word vectors for the table of that name")
     parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/ablations-<the settings' name>.json")
@@ -122,7 +161,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {
         f"{row['row']}_{column}": round(row["scores"][column], 4)
         for row in rows
-        for column in ("P@1", "P@5", "PSP@5")
+        for column in ("P@1", "P@5", "PSP@5", VALID)
     }  # fmt: skip
 
 
@@ -130,14 +169,17 @@ def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows as a table for a rich console."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("")
-    for column in (*COLUMNS, "train s"):
+    for column in (*COLUMNS, VALID, "train s"):
         table.add_column(column, justify="right")
     before = None
     for row in rows:
         if before not in (None, row["table"]):
             table.add_section()
         before = row["table"]
-        cells = [f"{row['scores'][column]:.2f}" for column in COLUMNS]
+        cells = [
+            f"{row['scores'][column]:.2f}" + (f" ±{row['half_spread'][column]:.1f}" if row["seeds"] > 1 else "")
+            for column in (*COLUMNS, VALID)
+        ]
         table.add_row(row["row"], *cells, f"{row['train_seconds']:,.0f}")
     return table
 

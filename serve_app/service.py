@@ -18,7 +18,7 @@ from axml_ray.corpus.records import Fields, Rejection, storable
 from axml_ray.inference.beam import Found
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag, ranked
-from axml_ray.inference.ensemble import combine
+from axml_ray.inference.combining import combine
 from axml_ray.inference.explain import Step, assembled
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError

@@ -90,11 +90,12 @@ def document_features(tokens: Ragged, frequency: np.ndarray, documents: int) -> 
     bag = bag_of_words(tokens, len(frequency))
     weight = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
     bag.data = (np.log(bag.data) + 1) * weight.astype(np.float32)[bag.indices]
-    _to_length_one(bag)
+    to_length_one(bag)
     return DocumentFeatures(bag.indices.astype(np.int32), bag.data, bag.indptr.astype(np.int64))
 
 
-def _to_length_one(rows: sparse.csr_matrix) -> None:
+def to_length_one(rows: sparse.csr_matrix) -> None:
+    """Scale each row of a float32 matrix to Euclidean length one, in place; rows of zeros stay."""
     terms = np.diff(rows.indptr)
     filled = np.flatnonzero(terms)
     if len(filled):
@@ -181,7 +182,7 @@ def label_sums(
         rows += len(wanted)
     if single is not None:
         vector = sparse.csr_matrix(single[None])
-        return _strongest(vector, max_terms)
+        return strongest(vector, max_terms)
     if not parts:
         return sparse.csr_matrix((end - begin, words), dtype=np.float32)
     of_label, of_document = np.concatenate(labels), np.concatenate(documents)
@@ -204,7 +205,7 @@ def label_sums(
         ),
         shape=(rows, words),
     )
-    return _strongest((given @ vectors).tocsr(), max_terms)
+    return strongest((given @ vectors).tocsr(), max_terms)
 
 
 def _rows(
@@ -217,7 +218,7 @@ def _rows(
     return words[places], weights[places], lengths
 
 
-def _strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
+def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
     """Rows of length one of at most `most` terms; of equally strong ones, those that were met first."""
     lengths = np.diff(rows.indptr)
     if most is not None and lengths.max(initial=0) > most:
@@ -231,7 +232,7 @@ def _strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
             offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
     rows.sort_indices()
-    _to_length_one(rows)
+    to_length_one(rows)
     return rows
 
 
@@ -305,4 +306,4 @@ def label_centroids(tokens: Ragged, labels: Ragged, words: int, trained: int) ->
     given = sparse.csr_matrix(
         (np.ones(len(labels.values), np.float32), labels.values, labels.offsets), shape=(len(labels), trained)
     )
-    return _strongest((given.T.tocsr() @ vectors).tocsr(), None)
+    return strongest((given.T.tocsr() @ vectors).tocsr(), None)

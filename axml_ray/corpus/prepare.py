@@ -278,7 +278,7 @@ class _Preparation:
     def _label_features(self, words: int) -> None:
         path = self.work / "label_features.npz"
         if self.settings.label_features is not None:
-            read_features(self.settings.label_features, self.work / "labels.parquet", path)
+            read_features(self.settings.label_features, self.work / "labels.parquet", self.settings.max_terms, path)
             return
         counts = label_features.train_counts(self.work / "labels.parquet")
         files = len(list(self.features.glob("*.offsets.npy")))

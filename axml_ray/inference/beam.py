@@ -8,15 +8,24 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.inference.combining import combine
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
+from axml_ray.linear.classifiers import LinearTree, fingerprint_of
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, SettingsError
 from axml_ray.training.level_files import finished, read_level
-from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
+from axml_ray.training.tree import (
+    LINEAR,
+    TREE,
+    level_directory,
+    level_fingerprint,
+    linear_fingerprint,
+    tree_directory,
+)
 from axml_ray.tree.label_tree import LabelTree
 
 Found = tuple[np.ndarray, np.ndarray]
@@ -31,10 +40,19 @@ class TreePredictor:
         networks: of its levels, from the top.
         beam: C, nodes of a level whose children are scored.
         precision: of matrix products.
+        linear: classifiers of the same tree, and the share that they have in its scores.
     """
 
-    def __init__(self, tree: LabelTree, networks: Sequence[LevelNetwork], beam: int, precision: Precision = "auto"):
+    def __init__(
+        self,
+        tree: LabelTree,
+        networks: Sequence[LevelNetwork],
+        beam: int,
+        precision: Precision = "auto",
+        linear: tuple[LinearTree, float] | None = None,
+    ):
         self.tree, self.networks, self.beam, self.precision = tree, list(networks), beam, precision
+        self.linear = linear
         self.device = networks[0].attention.weight.device
 
     @classmethod
@@ -49,7 +67,9 @@ class TreePredictor:
             frozen(Level.of(tree, level), state, settings.network, precision)
             for level, state in enumerate(trained_levels(settings, corpus, number, tree), start=1)
         ]
-        return cls(tree, networks, settings.tree.beam, precision)
+        share = settings.linear.weight
+        linear = (trained_linear(settings, corpus, number, tree), share) if share else None
+        return cls(tree, networks, settings.tree.beam, precision, linear)
 
     def predict(self, tokens: Ragged, top: int) -> Found:
         """The best labels of each document.
@@ -60,7 +80,8 @@ class TreePredictor:
 
         Returns:
             Label ids, int32 [documents, top], best first, -1 where the beam held fewer; and their scores
-            (`Beam.scores`, not as logarithms), float32 [documents, top].
+            (`Beam.scores`, not as logarithms), float32 [documents, top]. With linear classifiers, the mean of theirs
+            and these by their shares; a label that one of both left out counts 0 for it.
         """
         labels = np.full((len(tokens), top), -1, dtype=np.int32)
         scores = np.zeros((len(tokens), top), dtype=np.float32)
@@ -75,6 +96,14 @@ class TreePredictor:
     @torch.inference_mode()
     def predict_batch(self, batch: TextBatch, top: int) -> Found:
         """As `predict`, of one batch."""
+        found = self._by_networks(batch, top)
+        if self.linear is None:
+            return found
+        linear, share = self.linear
+        other = linear.find(batch.ragged(), self.beam, top)
+        return combine([found[0], other[0]], [found[1] * (1 - share), other[1] * share], top)
+
+    def _by_networks(self, batch: TextBatch, top: int) -> Found:
         texts, beam = batch.to(self.device), None
         for network in self.networks:
             keep = top if network is self.networks[-1] else self.beam
@@ -115,6 +144,10 @@ class TreePredictor:
                     logs = own + network.path_weight * logs
             assert isinstance(logs, Tensor)
             scores[batch.rows] = logs.exp().cpu().numpy()
+        if self.linear is not None:
+            linear, share = self.linear
+            scores *= 1 - share
+            scores += share * linear.score(tokens, path)
         return scores
 
     def log_probabilities(
@@ -171,6 +204,21 @@ def open_tree(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:
     if len(tree.label_order) != corpus.trained:
         raise SettingsError(f"{path}: a tree of another corpus; run jobs/train_ensemble.py under another --name")
     return tree
+
+
+def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> LinearTree:
+    """The linear classifiers of a run's tree, mapped from their file.
+
+    Raises:
+        SettingsError: they are missing, cut short, or were fitted with other settings.
+    """
+    path = tree_directory(settings.run_directory, number) / LINEAR
+    if fingerprint_of(path) != linear_fingerprint(settings, corpus, number):
+        raise SettingsError(f"{path}: no linear classifiers of these settings; run jobs/train_ensemble.py")
+    try:
+        return LinearTree.load(path, tree)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{error}; remove the file and train again") from None
 
 
 def trained_levels(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> list[dict[str, Tensor]]:

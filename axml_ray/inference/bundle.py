@@ -8,6 +8,7 @@
       calibration.json          scores to probabilities
       word_vectors.safetensors  only if all networks share them, as where training froze them
       tree-0/tree.safetensors, tree-0/level-1/model.safetensors, ...
+      tree-0/linear.safetensors only of a run with linear classifiers
 
 - A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
   before it is used, and nothing in it is ever run.
@@ -20,10 +21,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.label_index import LabelIndex
@@ -34,6 +35,7 @@ from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frozen import WORDS, frozen
 from axml_ray.inference.weights import Weights, load_weights
+from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.level_network import Level
 from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
 from axml_ray.tree.label_tree import LabelTree
@@ -81,7 +83,7 @@ class Manifest(Settings):
 
     @property
     def expected_files(self) -> set[str]:
-        """The files that such a bundle has, without the optional one."""
+        """The files that such a bundle has, without the optional ones."""
         named = {SETTINGS, TOKENIZER, LABELS, CALIBRATION}
         for number, sizes in enumerate(self.level_sizes):
             named |= {tree_file(number), *(level_file(number, level) for level in range(1, len(sizes) + 1))}
@@ -103,11 +105,18 @@ class BundleSettings(Settings):
     """Of matrix products."""
     network: NetworkSettings
     """Kind and sizes of every level's network."""
+    linear_weight: Annotated[float, Field(ge=0, lt=1, exclude_if=lambda value: not value)] = 0.0
+    """Share of linear classifiers in a tree's scores; 0 where it has none."""
 
 
 def tree_file(number: int) -> str:
     """Path of a tree's shape in the bundle."""
     return f"tree-{number}/tree.safetensors"
+
+
+def linear_file(number: int) -> str:
+    """Path of a tree's linear classifiers in the bundle."""
+    return f"tree-{number}/linear.safetensors"
 
 
 def level_file(number: int, level: int) -> str:
@@ -206,7 +215,14 @@ class Bundle:
         networks = [
             self._read(level_file(number, level), network(level)) for level in range(1, len(tree.level_sizes) + 1)
         ]
-        return TreePredictor(tree, networks, self.settings.beam, precision)
+        linear = None
+        if share := self.settings.linear_weight:
+            if linear_file(number) not in self.manifest.files:
+                raise self._wrong(linear_file(number), "it is missing")
+            linear = self._read(linear_file(number), lambda path: LinearTree.load(path, tree)), share
+            if len(linear[0].frequency) != self.manifest.words:
+                raise self._wrong(linear_file(number), f"of {len(linear[0].frequency):,} words")
+        return TreePredictor(tree, networks, self.settings.beam, precision, linear)
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:
         """All trees."""
@@ -276,8 +292,9 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
             raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
-    if listed - {SHARED_WORDS} != manifest.expected_files:
-        wrong = sorted((listed - {SHARED_WORDS}) ^ manifest.expected_files)[0]
+    optional = {SHARED_WORDS, *map(linear_file, range(len(manifest.level_sizes)))}
+    if listed - optional != manifest.expected_files:
+        wrong = sorted((listed - optional) ^ manifest.expected_files)[0]
         known = "is missing from its files" if wrong not in listed else "is no file of a bundle"
         raise BundleError(f"{directory / MANIFEST}: {wrong!r} {known}; {MEND}")
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}

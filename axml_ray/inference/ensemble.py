@@ -1,4 +1,4 @@
-"""Several trees' scores into one ranking: sums over the trees' best labels, 0 where a tree left a label out."""
+"""Several trees that predict together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.inference.beam import Found, TreePredictor
+from axml_ray.inference.combining import combine
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment
@@ -67,35 +68,3 @@ class Ensemble:
         for tree in self.trees:
             total += tree.score(tokens, labels)
         return total
-
-
-def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> tuple[np.ndarray, np.ndarray]:
-    """One ranking from several trees.
-
-    Args:
-        labels: of each tree, int32 [documents, k], distinct in a row, -1 for none.
-        scores: float32 [documents, k].
-        top: labels wanted.
-
-    Returns:
-        int32 [documents, top], best first (equal scores by label id), -1 where there are fewer, and the summed
-        scores, float32 [documents, top].
-    """
-    every = np.concatenate(labels, axis=1)
-    summed = np.concatenate(scores, axis=1).astype(np.float64)
-    order = np.argsort(every, axis=1, kind="stable")
-    every, summed = np.take_along_axis(every, order, 1), np.take_along_axis(summed, order, 1)
-    total = np.where(every >= 0, summed, -np.inf)
-    # A label stands in at most as many neighbouring columns as there are trees: the first takes the others' scores.
-    width = every.shape[1]
-    for shift in range(1, len(labels)):
-        same = every[:, shift:] == every[:, : width - shift]
-        total[:, : width - shift] += np.where(same & (every[:, shift:] >= 0), summed[:, shift:], 0.0)
-    total[:, 1:][every[:, 1:] == every[:, :-1]] = -np.inf
-    best = np.argsort(-total, axis=1, kind="stable")[:, :top]
-    found, score = np.take_along_axis(every, best, 1), np.take_along_axis(total, best, 1)
-    none = ~np.isfinite(score)
-    found, score = np.where(none, -1, found), np.where(none, 0.0, score)
-    missing = ((0, 0), (0, max(0, top - found.shape[1])))
-    found = np.pad(found, missing, constant_values=-1).astype(np.int32)
-    return found, np.pad(score, missing).astype(np.float32)

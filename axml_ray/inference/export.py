@@ -13,7 +13,7 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.beam import Found, open_tree, trained_levels
+from axml_ray.inference.beam import Found, open_tree, trained_levels, trained_linear
 from axml_ray.inference.bundle import (
     CALIBRATION,
     FORMAT,
@@ -28,6 +28,7 @@ from axml_ray.inference.bundle import (
     Manifest,
     entries,
     level_file,
+    linear_file,
     tree_file,
 )
 from axml_ray.inference.calibration import Calibration
@@ -35,6 +36,7 @@ from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import Weights, save_weights
 from axml_ray.settings import Experiment, SettingsError
+from axml_ray.training.tree import LINEAR, tree_directory
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
@@ -121,6 +123,9 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
             path.parent.mkdir(parents=True)
             save_weights({name: value for name, value in state.items() if name != WORDS or not shared}, path, weights)
         tree.save(work / tree_file(number))
+        if settings.linear.weight:
+            trained_linear(settings, corpus, number, tree)  # or the error that says what is missing
+            shutil.copyfile(tree_directory(settings.run_directory, number) / LINEAR, work / linear_file(number))
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
     known = corpus.labels
     trained = slice(corpus.trained)
@@ -132,6 +137,7 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         top_labels=settings.ensemble.top_labels,
         precision=settings.training.precision,
         network=settings.network,
+        linear_weight=settings.linear.weight,
     )
     text = yaml.safe_dump(kept.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     (work / SETTINGS).write_text(text, encoding="utf-8")

@@ -43,6 +43,12 @@ class TextBatch:
     tokens: Tensor
     lengths: Tensor
 
+    def ragged(self) -> Ragged:
+        """The word ids without padding."""
+        lengths = self.lengths.cpu().numpy()
+        inside = np.arange(self.tokens.shape[1]) < lengths[:, None]
+        return Ragged(self.tokens.cpu().numpy()[inside].astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
+
     def to(self, device: torch.device) -> "TextBatch":
         """The same on another device."""
         return TextBatch(self.rows, self.tokens.to(device), self.lengths.to(device))

@@ -2,6 +2,7 @@
 
 - A tree's task holds no CPU, so any number of trees can wait for the workers of others without a deadlock; a group
   starts when all of its workers fit. Trees that don't fit side by side queue.
+- Linear classifiers, where they are wanted, are tasks beside the trees.
 - All state is in the run's directory: a killed worker, task or driver costs the level that was being trained.
 """
 
@@ -19,6 +20,8 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
+from axml_ray.linear.classifiers import fingerprint_of
+from axml_ray.linear.fitting import fit_linear
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
@@ -27,11 +30,14 @@ from axml_ray.training.level import Diverged
 from axml_ray.training.level_files import finished
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
+    LINEAR,
     TREE,
     TreeTraining,
     drop_scored,
     level_directory,
     level_fingerprint,
+    linear_fingerprint,
+    part_of,
     tree_directory,
     tree_fingerprint,
 )
@@ -108,6 +114,7 @@ def train_ensemble(
     # A process for each: one that stays for the next tree keeps Ray Train's controller of the last alive.
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 2, "max_calls": 1, **APART}
     waiting = {ray.remote(**options)(_train_tree).remote(settings, number): number for number in numbers}
+    waiting |= _linear_tasks(settings, corpus)
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         for record in follower.news():
@@ -118,12 +125,46 @@ def train_ensemble(
         for task in done:
             number = waiting.pop(task)
             try:
-                ray.get(task)
+                linear = ray.get(task)
             except ray.exceptions.RayError as error:
                 _end(list(waiting))
                 raise RuntimeError(f"tree {number + 1} failed: {_root_cause(error)}") from error
-            log.info("tree %d · finished", number + 1)
+            if linear is None:
+                log.info("tree %d · finished", number + 1)
+            else:
+                log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, linear)
     return {"cluster": clustered - began, "train": time.monotonic() - clustered}
+
+
+def _linear_tasks(settings: Experiment, corpus: Corpus) -> dict[ray.ObjectRef, int]:
+    """Tasks that fit the linear classifiers that are missing, and their trees."""
+    if not settings.linear.weight:
+        return {}
+    options = {"num_cpus": min(1.0, settings.resources.cpus_per_worker), "max_retries": 2, **APART}
+    return {
+        ray.remote(**options)(_fit_linear).remote(settings, number): number
+        for number in range(settings.ensemble.trees)
+        if fingerprint_of(tree_directory(settings.run_directory, number) / LINEAR)
+        != linear_fingerprint(settings, corpus, number)
+    }
+
+
+def _fit_linear(settings: Experiment, number: int) -> float:
+    """Fit and save the linear classifiers of a tree; how many seconds that took."""
+    corpus = Corpus.open(settings.corpus_directory)
+    directory = tree_directory(settings.run_directory, number)
+    train = part_of(corpus.split("train"), settings.training.documents)
+    began = time.monotonic()
+    linear = fit_linear(
+        LabelTree.load(directory / TREE),
+        train.tokens,
+        train.labels,
+        len(corpus.tokenizer),
+        settings.linear,
+        settings.resources.threads_of_worker,
+    )
+    linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
+    return time.monotonic() - began
 
 
 def _end(trees: list[ray.ObjectRef]) -> None:

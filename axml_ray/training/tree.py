@@ -29,7 +29,7 @@ from axml_ray.training.scored import Scored, is_scored, score_level
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
-TREE = "tree.safetensors"
+TREE, LINEAR = "tree.safetensors", "linear.safetensors"
 PART_SEED = 0  # not the experiment's: trees of other seeds train on the same part
 
 
@@ -51,6 +51,12 @@ def tree_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
 def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: int) -> str:
     """Changes with all that the weights of a level depend on."""
     return fingerprint(tree_fingerprint(settings, corpus, tree), settings.network, settings.training, level)
+
+
+def linear_fingerprint(settings: Experiment, corpus: Corpus, tree: int) -> str:
+    """Changes with all that a tree's linear classifiers depend on."""
+    how = settings.linear.model_dump(exclude={"weight"})
+    return fingerprint(tree_fingerprint(settings, corpus, tree), how, settings.training.documents)
 
 
 def drop_scored(tree_directory: Path) -> None:

@@ -24,7 +24,7 @@ from ray.tune.search import Searcher
 from axml_ray.cluster import check_fits
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
-from axml_ray.settings import Experiment, ResourceSettings, SettingsError
+from axml_ray.settings import Experiment, LinearSettings, ResourceSettings, SettingsError
 from axml_ray.training.ensemble import END_SECONDS
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.records import Scoring, Trial, read_trials, trial_directory
@@ -176,7 +176,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
 def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     training = sweep.settings.training.model_copy(update={"documents": sweep.documents(corpus)})
     ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1})
-    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble})
+    # Linear classifiers are the same whatever the networks' settings are.
+    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "linear": LinearSettings()})
 
 
 def _keep_manifest(sweep: Sweep, corpus: Corpus) -> None:

@@ -310,6 +310,31 @@ def test_label_features_from_a_file(run: Prepare, tmp_path: Path) -> None:
     assert str(path) in said
 
 
+def test_label_features_from_bags_of_words(run: Prepare, tmp_path: Path) -> None:
+    """The Extreme Classification Repository's: a document a line, its labels before the first blank."""
+    path = tmp_path / "train.txt"
+    documents = [
+        ("all,l1", {0: 3.0, 2: 4.0}),
+        ("all", {2: 2.0}),
+        ("l1,elsewhere", {1: 1.0, 2: 1.0}),
+        ("gone", {8: 1.0}),
+    ]
+    lines = [f"{names} {' '.join(f'{i}:{value}' for i, value in row.items())}\n" for names, row in documents]
+    path.write_text(f"{len(documents)} 9 4\n" + "".join(lines))
+    sums = {"all": np.zeros(3), "l1": np.zeros(3)}
+    for names, row in documents[:3]:
+        vector = np.array([row.get(i, 0.0) for i in range(3)])
+        for name in set(names.split(",")) & sums.keys():
+            sums[name] += vector / np.linalg.norm(vector)
+    corpus = run(train=many(20), test=many(4, "test"), label_features=path)
+    found = dict(zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True))
+    for name, vector in sums.items():
+        np.testing.assert_allclose(found[name], vector / np.linalg.norm(vector), rtol=1e-6)
+    cut = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=1, directory="cut")
+    found = dict(zip(cut.labels.labels, cut.label_features().toarray().tolist(), strict=True))
+    assert found["all"] == found["l1"] == [0, 0, 1]
+
+
 def test_chinese_by_characters(run: Prepare) -> None:
     train = [(f"机器学习 {i}", ["a"]) for i in range(9)]
     corpus = run(train=train, test=[("学习机", ["a"])], segmentation="characters")

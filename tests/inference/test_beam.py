@@ -8,11 +8,12 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
-from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.beam import TreePredictor, path_nodes
+from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam
 from axml_ray.ragged import Ragged
-from axml_ray.settings import SettingsError
+from axml_ray.settings import LinearSettings, SettingsError
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
 from axml_ray.training.scoring import expand_rows
 from axml_ray.training.tree import TREE, level_directory, tree_directory
@@ -100,6 +101,37 @@ def as_dictionaries(labels: np.ndarray, scores: np.ndarray) -> list[dict[int, fl
         {label: score for label, score in zip(row, points, strict=True) if label >= 0}
         for row, points in zip(labels.tolist(), scores.tolist(), strict=True)
     ]
+
+
+class TestLinearClassifiers:
+    """Beside the networks: the mean of both by their shares."""
+
+    @pytest.fixture
+    def both(self, run):
+        _, corpus, predictor = run
+        train = corpus.split("train")
+        linear = fit_linear(predictor.tree, train.tokens, train.labels, len(corpus.tokenizer), LinearSettings())
+        tree, networks = predictor.tree, predictor.networks
+        return TreePredictor(tree, networks, predictor.beam, predictor.precision, (linear, 0.3))
+
+    def test_scores_are_means(self, run, both):
+        _, corpus, predictor = run
+        tokens, labels = corpus.split("valid").tokens, np.array([3, 0, 11])
+        linear = both.linear[0].score(tokens, path_nodes(both.tree, labels))
+        expected = 0.7 * predictor.score(tokens, labels) + 0.3 * linear
+        np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5)
+
+    def test_rankings_are_joined(self, run, both):
+        _, corpus, predictor = run
+        tokens = corpus.split("valid").tokens
+        found = as_dictionaries(*both.predict(tokens, 6))
+        by_networks = as_dictionaries(*predictor.predict(tokens, 6))
+        by_linear = as_dictionaries(*both.linear[0].find(tokens, predictor.beam, 6))
+        for joined, one, other in zip(found, by_networks, by_linear, strict=True):
+            mean = {label: 0.7 * one.get(label, 0) + 0.3 * other.get(label, 0) for label in one.keys() | other.keys()}
+            best = sorted(mean.values(), reverse=True)[:6]
+            assert list(joined.values()) == pytest.approx(best, rel=1e-4)
+            assert all(mean[label] == pytest.approx(score, rel=1e-4) for label, score in joined.items())
 
 
 class TestBeamSearch:

@@ -29,12 +29,13 @@ from axml_ray.inference.bundle import (
     BundleError,
     entries,
 )
+from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.judging import open_run
 from axml_ray.network.level_network import TABLE
-from axml_ray.settings import SettingsError
+from axml_ray.settings import LinearSettings, SettingsError
 
 TREE, MODEL = "tree-1/tree.safetensors", "tree-0/level-2/model.safetensors"
 
@@ -99,6 +100,25 @@ class TestExport:
         assert np.array_equal(bundle.predict(tokens)[0][1], run.ensemble().predict(tokens)[0][1])
         tables = {network.encoder.embedding.weight.data_ptr() for tree in bundle.trees for network in tree.networks}
         assert len(tables) == 1
+
+    def test_linear_classifiers(self, tmp_path):
+        run = train_run(tmp_path, epochs=1, linear=0.4)
+        export_bundle(run.settings, tmp_path / "bundle", "bfloat16")
+        tokens = run.corpus.split("test").tokens
+        trees = Bundle.open(tmp_path / "bundle").ensemble().trees
+        for mine, theirs in zip(trees, run.ensemble().trees, strict=True):
+            assert mine.linear[1] == theirs.linear[1] == 0.4
+            found, right = mine.linear[0].find(tokens, 3, 20), theirs.linear[0].find(tokens, 3, 20)
+            assert np.array_equal(found[0], right[0]) and np.array_equal(found[1], right[1])
+        plain = run.settings.model_copy(update={"linear": LinearSettings()})
+        (tmp_path / "bundle" / "tree-1" / "linear.safetensors").unlink()
+        sign(tmp_path / "bundle")
+        with pytest.raises(BundleError, match=r"tree-1/linear\.safetensors: cannot be used \(it is missing\)"):
+            Bundle.open(tmp_path / "bundle").ensemble()
+        (run.settings.run_directory / "tree-0" / "linear.safetensors").write_bytes(b"")
+        with pytest.raises(SettingsError, match=r"linear\.safetensors: no linear classifiers of these settings"):
+            run.ensemble()
+        assert Ensemble.open(plain, run.corpus).trees[0].linear is None
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_other_networks(self, tmp_path, kind):

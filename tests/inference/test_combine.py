@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.inference.ensemble import combine
+from axml_ray.inference.combining import combine
 
 # exact in float32 and in sums, so that equal scores are equal
 SCORES = st.integers(0, 16).map(lambda sixteenth: sixteenth / 16)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import axml_ray
 from axml_ray import Tagger
 from axml_ray.inference import tagger as module
-from axml_ray.inference.ensemble import combine
+from axml_ray.inference.combining import combine
 from axml_ray.settings import SettingsError
 
 

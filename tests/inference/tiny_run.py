@@ -9,8 +9,9 @@ from tiny_corpus import experiment, write_corpus
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.inference.ensemble import Ensemble
-from axml_ray.settings import Experiment
-from axml_ray.training.tree import TREE, TreeTraining, tree_directory
+from axml_ray.linear.fitting import fit_linear
+from axml_ray.settings import Experiment, LinearSettings
+from axml_ray.training.tree import LINEAR, TREE, TreeTraining, linear_fingerprint, tree_directory
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
@@ -27,19 +28,27 @@ class Run:
         return self.corpus.table(split, ["text"])["text"].to_pylist()
 
 
-def train_run(home: Path, *, trees: int = 2, height: int = 1, epochs: int = 4, **network: Any) -> Run:
+def train_run(
+    home: Path, *, trees: int = 2, height: int = 1, epochs: int = 4, linear: float = 0.0, **network: Any
+) -> Run:
     """Train a run whose beam of three of four clusters leaves some labels out."""
     corpus = write_corpus(home / "corpora" / "tiny")
     settings = experiment(home, tree={"height": height, "cluster_size": 4, "beam": 3}, epochs=(epochs,))
     shape = settings.network.model_copy(update={"evidence": network.get("kind", "attention") == "attention", **network})
     ensemble = settings.ensemble.model_copy(update={"trees": trees, "top_labels": 20})
-    settings = settings.model_copy(update={"network": shape, "ensemble": ensemble})
+    settings = settings.model_copy(
+        update={"network": shape, "ensemble": ensemble, "linear": LinearSettings(weight=linear)}
+    )
     for number in range(trees):
         directory = tree_directory(settings.run_directory, number)
         directory.mkdir(parents=True)
         tree = LabelTree.build(corpus.label_features(), height=height, cluster_size=4, seed=settings.seed + number)
         tree.save(directory / TREE)
         TreeTraining(settings, corpus, tree, number, directory, Workers(), lambda record: None).run()
+        if linear:
+            train = corpus.split("train")
+            fitted = fit_linear(tree, train.tokens, train.labels, len(corpus.tokenizer), settings.linear)
+            fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     content = yaml.safe_dump(settings.model_dump(mode="json"))
     (settings.run_directory / "settings.yaml").write_text(content, encoding="utf-8")
     return Run(settings, corpus)

@@ -59,6 +59,25 @@ def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_clust
         run(load(None, **synthetic.experiment(tmp_path, network={"hidden": 8})))
 
 
+def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path: Path) -> None:
+    def files() -> dict[str, int]:
+        return {path.parent.name: path.stat().st_ino for path in runs.glob("tree-*/linear.safetensors")}
+
+    settings = load(None, **synthetic.experiment(tmp_path, linear={"weight": 0.5}, training={"epochs": [1]}))
+    runs = settings.run_directory
+    metrics = run(settings)
+    # Each label has a word of its own, which is all that a linear classifier needs; an epoch teaches networks little.
+    assert metrics["ensemble"]["P@1"] > 80
+    before = files()
+    assert set(before) == {"tree-0", "tree-1"}
+    (runs / "tree-1" / "linear.safetensors").unlink()
+    assert run(settings)["ensemble"] == pytest.approx(metrics["ensemble"])
+    after = files()
+    assert after["tree-0"] == before["tree-0"] and after.keys() == before.keys()
+    with pytest.raises(SettingsError, match=r"linear.*choose another --name"):
+        run(load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]})))
+
+
 def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
     resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1}
     settings = load(None, **synthetic.experiment(tmp_path, resources=resources, ensemble={"trees": 1}))

@@ -1,0 +1,37 @@
+"""Several rankings into one: sums of scores over their best labels, 0 where one left a label out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> tuple[np.ndarray, np.ndarray]:
+    """One ranking from several.
+
+    Args:
+        labels: of each, int32 [documents, k], distinct in a row, -1 for none.
+        scores: float32 [documents, k].
+        top: labels wanted.
+
+    Returns:
+        int32 [documents, top], best first (equal scores by label id), -1 where there are fewer, and the summed
+        scores, float32 [documents, top].
+    """
+    every = np.concatenate(labels, axis=1)
+    summed = np.concatenate(scores, axis=1).astype(np.float64)
+    order = np.argsort(every, axis=1, kind="stable")
+    every, summed = np.take_along_axis(every, order, 1), np.take_along_axis(summed, order, 1)
+    total = np.where(every >= 0, summed, -np.inf)
+    # A label stands in at most as many neighbouring columns as there are rankings: the first takes the others' scores.
+    width = every.shape[1]
+    for shift in range(1, len(labels)):
+        same = every[:, shift:] == every[:, : width - shift]
+        total[:, : width - shift] += np.where(same & (every[:, shift:] >= 0), summed[:, shift:], 0.0)
+    total[:, 1:][every[:, 1:] == every[:, :-1]] = -np.inf
+    best = np.argsort(-total, axis=1, kind="stable")[:, :top]
+    found, score = np.take_along_axis(every, best, 1), np.take_along_axis(total, best, 1)
+    none = ~np.isfinite(score)
+    found, score = np.where(none, -1, found), np.where(none, 0.0, score)
+    missing = ((0, 0), (0, max(0, top - found.shape[1])))
+    found = np.pad(found, missing, constant_values=-1).astype(np.int32)
+    return found, np.pad(score, missing).astype(np.float32)

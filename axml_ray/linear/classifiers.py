@@ -1,0 +1,213 @@
+"""Linear classifiers of a label tree's nodes, by the TF-IDF of a text's words.
+
+Not in the paper, whose networks learn what a rare word means from few texts or not at all. Every node of the same tree
+has a classifier against its siblings, trained on the documents of its parent, as in Parabel (Prabhu et al., 2018); its
+margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its parent, so a label's is the product
+along its path. Trees average it with what their networks give.
+
+- **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
+  processes of a machine.
+- **Nothing depends on the batch**: a text is scored by itself.
+
+Legend: N documents, V words, n_d nodes of level d, C beam.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from scipy import sparse
+
+from axml_ray.corpus.label_features import document_features
+from axml_ray.files import whole_file
+from axml_ray.ragged import Ragged
+from axml_ray.tree.label_tree import LabelTree
+
+_METADATA = {"format": "axml-ray linear classifiers", "version": "1"}
+FREQUENCY, FINGERPRINT, DOCUMENTS = "frequency", "fingerprint", "documents"
+MOST_SCORES = 1 << 22
+"""Scores of the first level that are held at a time."""
+
+
+def tfidf(tokens: Ragged, frequency: np.ndarray, documents: int) -> sparse.csr_matrix:
+    """TF-IDF vectors of length one, and a last column of ones for the bias: float32 CSR [N, V + 1].
+
+    Args:
+        tokens: word ids.
+        frequency: int64 [V], training documents that hold each word.
+        documents: training documents in all.
+    """
+    found = document_features(tokens, frequency, documents)
+    counts = np.diff(found.offsets)
+    ends = found.offsets[1:]
+    indices = np.insert(found.words, ends, len(frequency))
+    weights = np.insert(found.weights, ends, np.float32(1))
+    offsets = np.concatenate([[0], np.cumsum(counts + 1)])
+    return sparse.csr_matrix((weights, indices, offsets), shape=(len(tokens), len(frequency) + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTree:
+    """The classifiers of all nodes of a tree.
+
+    Attributes:
+        tree: its shape.
+        weights: for levels 1 to H + 1, float32 CSR [n_d, V + 1]; the last column is the bias.
+        frequency: int64 [V], training documents that hold each word.
+        documents: training documents in all.
+    """
+
+    tree: LabelTree
+    weights: Sequence[sparse.csr_matrix]
+    frequency: np.ndarray
+    documents: int
+
+    def find(self, tokens: Ragged, beam: int, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """The best labels of each document, by beam search.
+
+        Args:
+            tokens: word ids.
+            beam: C, nodes of a level whose children are scored.
+            top: labels wanted.
+
+        Returns:
+            Label ids, int32 [N, top], best first (equal scores by leaf), -1 where the beam held fewer; and their
+            probabilities, float32 [N, top], 0 there.
+        """
+        labels = np.full((len(tokens), top), -1, dtype=np.int32)
+        scores = np.zeros((len(tokens), top), dtype=np.float32)
+        rows = tfidf(tokens, self.frequency, self.documents)
+        words = np.zeros(rows.shape[1], dtype=np.float32)
+        for document, logs in enumerate(self._first_level(rows)):
+            inside = slice(rows.indptr[document], rows.indptr[document + 1])
+            words[rows.indices[inside]] = rows.data[inside]
+            nodes = np.arange(len(logs))
+            for weights, first_child in zip(self.weights[1:], self.tree.first_child[1:], strict=True):
+                kept = _best(logs, beam)
+                parents = nodes[kept]
+                sizes = first_child[parents + 1] - first_child[parents]
+                shifts = first_child[parents] - (np.cumsum(sizes) - sizes)
+                nodes = np.arange(sizes.sum()) + np.repeat(shifts, sizes)
+                logs = np.repeat(logs[kept], sizes) + log_probability(weights[nodes] @ words)
+            words[rows.indices[inside]] = 0
+            kept = _best(logs, top)
+            kept = kept[np.argsort(-logs[kept], kind="stable")]
+            labels[document, : len(kept)] = self.tree.label_order[nodes[kept]]
+            scores[document, : len(kept)] = np.exp(logs[kept])
+        return labels, scores
+
+    def score(self, tokens: Ragged, path: Sequence[np.ndarray]) -> np.ndarray:
+        """Probabilities of given labels, float32 [N, n], whether or not a beam would reach them.
+
+        Args:
+            tokens: word ids.
+            path: for levels 1 to H + 1, int64 [n], the nodes above each label and its leaf.
+        """
+        rows = tfidf(tokens, self.frequency, self.documents)
+        logs = np.zeros((len(tokens), len(path[-1])), dtype=np.float32)
+        for weights, nodes in zip(self.weights, path, strict=True):
+            logs += log_probability((rows @ weights[nodes].T).toarray())
+        found: np.ndarray = np.exp(logs)
+        return found
+
+    def _first_level(self, rows: sparse.csr_matrix) -> Iterator[np.ndarray]:
+        """The log probabilities of all nodes of level 1, document by document."""
+        step = max(1, MOST_SCORES // self.weights[0].shape[0])
+        for start in range(0, rows.shape[0], step):
+            yield from log_probability((rows[start : start + step] @ self._by_word).toarray())
+
+    @cached_property
+    def _by_word(self) -> sparse.csr_matrix:
+        """The first level's weights, a row a word: a text has few of them."""
+        return self.weights[0].T.tocsr()
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        """Write the classifiers; a reader sees the old file or the whole new one.
+
+        Args:
+            path: where to.
+            fingerprint: of what they depend on.
+        """
+        tensors = {FREQUENCY: torch.from_numpy(self.frequency.astype(np.int64))}
+        for level, weights in enumerate(self.weights, start=1):
+            tensors |= {
+                f"values.{level}": torch.from_numpy(weights.data.astype(np.float32)),
+                f"words.{level}": torch.from_numpy(weights.indices.astype(np.int32)),
+                f"offsets.{level}": torch.from_numpy(weights.indptr.astype(np.int64)),
+            }
+        with whole_file(path) as temporary:
+            save_file(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, DOCUMENTS: str(self.documents)})
+
+    @classmethod
+    def load(cls, path: Path, tree: LabelTree) -> "LinearTree":
+        """Open classifiers that `save` wrote, of a tree.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: the file doesn't hold classifiers of this version, or not of this tree.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                documents = int(_checked_metadata(file.metadata())[DOCUMENTS])
+                arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
+            frequency = arrays.pop(FREQUENCY)
+            if frequency.dtype != np.int64 or frequency.ndim != 1 or documents < 1:
+                raise ValueError("it doesn't say how many documents hold each word")
+            if len(arrays) != 3 * len(tree.level_sizes):
+                raise ValueError(f"it has {len(arrays) // 3} levels, not {len(tree.level_sizes)}")
+            weights = [
+                _matrix(arrays, level, (nodes, len(frequency) + 1))
+                for level, nodes in enumerate(tree.level_sizes, start=1)
+            ]
+        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise ValueError(f"{path} holds no linear classifiers of this tree: {error}") from None
+        return cls(tree, weights, frequency, documents)
+
+
+def fingerprint_of(path: Path) -> str | None:
+    """The fingerprint that classifiers were saved with; None where no whole file of them lies."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _checked_metadata(file.metadata()).get(FINGERPRINT)
+    except (OSError, ValueError, SafetensorError):
+        return None
+
+
+def log_probability(margins: np.ndarray) -> np.ndarray:
+    """Log of the probability that a margin is taken as."""
+    short = np.maximum(0, 1 - margins)
+    found: np.ndarray = -short * short
+    return found
+
+
+def _best(values: np.ndarray, count: int) -> np.ndarray:
+    """Places of the `count` largest of `values` (float32 [n]), or of all, ascending."""
+    if count >= len(values):
+        return np.arange(len(values))
+    return np.sort(np.argpartition(-values, count - 1)[:count])
+
+
+def _checked_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
+    found = metadata or {}
+    for key, expected in _METADATA.items():
+        if found.get(key) != expected:
+            raise ValueError(f"its {key} is {found.get(key)!r}, not {expected!r}")
+    return found
+
+
+def _matrix(arrays: dict[str, np.ndarray], level: int, shape: tuple[int, int]) -> sparse.csr_matrix:
+    values, words, offsets = (arrays[f"{part}.{level}"] for part in ("values", "words", "offsets"))
+    if (values.dtype, words.dtype, offsets.dtype) != (np.float32, np.int32, np.int64):
+        raise ValueError(f"level {level} is of other types")
+    if offsets.shape != (shape[0] + 1,) or offsets[0] or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
+        raise ValueError(f"level {level} hasn't {shape[0]:,} nodes")
+    if words.shape != values.shape or words.min(initial=0) < 0 or words.max(initial=0) >= shape[1]:
+        raise ValueError(f"level {level} has words beyond the {shape[1] - 1:,} of the vocabulary")
+    if not np.isfinite(values).all():
+        raise ValueError(f"level {level} has weights that aren't finite")
+    return sparse.csr_matrix((values, words, offsets), shape=shape)

@@ -1,0 +1,109 @@
+"""Linear classifiers of a tree learned from the training documents, node by node, by liblinear (scikit-learn).
+
+A node's documents are those with one of its labels. It is told from its siblings on the documents of their parent, and
+on all documents below the root. Groups of siblings share their documents' matrix, cut to the words that occur there.
+"""
+
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC
+
+from axml_ray.corpus.label_features import bag_of_words
+from axml_ray.linear.classifiers import LinearTree, tfidf
+from axml_ray.ragged import Ragged
+from axml_ray.settings import LinearSettings
+from axml_ray.tree.label_tree import LabelTree
+
+TOLERANCE, ROUNDS = 0.1, 40
+"""Of liblinear's coordinate descent; more rounds move the margins, and hardly their order."""
+CERTAIN = 10.0
+"""Bias of a node that all, or none, of its parent's documents have."""
+GROUP = 64
+"""Nodes of the first level that a thread is given at a time."""
+
+Row = tuple[np.ndarray, np.ndarray]
+"""Words of a classifier, int [n], and their weights, float32 [n]."""
+
+
+def fit_linear(
+    tree: LabelTree, tokens: Ragged, labels: Ragged, words: int, settings: LinearSettings, threads: int = 1
+) -> LinearTree:
+    """Learn the classifiers of all nodes.
+
+    Args:
+        tree: over the trained labels.
+        tokens: word ids of the training documents.
+        labels: their label ids.
+        words: V, of the vocabulary.
+        settings: of the classifiers.
+        threads: how many nodes are learned at a time; the result is the same.
+    """
+    documents = len(tokens)
+    frequency = np.bincount(bag_of_words(tokens, words).indices, minlength=words).astype(np.int64)
+    rows = tfidf(tokens, frequency, documents).astype(np.float64)
+    weights = []
+    with ThreadPoolExecutor(threads) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for level, size in enumerate(tree.level_sizes, start=1):
+            of_nodes = _documents_of(Ragged(*tree.node_labels(level, labels.values, labels.offsets)), size)
+
+            def learn(nodes: tuple[int, int], above_all: bool = level == 1, of: Ragged = of_nodes) -> list[Row]:
+                return _siblings(rows, nodes, of, settings, all_documents=above_all)
+
+            found = [row for group in pool.map(learn, _groups(tree, level)) for row in group]
+            offsets = np.concatenate([[0], np.cumsum([len(row[0]) for row in found])])
+            values, places = (np.concatenate([row[part] for row in found]) for part in (1, 0))
+            weights.append(sparse.csr_matrix((values, places.astype(np.int32), offsets), shape=(size, rows.shape[1])))
+    return LinearTree(tree, weights, frequency, documents)
+
+
+def _groups(tree: LabelTree, level: int) -> Iterator[tuple[int, int]]:
+    """Siblings, as first node and the one after the last; those below the root in parts."""
+    starts = tree.first_child[level - 1]
+    if level == 1:
+        starts = np.append(np.arange(0, starts[-1], GROUP), starts[-1])
+    return zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+
+
+def _documents_of(nodes: Ragged, size: int) -> Ragged:
+    """The documents of each node, ascending, from the nodes of each document."""
+    documents = np.repeat(np.arange(len(nodes), dtype=np.int32), nodes.lengths)
+    order = np.argsort(nodes.values, kind="stable")
+    counts = np.bincount(nodes.values, minlength=size)
+    return Ragged(documents[order], np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _siblings(
+    rows: sparse.csr_matrix, nodes: tuple[int, int], of_nodes: Ragged, settings: LinearSettings, *, all_documents: bool
+) -> list[Row]:
+    """The classifiers of some siblings."""
+    some, columns = rows, np.arange(rows.shape[1])
+    documents = np.arange(rows.shape[0])
+    if not all_documents:
+        first, last = of_nodes.offsets[nodes[0]], of_nodes.offsets[nodes[1]]
+        documents = np.unique(of_nodes.values[first:last])
+        some = rows[documents]
+        columns, places = np.unique(some.indices, return_inverse=True)
+        some = sparse.csr_matrix(
+            (some.data, places.astype(np.int32), some.indptr), shape=(len(documents), len(columns))
+        )
+    found = []
+    for node in range(*nodes):
+        true = np.zeros(len(documents))
+        true[np.searchsorted(documents, of_nodes[node])] = 1
+        if not 0 < true.sum() < len(true):
+            bias = CERTAIN if true.any() else -CERTAIN
+            found.append((np.array([rows.shape[1] - 1]), np.array([bias], np.float32)))
+            continue
+        machine = LinearSVC(
+            C=settings.cost, dual=True, fit_intercept=False, tol=TOLERANCE, max_iter=ROUNDS, random_state=0
+        )
+        weights = machine.fit(some, true).coef_[0]
+        kept = np.flatnonzero(np.abs(weights) > settings.threshold)
+        found.append((columns[kept], weights[kept].astype(np.float32)))
+    return found

@@ -1,0 +1,144 @@
+"""How accurate a corpus' config is on its test split, tree by tree, beside published scores.
+
+    python benchmarks/quality.py --corpus eurlex57k [--seeds 3] [--trees 4] [--part NAME] [--json PATH]
+                                 [--resources.gpus_per_worker 1, or any other setting of the main job]
+
+Each seed is the whole main job with `configs/CORPUS.yaml` and the settings given, in a run of its own below the
+config's `runs`; stopped and started again it goes on, and a finished run is not trained again. `--trees` more than the
+config's are trained to see what one more is worth.
+
+- Figures: the measures of `FIGURES` of the config's number of trees, the mean over the seeds, and `P@1_half_spread` and
+  so on, half the distance between the best and the worst seed (0 for one seed).
+- Rows: for each seed its settings, seconds, and the scores of one tree, two, and so on: the mean over all choices of so
+  many of its trees. Nothing is chosen by them.
+- `--part` tells results of other settings apart: `benchmarks/results/quality-CORPUS-NAME.json`.
+- The table of README is made of these files: `python benchmarks/quality_table.py`.
+"""
+
+import argparse
+import itertools
+import logging
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results_file
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray import configuration
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.metrics import Scores, propensities
+from axml_ray.evaluation.predictions import Predictions
+from axml_ray.experiment import run
+from axml_ray.inference.combining import combine
+from axml_ray.settings import Experiment, SettingsError
+
+FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all")
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, judge, print the tables, write the results; an error exits 2 with one message."""
+    words = sys.argv[1:] if arguments is None else arguments
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--corpus")
+    known, rest = first.parse_known_args(words)
+    config = ["--config", str(results_file.ROOT / "configs" / f"{known.corpus}.yaml")] if known.corpus else []
+    settings, given = configuration.with_flags("Score a corpus' config.", _flags, [*config, *rest])
+    if not known.corpus:
+        print("error: --corpus: name one of configs/*.yaml", file=sys.stderr)
+        raise SystemExit(2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    console = Console()
+    part = "-".join(word for word in (known.corpus, given.part) if word)
+    rows = []
+    try:
+        for seed in range(settings.seed, settings.seed + given.seeds):
+            rows.append(of_seed(settings, f"quality-{part}-seed{seed}", seed, given.trees or settings.ensemble.trees))
+            console.print(shown(rows))
+    except (SettingsError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    path = given.json or results_file.RESULTS / f"quality-{part}.json"
+    results_file.write(path, figures(rows, settings.ensemble.trees), rows)
+    console.print(Text(f"written to {path}"))
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
+    parser.add_argument("--trees", type=int, help="of each run; default: the config's")
+    parser.add_argument("--part", help="a name for these settings and their results' file")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/quality-<corpus>-<part>.json")
+
+
+def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str, Any]:
+    """The row of one run: `seed`, `settings`, `seconds`, `documents`, `by_trees` (scores by number of trees)."""
+    values = settings.model_dump()
+    # The trees of a run count their seeds on from its own.
+    values |= {"name": name, "seed": seed * trees}
+    values["ensemble"] |= {"trees": trees}
+    chosen = Experiment(**values)
+    metrics = run(chosen)
+    corpus = Corpus.open(chosen.corpus_directory)
+    row = {
+        "seed": seed,
+        "trees": settings.ensemble.trees,
+        "corpus": metrics["corpus"],
+        "fingerprint": corpus.fingerprint,
+        "seconds": metrics["seconds"],
+    }
+    row |= {"documents": {split: corpus.documents(split) for split in ("train", "valid", "test")}}
+    row |= {"by_trees": dict(by_trees(chosen, corpus)), "settings": chosen.model_dump(mode="json")}
+    return row
+
+
+def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[str, float]]]:
+    """Scores of the test split in percent, for one tree, two, and so on: means over all choices of so many."""
+    predictions = Predictions.open(settings.run_directory / "predictions" / "test")
+    assert predictions is not None
+    a, b = settings.evaluation.propensity_a, settings.evaluation.propensity_b
+    inverse = 1 / propensities(corpus.labels.counts, corpus.documents("train"), a=a, b=b)
+    trees = range(settings.ensemble.trees)
+    scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
+    for rankings in zip(*(predictions.read(f"tree-{number}") for number in trees), strict=True):
+        truth = rankings[0].truth
+        for chosen, of_chosen in scores.items():
+            some = [rankings[number] for number in chosen]
+            top, _ = combine([one.top for one in some], [one.scores for one in some], settings.ensemble.top_labels)
+            of_chosen.add(top, truth.values, truth.offsets)
+    for count in trees:
+        found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]
+        yield str(count + 1), {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+
+def figures(rows: Sequence[Mapping[str, Any]], trees: int) -> dict[str, float]:
+    """Means and half spreads over the seeds, of so many trees."""
+    found: dict[str, float] = {}
+    for name in FIGURES:
+        values = [row["by_trees"][str(trees)][name] for row in rows]
+        found[name] = round(statistics.mean(values), 4)
+        found[f"{name}_half_spread"] = round((max(values) - min(values)) / 2, 4)
+    return found
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The scores by seed and number of trees, for a rich console."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("seed")
+    table.add_column("trees")
+    for name in SHOWN:
+        table.add_column(name, justify="right")
+    for row in rows:
+        for count, scores in row["by_trees"].items():
+            table.add_row(str(row["seed"]), count, *(f"{scores[name]:.2f}" for name in SHOWN))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Linear classifiers of a tree against what they are, node by node. Run: pytest tests/linear"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.svm import LinearSVC
+
+from axml_ray.linear.classifiers import LinearTree, fingerprint_of
+from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
+from axml_ray.ragged import Ragged
+from axml_ray.settings import LinearSettings
+from axml_ray.tree.label_tree import LabelTree
+
+WORDS, LABELS, DOCUMENTS = 60, 24, 90
+FLAT = LabelTree(label_order=np.arange(LABELS, dtype=np.int32), first_child=(np.array([0, LABELS]),))
+DEEP = LabelTree.of_cuts(
+    np.random.default_rng(5).permutation(LABELS), [np.array([0, 8, 16, 24]), np.array([0, 2, 8, 12, 16, 20, 23, 24])]
+)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> tuple[Ragged, Ragged]:
+    """Texts whose words tell their labels, more or less; label ids beyond the trained ones occur."""
+    random = np.random.default_rng(0)
+    labels = [np.unique(random.integers(0, LABELS + 2, random.integers(1, 4))) for _ in range(DOCUMENTS)]
+    texts = [np.concatenate([2 + 2 * row % 50, random.integers(1, WORDS, random.integers(0, 9))]) for row in labels]
+    return Ragged.from_rows(texts), Ragged.from_rows(labels)
+
+
+@pytest.fixture(scope="module", params=[FLAT, DEEP], ids=["flat", "deep"])
+def linear(request: pytest.FixtureRequest, corpus: tuple[Ragged, Ragged]) -> LinearTree:
+    return fit_linear(request.param, *corpus, WORDS, LinearSettings())
+
+
+def literal_rows(tokens: Ragged, frequency: np.ndarray) -> np.ndarray:
+    """float64 TF-IDF by its formula, with the bias' column."""
+    rows = np.zeros((len(tokens), WORDS + 1))
+    for row, text in zip(rows, tokens, strict=True):
+        for word in set(text.tolist()) - {0, 1}:
+            times = (text == word).sum()
+            row[word] = (1 + np.log(times)) * (1 + np.log((DOCUMENTS + 1) / (frequency[word] + 1)))
+        row /= np.linalg.norm(row) or 1
+        row[WORDS] = 1
+    return rows
+
+
+def literal_probabilities(linear: LinearTree, rows: np.ndarray) -> np.ndarray:
+    """float64 [N, L]: of each label the product of exp(-max(0, 1 - margin)²) along its path."""
+    tree, found = linear.tree, np.ones((len(rows), LABELS))
+    for level, weights in enumerate(linear.weights, start=1):
+        given = np.exp(-(np.maximum(0, 1 - rows @ weights.toarray().astype(np.float64).T) ** 2))
+        nodes, _ = tree.node_labels(level, np.arange(LABELS), np.arange(LABELS + 1))
+        found *= given[:, nodes]
+    return found
+
+
+def test_each_classifier_is_liblinears_on_its_parents_documents(
+    linear: LinearTree, corpus: tuple[Ragged, Ragged]
+) -> None:
+    tokens, labels = corpus
+    rows = literal_rows(tokens, np.array([sum(word in text for text in tokens) for word in range(WORDS)]))
+    for level in range(1, len(linear.weights) + 1):
+        true = Ragged(*linear.tree.node_labels(level, labels.values, labels.offsets))
+        below = Ragged(*linear.tree.node_labels(level - 1, labels.values, labels.offsets)) if level > 1 else None
+        parents = linear.tree.parents(level)
+        for node in range(linear.tree.level_sizes[level - 1]):
+            inside = [d for d in range(DOCUMENTS) if below is None or parents[node] in below[d]]
+            wanted = np.array([node in true[d] for d in inside], dtype=float)
+            got = linear.weights[level - 1][[node]].toarray()[0]
+            if not 0 < wanted.sum() < len(wanted):
+                assert np.flatnonzero(got).tolist() == [WORDS] and (got[WORDS] > 0) == bool(wanted.any())
+                continue
+            machine = LinearSVC(dual=True, fit_intercept=False, tol=TOLERANCE, max_iter=ROUNDS, random_state=0)
+            expected = machine.fit(rows[inside], wanted).coef_[0]
+            kept = np.abs(expected) > 0.1 + 1e-4
+            np.testing.assert_allclose(got[kept], expected[kept], rtol=1e-3, atol=1e-4)
+            assert not got[np.abs(expected) < 0.1 - 1e-4].any()
+
+
+def test_scores_are_products_along_paths(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
+    tokens, _ = corpus
+    expected = literal_probabilities(linear, literal_rows(tokens, linear.frequency))
+    levels = range(1, len(linear.weights) + 1)
+    wanted = np.random.default_rng(1).permutation(LABELS)[:9]
+    path = [linear.tree.node_labels(level, wanted, np.arange(len(wanted) + 1))[0] for level in levels]
+    np.testing.assert_allclose(linear.score(tokens, path), expected[:, wanted], rtol=1e-4, atol=1e-6)
+    labels, scores = linear.find(tokens, LABELS, LABELS)
+    assert (np.sort(labels, axis=1) == np.arange(LABELS)).all() and (np.diff(scores, axis=1) <= 0).all()
+    np.testing.assert_allclose(scores, np.take_along_axis(expected, labels, axis=1), rtol=1e-4, atol=1e-6)
+
+
+@given(beam=st.integers(1, 8), top=st.integers(1, LABELS + 3))
+def test_a_beam_keeps_the_best_nodes(linear: LinearTree, corpus: tuple[Ragged, Ragged], beam: int, top: int) -> None:
+    tokens = corpus[0].take(np.arange(4))
+    rows, tree = literal_rows(tokens, linear.frequency), linear.tree
+    labels, scores = linear.find(tokens, beam, top)
+    assert labels.shape == scores.shape == (4, top)
+    for document, row in enumerate(rows):
+        held, logs = np.arange(tree.level_sizes[0]), None
+        for level, weights in enumerate(linear.weights, start=1):
+            if level > 1:
+                best = np.sort(np.argsort(-logs, kind="stable")[:beam])
+                children = [np.arange(*tree.first_child[level - 1][[node, node + 1]]) for node in held[best]]
+                above = np.repeat(logs[best], list(map(len, children)))
+                held = np.concatenate(children)
+            own = -(np.maximum(0, 1 - weights[held].toarray().astype(np.float64) @ row) ** 2)
+            logs = own if level == 1 else own + above
+        expected = np.sort(np.exp(logs))[::-1][:top]
+        found = labels[document] >= 0
+        assert found.sum() == len(expected) == len(set(labels[document][found]))
+        np.testing.assert_allclose(scores[document][found], expected, rtol=1e-4, atol=1e-6)
+        assert not scores[document][~found].any()
+
+
+def test_threads_give_the_same(corpus: tuple[Ragged, Ragged]) -> None:
+    one, two = (fit_linear(DEEP, *corpus, WORDS, LinearSettings(), threads) for threads in (1, 2))
+    for mine, others in zip(one.weights, two.weights, strict=True):
+        assert (mine != others).nnz == 0
+
+
+def test_a_file_keeps_everything_and_is_checked(
+    linear: LinearTree, corpus: tuple[Ragged, Ragged], tmp_path: Path
+) -> None:
+    path = tmp_path / "linear.safetensors"
+    assert fingerprint_of(path) is None
+    linear.save(path, "mark")
+    assert fingerprint_of(path) == "mark"
+    opened = LinearTree.load(path, linear.tree)
+    for mine, read in zip(linear.find(corpus[0], 3, 5), opened.find(corpus[0], 3, 5), strict=True):
+        np.testing.assert_array_equal(mine, read)
+    other = LabelTree(label_order=np.arange(3, dtype=np.int32), first_child=(np.array([0, 3]),))
+    with pytest.raises(
+        ValueError, match=r"linear\.safetensors holds no linear classifiers of this tree: (level 1|it has)"
+    ):
+        LinearTree.load(path, other)
+    path.write_bytes(path.read_bytes()[:-8])
+    assert fingerprint_of(path) is None
+    with pytest.raises(ValueError, match="holds no linear classifiers"):
+        LinearTree.load(path, linear.tree)
+    linear.tree.save(path)
+    with pytest.raises(ValueError, match="its format is"):
+        LinearTree.load(path, linear.tree)
