@@ -1,12 +1,12 @@
-"""What linear classifiers beside the networks are worth: validation scores of a finished run by their share.
+"""What linear classifiers beside networks are worth: validation scores of a finished run by their share and cost.
 
-    python benchmarks/linear_share.py --run runs/quickstart [--json PATH]
+    python benchmarks/linear_share.py --run runs/quickstart [--costs 1 2 4] [--json PATH]
 
-The run must have been trained with `linear.weight` above 0. Its trees' networks and classifiers rank the validation
-documents, and are joined with other shares than the run's, 0 (networks alone) to 1 (classifiers alone); nothing is
-trained, and nothing of the test split is read.
+Classifiers are fitted anew for each of the costs (`linear.cost`), networks are the run's. Both rank the validation
+documents, and are joined with shares (`linear.weight`) of 0, the networks alone, to 1, the classifiers alone. The test
+split isn't read.
 
-Figures: `0.5_P@1`, `0.5_nDCG@5` and so on for each share.
+Figures: `cost=1_share=0.5_P@1`, `…_nDCG@5` and so on.
 """
 
 import argparse
@@ -23,12 +23,13 @@ from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores, propensities
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.combining import combine
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.judging import open_run
+from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.precision import use_threads
-from axml_ray.settings import SettingsError
+from axml_ray.settings import LinearSettings, SettingsError
+from axml_ray.training.tree import part_of
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
@@ -37,41 +38,45 @@ COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Score, print the table, write the results; an error exits 2 with one message."""
     parser = argparse.ArgumentParser(description="Validation scores of a run by the share of linear classifiers.")
-    parser.add_argument("--run", type=Path, required=True, help="a finished run with linear.weight above 0")
+    parser.add_argument("--run", type=Path, required=True, help="a finished run")
+    parser.add_argument("--costs", type=float, nargs="+", default=[1.0])
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/linear-share-<run name>.json")
     given = parser.parse_args(arguments)
     console = Console()
     try:
-        rows = by_share(given.run)
+        rows = [row for cost in given.costs for row in by_share(given.run, cost)]
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     console.print(shown(rows))
-    figures = {f"{row['share']:g}_{name}": round(row["scores"][name], 4) for row in rows for name in COLUMNS}
+    figures = {
+        f"cost={row['cost']:g}_share={row['share']:g}_{name}": round(row["scores"][name], 4)
+        for row in rows
+        for name in COLUMNS
+    }
     path = given.json or results_file.RESULTS / f"linear-share-{given.run.resolve().name}.json"
     results_file.write(path, figures, rows)
     console.print(Text(f"written to {path}"))
 
 
-def by_share(directory: Path) -> list[dict[str, Any]]:
-    """A row a share: `share`, `scores` in percent by measure, and what they are of.
+def by_share(directory: Path, cost: float) -> list[dict[str, Any]]:
+    """A row a share: `share`, `cost`, `scores` in percent by measure, and what they are of.
 
     Raises:
-        SettingsError: no such run, or one without linear classifiers.
+        SettingsError: no such run, or an unfinished one.
     """
     settings = open_run(directory.absolute())
-    if not settings.linear.weight:
-        raise SettingsError(f"{directory}: trained without linear classifiers; train one with --linear.weight 0.5")
-    use_threads(results_file.cores())
+    threads = results_file.cores()
+    use_threads(threads)
     corpus, top = Corpus.open(settings.corpus_directory), settings.ensemble.top_labels
-    valid = corpus.split("valid")
+    valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
+    how = settings.linear.model_copy(update={"cost": cost})
     a, b = settings.evaluation.propensity_a, settings.evaluation.propensity_b
     inverse = 1 / propensities(corpus.labels.counts, corpus.documents("train"), a=a, b=b)
     both = []
-    for tree in Ensemble.open(settings, corpus).trees:
-        assert tree.linear is not None
-        alone = TreePredictor(tree.tree, tree.networks, tree.beam, tree.precision)
-        both.append((alone.predict(valid.tokens, top), tree.linear[0].find(valid.tokens, tree.beam, top)))
+    for tree in Ensemble.open(settings.model_copy(update={"linear": LinearSettings()}), corpus).trees:
+        linear = fit_linear(tree.tree, train.tokens, train.labels, len(corpus.tokenizer), how, threads)
+        both.append((tree.predict(valid.tokens, top), linear.find(valid.tokens, tree.beam, top)))
     rows = []
     for share in SHARES:
         joined = [
@@ -83,15 +88,15 @@ def by_share(directory: Path) -> list[dict[str, Any]]:
         scores = Scores(inverse)
         scores.add(best, valid.labels.values, valid.labels.offsets)
         about = {"corpus": settings.corpus.name, "documents": len(valid), "trees": len(both), "seed": settings.seed}
-        rows.append({"share": share, "scores": scores.result(), "split": "valid", **about})
+        rows.append({"cost": cost, "share": share, "scores": scores.result(), "split": "valid", **about})
     return rows
 
 
 def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows as a table for a rich console."""
-    table = Table("share", *COLUMNS, box=box.SIMPLE_HEAD, show_edge=False)
+    table = Table("cost", "share", *COLUMNS, box=box.SIMPLE_HEAD, show_edge=False)
     for row in rows:
-        table.add_row(f"{row['share']:g}", *(f"{row['scores'][name]:.2f}" for name in COLUMNS))
+        table.add_row(f"{row['cost']:g}", f"{row['share']:g}", *(f"{row['scores'][name]:.2f}" for name in COLUMNS))
     return table
 
 
