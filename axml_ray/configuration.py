@@ -132,7 +132,7 @@ def _build(
         both = {key: merge(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
         return {**base, **over, **both}
 
-    for key in ("corpus", "tree", "network", "training", "ensemble", "resources", "evaluation"):
+    for key in ("corpus", "tree", "network", "training", "linear", "ensemble", "resources", "evaluation"):
         if not isinstance(content.get(key, {}), dict):
             raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
     values = merge(content, overrides or {})

@@ -106,7 +106,7 @@ class CorpusSettings(Settings):
     label_features: AbsolutePath | None = None
     """SVMlight file of features, a label or a training document a line; by default TF-IDF centroids of the texts."""
     max_terms: Positive | None = None
-    """Strongest terms that a label's TF-IDF centroid keeps; by default all. Millions of labels need a limit."""
+    """Strongest terms that a label's features keep; by default all. Millions of labels need a limit."""
     segmentation: Literal["words", "characters"] = "words"
     """`characters` makes a word of each character of scripts written without blanks, such as Chinese and Thai."""
     max_tokens: Positive = 500

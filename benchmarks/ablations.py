@@ -6,7 +6,8 @@
 Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
 tables of K and H have), in a run of its own below the config's `runs`; a row that is finished is not run again. Scores
 are of the test split, in percent, the mean over the seeds and half the distance between the best and the worst seed;
-nothing is chosen by them. What may choose is `valid`, the last level's nDCG@5 on validation.
+nothing is chosen by them. What may choose is `valid`, the last level's nDCG@5 on validation. The config's linear
+classifiers are left out, but for the table `additions`.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
@@ -16,7 +17,8 @@ nothing is chosen by them. What may choose is `valid`, the last level's nDCG@5 o
 - `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree; none
   with what the config adds to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
-- `additions`: the config as it is, and without each of its additions to the paper's network.
+- `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers
+  (where `valid` is still the network's).
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
@@ -67,17 +69,19 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
     networks: dict[str, list[Row]] = {
         "path": [(f"path={weight:g}", {"path_weight": weight}) for weight in (0, 0.25, 0.5, 1)],
         "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
-        "additions": [
-            ("as it is", {}),
-            *((f"without {name}", {name: value}) for name, value in PLAIN_ATTENTION.items()),
-            ("without both", PLAIN_ATTENTION),
-        ],
     }
-    words = {"train": "train", "random": "random"} | ({vectors.stem: str(vectors)} if vectors else {})
+    additions: list[Row] = [
+        ("as it is", {}),
+        *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
+        ("without both", {"network": PLAIN_ATTENTION}),
+        ("with linear", {"linear": {"weight": 0.5}}),
+    ]
+    words = {"train": "train", "random": "random"} | ({"file": str(vectors)} if vectors else {})
     name = settings.corpus.name
     return {
         **{table: [(name, {"tree": values}) for name, values in rows] for table, rows in trees.items()},
         **{table: [(name, {"network": values}) for name, values in rows] for table, rows in networks.items()},
+        "additions": additions,
         "averaging": [(f"averaging {word}", {"training": {"averaging": word == "on"}}) for word in ("on", "off")],
         "vectors": [
             (f"vectors {row}", {"corpus": {"word_vectors": value, "name": f"{name}-{row}"}})
@@ -95,7 +99,7 @@ def scores(
 ) -> dict[str, Any]:
     """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree."""
     values = settings.model_dump()
-    values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed}
+    values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed, "linear": {"weight": 0.0}}
     for group, change in (*changes.items(), ("ensemble", {"trees": 1})):
         values[group] |= change
     if documents:

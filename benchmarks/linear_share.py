@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--costs", type=float, nargs="+", default=[1.0])
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/linear-share-<run name>.json")
     given = parser.parse_args(arguments)
+    if min(given.costs) <= 0:
+        parser.error("--costs: above 0")
     console = Console()
     try:
         rows = [row for cost in given.costs for row in by_share(given.run, cost)]
@@ -66,8 +68,7 @@ def by_share(directory: Path, cost: float) -> list[dict[str, Any]]:
         SettingsError: no such run, or an unfinished one.
     """
     settings = open_run(directory.absolute())
-    threads = results_file.cores()
-    use_threads(threads)
+    use_threads(results_file.cores())
     corpus, top = Corpus.open(settings.corpus_directory), settings.ensemble.top_labels
     valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
     how = settings.linear.model_copy(update={"cost": cost})
@@ -75,7 +76,7 @@ def by_share(directory: Path, cost: float) -> list[dict[str, Any]]:
     inverse = 1 / propensities(corpus.labels.counts, corpus.documents("train"), a=a, b=b)
     both = []
     for tree in Ensemble.open(settings.model_copy(update={"linear": LinearSettings()}), corpus).trees:
-        linear = fit_linear(tree.tree, train.tokens, train.labels, len(corpus.tokenizer), how, threads)
+        linear = fit_linear(tree.tree, train.tokens, train.labels, len(corpus.tokenizer), how)
         both.append((tree.predict(valid.tokens, top), linear.find(valid.tokens, tree.beam, top)))
     rows = []
     for share in SHARES:

@@ -15,7 +15,7 @@ the table's measures, and `ours_train_seconds`, `ours_predict_seconds`, `ours_pe
   napkinXC's `PLT` and of libpecos's `XLinearModel` with PIFA label embeddings. The rows note them, libpecos's
   where they aren't its defaults, and the versions.
 - `peak_gib` is of the whole process of a peer, which trains and predicts; of the run it is the largest of one worker's,
-  as its training noted. `model_mib` is what lies on disk, without the words that features are made of.
+  as its networks' training noted. `model_mib` is what lies on disk, without the words that features are made of.
 - The peers see whole texts; the run's network sees at most `corpus.max_tokens` words of each.
 - Validation documents, which choose the run's best weights, are kept from the peers unless `--with-valid`.
 - `--quick` gives the peers at most 50,000 training and 10,000 test documents, spread evenly; the rows say how
@@ -389,6 +389,7 @@ def _memory_gib(directory: Path) -> Iterator[float]:
 def _model_files(directory: Path) -> Iterator[Path]:
     """Trees and weights of a run: what prediction reads."""
     yield from directory.glob("tree-*/tree.*")
+    yield from directory.glob("tree-*/linear.*")
     for path in directory.glob("tree-*/level-*/*"):
         # Beside a level lie the scores of its documents, which only training reads.
         if path.is_file() and not path.parent.suffix:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import results_file
+from pydantic import ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -39,6 +40,7 @@ from axml_ray.experiment import run
 from axml_ray.inference.combining import combine
 from axml_ray.settings import Experiment, SettingsError
 
+SEEDS_APART = 100
 FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
@@ -57,16 +59,19 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console()
     part = "-".join(word for word in (known.corpus, given.part) if word)
+    wanted, trees = settings.ensemble.trees, given.trees or settings.ensemble.trees
     rows = []
     try:
+        if given.seeds < 1 or trees < wanted:
+            raise SettingsError(f"--seeds: at least 1; --trees: at least ensemble.trees, which is {wanted}")
         for seed in range(settings.seed, settings.seed + given.seeds):
-            rows.append(of_seed(settings, f"quality-{part}-seed{seed}", seed, given.trees or settings.ensemble.trees))
+            rows.append(of_seed(settings, f"quality-{part}-seed{seed}", seed, trees))
             console.print(shown(rows))
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     path = given.json or results_file.RESULTS / f"quality-{part}.json"
-    results_file.write(path, figures(rows, settings.ensemble.trees), rows)
+    results_file.write(path, figures(rows, wanted), rows)
     console.print(Text(f"written to {path}"))
 
 
@@ -81,9 +86,12 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     """The row of one run: `seed`, `settings`, `seconds`, `documents`, `by_trees` (scores by number of trees)."""
     values = settings.model_dump()
     # The trees of a run count their seeds on from its own.
-    values |= {"name": name, "seed": seed * trees}
+    values |= {"name": name, "seed": seed * SEEDS_APART}
     values["ensemble"] |= {"trees": trees}
-    chosen = Experiment(**values)
+    try:
+        chosen = Experiment(**values)
+    except ValidationError as error:
+        raise SettingsError(f"--part or --trees: {error.errors()[0]['msg']}") from None
     metrics = run(chosen)
     corpus = Corpus.open(chosen.corpus_directory)
     row = {
@@ -94,8 +102,10 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
         "seconds": metrics["seconds"],
     }
     row |= {"documents": {split: corpus.documents(split) for split in ("train", "valid", "test")}}
-    row |= {"by_trees": dict(by_trees(chosen, corpus)), "settings": chosen.model_dump(mode="json")}
-    return row
+    told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
+    files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
+    told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
+    return row | {"by_trees": dict(by_trees(chosen, corpus)), "settings": told}
 
 
 def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[str, float]]]:

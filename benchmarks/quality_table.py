@@ -2,8 +2,9 @@
 
     python benchmarks/quality_table.py [--check]
 
-Rows of ours are `benchmarks/results/quality-*.json`; those of other systems on the same split are `peers-*.json` of a
-run of the same corpus, and `PUBLISHED`. A data set without a result of ours is named, with the command that makes it.
+Rows of ours are `benchmarks/results/quality-*.json`; those of other systems on the same split are
+`peers-quality-CORPUS-…seed0.json`, of the first of these runs, and `PUBLISHED`. A data set without a result of ours is
+named, with the command that makes it.
 `--check` says whether README.md is as the results are, and exits 1 where it isn't.
 """
 
@@ -124,10 +125,9 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Scores]]:
 
 
 def _peers(results: Path, corpus: str) -> Iterator[tuple[str, Scores]]:
-    path = results / f"peers-quality-{corpus}.json"
-    if path.is_file():
+    for path in sorted(results.glob(f"peers-quality-{corpus}-*seed0.json")):
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-            if row["system"] != "ours" and row["scores"]:
+            if row["system"] != "ours" and row["scores"] and not row["training_documents_left_out_by_quick"]:
                 yield f"{row['program']}, {row['system']}", row["scores"]
 
 

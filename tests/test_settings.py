@@ -9,6 +9,7 @@ from axml_ray.settings import (
     CorpusSettings,
     ExpectedCounts,
     Experiment,
+    LinearSettings,
     SettingsError,
     TrainingSettings,
     TreeSettings,
@@ -265,7 +266,8 @@ def other(name: str, value: Any) -> Any:
 
 
 def test_the_fingerprint_changes_with_any_field() -> None:
-    base = load(corpus={"source": "installed_packages"})
+    linear = {"weight": 0.5}  # of no weight, the others' values are of no effect
+    base = load(corpus={"source": "installed_packages"}, linear=linear)
     seen = {fingerprint(base)}
     count = 1
     for group in (base, *(getattr(base, name) for name in GROUPS)):
@@ -277,12 +279,14 @@ def test_the_fingerprint_changes_with_any_field() -> None:
             seen.add(fingerprint(whole))
             count += 1
     assert len(seen) == count
-    expected = load(corpus={"source": "installed_packages", "expected": {"labels": 7}})
+    expected = load(corpus={"source": "installed_packages", "expected": {"labels": 7}}, linear=linear)
     assert expected.corpus.expected.labels == 7
     assert fingerprint(expected) == fingerprint(base)  # no result depends on it
-    assert fingerprint(base) == fingerprint(load(corpus={"source": "installed_packages"}))
+    assert fingerprint(base) == fingerprint(load(corpus={"source": "installed_packages"}, linear=linear))
     assert fingerprint(base, 1) != fingerprint(base, 2)
     assert len(fingerprint(base)) == 12
+    plain = load(corpus={"source": "installed_packages"})
+    assert fingerprint(plain) == fingerprint(plain.model_copy(update={"linear": LinearSettings(cost=3)}))
 
 
 def _name_of(base: Experiment, group: Any) -> str:

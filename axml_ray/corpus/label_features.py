@@ -223,11 +223,14 @@ def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
     lengths = np.diff(rows.indptr)
     if most is not None and lengths.max(initial=0) > most:
         weakest = _weakest_kept(rows, lengths, most)
-        kept = np.flatnonzero(rows.data >= np.repeat(weakest, lengths))
+        kept = np.flatnonzero(np.abs(rows.data) >= np.repeat(weakest, lengths))
         offsets = np.searchsorted(kept, rows.indptr)
         surplus = np.flatnonzero(np.diff(offsets) > most)
         if len(surplus):
-            gone = [_surplus(rows.data, kept[offsets[row] : offsets[row + 1]], weakest[row], most) for row in surplus]
+            gone = [
+                _surplus(np.abs(rows.data), kept[offsets[row] : offsets[row + 1]], weakest[row], most)
+                for row in surplus
+            ]
             kept = np.setdiff1d(kept, np.concatenate(gone), assume_unique=True)
             offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
@@ -243,7 +246,7 @@ def _surplus(data: np.ndarray, places: np.ndarray, weakest: np.float32, most: in
 
 
 def _weakest_kept(rows: sparse.csr_matrix, lengths: np.ndarray, most: int) -> np.ndarray:
-    """The `most`-th largest value of each row, float32 [rows]; 0 where it has no more than that."""
+    """The `most`-th largest size of a value of each row, float32 [rows]; 0 where it has no more than that."""
     weakest = np.zeros(len(lengths), dtype=np.float32)
     long = np.flatnonzero(lengths > most)
     long = long[np.argsort(lengths[long], kind="stable")]
@@ -257,7 +260,7 @@ def _weakest_kept(rows: sparse.csr_matrix, lengths: np.ndarray, most: int) -> np
         inside = np.arange(width) < lengths[chosen, None]
         table = np.zeros(inside.shape, dtype=np.float32)
         places = rows.indptr[chosen, None] + np.arange(width)
-        table[inside] = rows.data[places[inside]]
+        table[inside] = np.abs(rows.data[places[inside]])
         table.partition(width - most, axis=1)
         weakest[chosen] = table[:, width - most]
         begin = end

@@ -6,7 +6,7 @@
   line, of three counts, is passed over. It is added, scaled to length one, to each of its labels.
 
 A label of several lines has the sum of them. Features are counted from 0 or 1, as the smallest that occurs says. A
-trained label without a line has no features.
+trained label without a line has no features. What the lines of trained labels hold is held, 8 bytes a number.
 """
 
 from array import array
@@ -23,6 +23,7 @@ from axml_ray.corpus.places import Damage, line_blocks
 from axml_ray.settings import SettingsError
 
 BLOCK_BYTES = 1 << 22
+LARGEST = 2**31 - 2
 
 
 def read_features(path: Path, labels: Path, max_terms: int | None, written: Path) -> None:
@@ -94,7 +95,7 @@ class _Lines:
     def __init__(self, id_of: dict[str, int], path: Path):
         self.id_of, self.path = id_of, path
         self.labels, self.rows = array("i"), array("q")  # a pair for each label of each line that is kept
-        self._indices, self._values, self._ends = array("q"), array("f"), array("q", [0])
+        self._indices, self._values, self._ends = array("i"), array("f"), array("q", [0])
 
     def add(self, number: int, line: str) -> None:
         """Keep a line.
@@ -102,10 +103,10 @@ class _Lines:
         Raises:
             SettingsError: it is no such line.
         """
-        named, _, rest = line.partition("\t") if "\t" in line else line.partition(" ")
+        alone = "\t" in line
+        name, _, rest = line.partition("\t") if alone else line.partition(" ")
         indices, values = self._pairs(number, rest)
-        name = named.strip()
-        found = [name] if name in self.id_of else [part.strip() for part in name.split(",")]
+        found = [name.strip()] if alone or name in self.id_of else name.split(",")
         known = {self.id_of[one] for one in found if one in self.id_of}
         if known:
             self.labels.extend(sorted(known))
@@ -121,15 +122,14 @@ class _Lines:
             values = np.array([float(value) for _, _, value in pairs], dtype=np.float32)
         except ValueError:
             raise _wrong(self.path, number, "expected feature:value after the label") from None
-        if min(indices, default=0) < 0 or not np.isfinite(values).all():
-            raise _wrong(self.path, number, "a feature is below 0, or a value isn't finite")
+        if min(indices, default=0) < 0 or max(indices, default=0) > LARGEST or not np.isfinite(values).all():
+            raise _wrong(self.path, number, f"a feature isn't within 0 and {LARGEST:,}, or a value isn't finite")
         return indices, values.tolist()
 
     def matrix(self) -> sparse.csr_matrix:
         """The kept lines, float32 CSR of length one each."""
-        indices = np.frombuffer(self._indices, "q") if self._indices else np.empty(0, np.int64)
-        values = np.frombuffer(self._values, np.float32).copy() if self._values else np.empty(0, np.float32)
-        indices = indices - min(int(indices.min(initial=1)), 1)
+        indices, values = np.array(self._indices, np.int32), np.array(self._values, np.float32)
+        indices -= min(int(indices.min(initial=1)), 1)
         shape = (len(self._ends) - 1, int(indices.max(initial=0)) + 1)
         matrix = sparse.csr_matrix((values, indices, np.frombuffer(self._ends, "q")), shape=shape)
         to_length_one(matrix)

@@ -6,7 +6,7 @@ margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its
 along its path. Trees average it with what their networks give.
 
 - **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
-  processes of a machine.
+  processes of a machine, but for the first level's, which each turns round.
 - **Nothing depends on the batch**: a text is scored by itself.
 
 Legend: N documents, V words, n_d nodes of level d, C beam.
@@ -76,7 +76,7 @@ class LinearTree:
             top: labels wanted.
 
         Returns:
-            Label ids, int32 [N, top], best first (equal scores by leaf), -1 where the beam held fewer; and their
+            Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their
             probabilities, float32 [N, top], 0 there.
         """
         labels = np.full((len(tokens), top), -1, dtype=np.int32)
@@ -111,7 +111,8 @@ class LinearTree:
         rows = tfidf(tokens, self.frequency, self.documents)
         logs = np.zeros((len(tokens), len(path[-1])), dtype=np.float32)
         for weights, nodes in zip(self.weights, path, strict=True):
-            logs += log_probability((rows @ weights[nodes].T).toarray())
+            distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
+            logs += log_probability((rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
         return found
 
@@ -156,7 +157,9 @@ class LinearTree:
                 documents = int(_checked_metadata(file.metadata())[DOCUMENTS])
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
             frequency = arrays.pop(FREQUENCY)
-            if frequency.dtype != np.int64 or frequency.ndim != 1 or documents < 1:
+            if frequency.dtype != np.int64 or frequency.ndim != 1 or not 1 <= documents < 2**31:
+                raise ValueError("it doesn't say how many documents hold each word")
+            if frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
                 raise ValueError("it doesn't say how many documents hold each word")
             if len(arrays) != 3 * len(tree.level_sizes):
                 raise ValueError(f"it has {len(arrays) // 3} levels, not {len(tree.level_sizes)}")

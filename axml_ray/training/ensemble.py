@@ -2,7 +2,8 @@
 
 - A tree's task holds no CPU, so any number of trees can wait for the workers of others without a deadlock; a group
   starts when all of its workers fit. Trees that don't fit side by side queue.
-- Linear classifiers, where they are wanted, are tasks beside the trees.
+- Linear classifiers, where they are wanted, are a task a tree when the networks are trained: earlier they could take
+  the CPUs that a tree's workers wait for.
 - All state is in the run's directory: a killed worker, task or driver costs the level that was being trained.
 """
 
@@ -95,7 +96,8 @@ def train_ensemble(
         stopped: asked about once a second; when it says so, all trees and their workers are ended.
 
     Returns:
-        Seconds of the phases "cluster" and "train" of this call; parallel trees are counted once.
+        Seconds of the phases "cluster", "train" and, with linear classifiers, "linear" of this call; parallel trees are
+        counted once.
 
     Raises:
         SettingsError: the cluster is too small for one tree's workers, or a given hierarchy isn't of these labels.
@@ -114,7 +116,6 @@ def train_ensemble(
     # A process for each: one that stays for the next tree keeps Ray Train's controller of the last alive.
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 2, "max_calls": 1, **APART}
     waiting = {ray.remote(**options)(_train_tree).remote(settings, number): number for number in numbers}
-    waiting |= _linear_tasks(settings, corpus)
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         for record in follower.news():
@@ -125,28 +126,33 @@ def train_ensemble(
         for task in done:
             number = waiting.pop(task)
             try:
-                linear = ray.get(task)
+                ray.get(task)
             except ray.exceptions.RayError as error:
                 _end(list(waiting))
                 raise RuntimeError(f"tree {number + 1} failed: {_root_cause(error)}") from error
-            if linear is None:
-                log.info("tree %d · finished", number + 1)
-            else:
-                log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, linear)
-    return {"cluster": clustered - began, "train": time.monotonic() - clustered}
+            log.info("tree %d · finished", number + 1)
+    trained = time.monotonic()
+    if settings.linear.weight:
+        _fit_all_linear(settings, corpus)
+    seconds = {"cluster": clustered - began, "train": trained - clustered}
+    return seconds | ({"linear": time.monotonic() - trained} if settings.linear.weight else {})
 
 
-def _linear_tasks(settings: Experiment, corpus: Corpus) -> dict[ray.ObjectRef, int]:
-    """Tasks that fit the linear classifiers that are missing, and their trees."""
-    if not settings.linear.weight:
-        return {}
-    options = {"num_cpus": min(1.0, settings.resources.cpus_per_worker), "max_retries": 2, **APART}
-    return {
+def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
+    """Fit the linear classifiers that are missing."""
+    options: dict[str, Any] = {"num_cpus": 1, "max_retries": 2, "max_calls": 1, **APART}
+    options["memory"] = settings.resources.of_a_worker.get("memory")
+    tasks = {
         ray.remote(**options)(_fit_linear).remote(settings, number): number
         for number in range(settings.ensemble.trees)
         if fingerprint_of(tree_directory(settings.run_directory, number) / LINEAR)
         != linear_fingerprint(settings, corpus, number)
     }
+    for task, number in tasks.items():
+        try:
+            log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, ray.get(task))
+        except ray.exceptions.RayError as error:
+            raise RuntimeError(f"linear classifiers of tree {number + 1} failed: {_root_cause(error)}") from error
 
 
 def _fit_linear(settings: Experiment, number: int) -> float:
@@ -155,14 +161,8 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     directory = tree_directory(settings.run_directory, number)
     train = part_of(corpus.split("train"), settings.training.documents)
     began = time.monotonic()
-    linear = fit_linear(
-        LabelTree.load(directory / TREE),
-        train.tokens,
-        train.labels,
-        len(corpus.tokenizer),
-        settings.linear,
-        settings.resources.threads_of_worker,
-    )
+    tree = LabelTree.load(directory / TREE)
+    linear = fit_linear(tree, train.tokens, train.labels, len(corpus.tokenizer), settings.linear)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     return time.monotonic() - began
 

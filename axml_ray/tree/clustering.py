@@ -30,8 +30,8 @@ SUBTREE_TERMS = 1 << 20
 WIDE_TERMS = 1 << 24
 """Nodes of more values than this are halved one after another, each by all threads, for the sake of memory."""
 
-NORMALISE_TERMS = 1 << 17
-"""Rows are normalised in blocks of about this many values, which a core's cache holds."""
+NORMALISE_TERMS = 1 << 20
+"""Rows are normalised in blocks of about this many values."""
 
 
 def normalise_rows(features: sparse.csr_array, each: Map = map) -> sparse.csr_array:
@@ -48,37 +48,29 @@ def normalise_rows(features: sparse.csr_array, each: Map = map) -> sparse.csr_ar
         ValueError: A value isn't finite.
     """
     rows = sparse.csr_array(features)
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    indices, indptr = rows.indices, rows.indptr
     if max(rows.nnz, *rows.shape) < 2**31:
         # Products of scipy's keep the width that they are given; half of it is half of what memory must bring.
-        indices, indptr = indices.astype(np.int32, copy=False), indptr.astype(np.int32, copy=False)
-    data = np.empty(rows.nnz)
-    step = max(1, NORMALISE_TERMS * rows.shape[0] // max(rows.nnz, 1))
-
-    def normalise(start: int) -> None:
-        ends = indptr[start : start + step + 1]
-        _normalise(rows.data[ends[0] : ends[-1]], ends - ends[0], data[ends[0] : ends[-1]])
-
-    list(each(normalise, range(0, rows.shape[0], step)))
-    return sparse.csr_array((data, indices, indptr), shape=rows.shape)
+        parts = rows.data, rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = sparse.csr_array(parts, shape=rows.shape)
+    starts = range(0, max(rows.shape[0], 1), max(1, NORMALISE_TERMS * rows.shape[0] // max(rows.nnz, 1)))
+    blocks = list(each(lambda start: _normalised(rows[start : start + starts.step]), starts))
+    return blocks[0] if len(blocks) == 1 else sparse.csr_array(sparse.vstack(blocks, format="csr"))
 
 
-def _normalise(values: np.ndarray, offsets: np.ndarray, into: np.ndarray) -> None:
-    """Some rows' values, scaled, into a float64 array of their size."""
-    into[:] = values
-    if not np.isfinite(into).all():
+def _normalised(rows: sparse.csr_array) -> sparse.csr_array:
+    rows = rows.astype(np.float64)
+    rows.sum_duplicates()
+    if not np.isfinite(rows.data).all():
         raise ValueError("label features hold values that are not finite: remove NaN and infinity from them")
-    filled = np.flatnonzero(np.diff(offsets))
+    filled = np.flatnonzero(np.diff(rows.indptr))
     if filled.size:
-        begins, lengths = offsets[filled], np.diff(offsets)[filled]
+        begins, lengths = rows.indptr[filled], np.diff(rows.indptr)[filled]
         # The largest value first, or the squares of very small and very large ones would be lost.
-        largest = np.maximum.reduceat(np.abs(into), begins)
-        into /= np.repeat(np.where(largest > 0, largest, 1), lengths)
-        norms = np.sqrt(np.add.reduceat(np.square(into), begins))
-        into /= np.repeat(np.where(norms > 0, norms, 1), lengths)
+        largest = np.maximum.reduceat(np.abs(rows.data), begins)
+        rows.data /= np.repeat(np.where(largest > 0, largest, 1), lengths)
+        norms = np.sqrt(np.add.reduceat(np.square(rows.data), begins))
+        rows.data /= np.repeat(np.where(norms > 0, norms, 1), lengths)
+    return rows
 
 
 def balanced_clusters(

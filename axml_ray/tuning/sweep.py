@@ -86,7 +86,7 @@ class Sweep:
 
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """What another start must agree with, but for `FREE`."""
-        settings = self.settings.model_dump(mode="json", exclude={"name", "runs", "corpora", "evaluation"})
+        settings = self.settings.model_dump(mode="json", exclude={"name", "runs", "corpora", "evaluation", "linear"})
         return {
             "space": list(self.space.names),
             "space_text": self.space.mark,
@@ -176,7 +176,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
 def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     training = sweep.settings.training.model_copy(update={"documents": sweep.documents(corpus)})
     ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1})
-    # Linear classifiers are the same whatever the networks' settings are.
+    # What is searched for is a network, and its tree.
     return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "linear": LinearSettings()})
 
 

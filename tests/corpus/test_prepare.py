@@ -333,6 +333,12 @@ def test_label_features_from_bags_of_words(run: Prepare, tmp_path: Path) -> None
     cut = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=1, directory="cut")
     found = dict(zip(cut.labels.labels, cut.label_features().toarray().tolist(), strict=True))
     assert found["all"] == found["l1"] == [0, 0, 1]
+    path.write_text("all,l1\t1:1\nall\t0:-5 1:-4 2:.1\n")  # a label with a comma, which no document has
+    given = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=2, directory="given")
+    found = dict(zip(given.labels.labels, given.label_features().toarray().tolist(), strict=True))
+    assert found["all"] == pytest.approx([-5 / 41**0.5, -4 / 41**0.5, 0]) and not any(found["l1"])
+    path.write_text("all 99999999999:1\n")
+    assert ":1: a feature isn't within 0" in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
 
 
 def test_chinese_by_characters(run: Prepare) -> None:
