@@ -6,13 +6,13 @@ margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its
 along its path. Trees average it with what their networks give.
 
 - **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
-  processes of a machine, but for the first level's, which each turns round.
+  processes of a machine, but for those of the first and of small levels, which each turns round.
 - **Nothing depends on the batch**: a text is scored by itself.
 
 Legend: N documents, V words, n_d nodes of level d, C beam.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,9 @@ from axml_ray.tree.label_tree import LabelTree
 _METADATA = {"format": "axml-ray linear classifiers", "version": "1"}
 FREQUENCY, FINGERPRINT, DOCUMENTS = "frequency", "fingerprint", "documents"
 MOST_SCORES = 1 << 22
-"""Scores of the first level that are held at a time."""
+"""Scores of a level that are held at a time."""
+WHOLE_LEVEL = 1 << 15
+"""Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
 
 
 def tfidf(tokens: Ragged, frequency: np.ndarray, documents: int) -> sparse.csr_matrix:
@@ -76,30 +78,35 @@ class LinearTree:
             top: labels wanted.
 
         Returns:
-            Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their
-            probabilities, float32 [N, top], 0 there.
+            Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their probabilities, float32
+            [N, top], 0 there.
         """
-        labels = np.full((len(tokens), top), -1, dtype=np.int32)
-        scores = np.zeros((len(tokens), top), dtype=np.float32)
         rows = tfidf(tokens, self.frequency, self.documents)
-        words = np.zeros(rows.shape[1], dtype=np.float32)
-        for document, logs in enumerate(self._first_level(rows)):
-            inside = slice(rows.indptr[document], rows.indptr[document + 1])
-            words[rows.indices[inside]] = rows.data[inside]
-            nodes = np.arange(len(logs))
-            for weights, first_child in zip(self.weights[1:], self.tree.first_child[1:], strict=True):
-                kept = _best(logs, beam)
-                parents = nodes[kept]
-                sizes = first_child[parents + 1] - first_child[parents]
-                shifts = first_child[parents] - (np.cumsum(sizes) - sizes)
-                nodes = np.arange(sizes.sum()) + np.repeat(shifts, sizes)
-                logs = np.repeat(logs[kept], sizes) + log_probability(weights[nodes] @ words)
-            words[rows.indices[inside]] = 0
-            kept = _best(logs, top)
-            kept = kept[np.argsort(-logs[kept], kind="stable")]
-            labels[document, : len(kept)] = self.tree.label_order[nodes[kept]]
-            scores[document, : len(kept)] = np.exp(logs[kept])
-        return labels, scores
+        sizes = self.tree.level_sizes
+        beams = (beam * self.tree.max_children(level) for level in range(1, len(sizes)))
+        step = max(1, MOST_SCORES // max([sizes[0], *beams, *(size for size in sizes if size <= WHOLE_LEVEL)]))
+        found = [self._find(rows[start : start + step], beam, top) for start in range(0, len(tokens), step)]
+        labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
+        return labels, np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
+
+    def _find(self, rows: sparse.csr_matrix, beam: int, top: int) -> tuple[np.ndarray, np.ndarray]:
+        document = np.arange(rows.shape[0])[:, None]
+        nodes = np.broadcast_to(np.arange(self.tree.level_sizes[0]), (rows.shape[0], self.tree.level_sizes[0]))
+        logs = log_probability(self._margins(0, rows, nodes))
+        for level, first_child in enumerate(self.tree.first_child[1:], start=1):
+            kept = _best(logs, beam)
+            parents, above = nodes[document, kept], logs[document, kept]
+            children = first_child[parents][..., None] + np.arange(self.tree.max_children(level))
+            none = (children >= first_child[parents + 1][..., None]).reshape(len(document), -1)
+            nodes = np.where(none, 0, children.reshape(none.shape))
+            logs = np.repeat(above, children.shape[2], axis=1) + log_probability(self._margins(level, rows, nodes))
+            logs[none] = -np.inf
+        kept = _best(logs, top)
+        kept = np.take_along_axis(kept, np.argsort(-logs[document, kept], axis=1, kind="stable"), axis=1)
+        labels, best = self.tree.label_order[nodes[document, kept]], logs[document, kept]
+        missing = ((0, 0), (0, top - kept.shape[1]))
+        labels = np.where(np.isfinite(best), labels, -1).astype(np.int32)
+        return np.pad(labels, missing, constant_values=-1), np.pad(np.exp(best), missing)
 
     def score(self, tokens: Ragged, path: Sequence[np.ndarray]) -> np.ndarray:
         """Probabilities of given labels, float32 [N, n], whether or not a beam would reach them.
@@ -116,16 +123,25 @@ class LinearTree:
         found: np.ndarray = np.exp(logs)
         return found
 
-    def _first_level(self, rows: sparse.csr_matrix) -> Iterator[np.ndarray]:
-        """The log probabilities of all nodes of level 1, document by document."""
-        step = max(1, MOST_SCORES // self.weights[0].shape[0])
-        for start in range(0, rows.shape[0], step):
-            yield from log_probability((rows[start : start + step] @ self._by_word).toarray())
+    def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
+        """Margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""
+        if level == 0 or self.tree.level_sizes[level] <= WHOLE_LEVEL:
+            every = (rows @ self._by_word[level]).toarray()
+            return every if level == 0 else np.take_along_axis(every, nodes, axis=1)
+        margins = np.empty(nodes.shape, dtype=np.float32)
+        words = np.zeros(rows.shape[1], dtype=np.float32)
+        for document, wanted in enumerate(nodes):
+            inside = slice(rows.indptr[document], rows.indptr[document + 1])
+            words[rows.indices[inside]] = rows.data[inside]
+            margins[document] = self.weights[level][wanted] @ words
+            words[rows.indices[inside]] = 0
+        return margins
 
     @cached_property
-    def _by_word(self) -> sparse.csr_matrix:
-        """The first level's weights, a row a word: a text has few of them."""
-        return self.weights[0].T.tocsr()
+    def _by_word(self) -> list[sparse.csr_matrix]:
+        """The weights of levels that are scored whole, a row a word: a text has few of them."""
+        small = (level == 0 or size <= WHOLE_LEVEL for level, size in enumerate(self.tree.level_sizes))
+        return [weights.T.tocsr() for weights, whole in zip(self.weights, small, strict=True) if whole]
 
     def save(self, path: Path, fingerprint: str) -> None:
         """Write the classifiers; a reader sees the old file or the whole new one.
@@ -189,10 +205,10 @@ def log_probability(margins: np.ndarray) -> np.ndarray:
 
 
 def _best(values: np.ndarray, count: int) -> np.ndarray:
-    """Places of the `count` largest of `values` (float32 [n]), or of all, ascending."""
-    if count >= len(values):
-        return np.arange(len(values))
-    return np.sort(np.argpartition(-values, count - 1)[:count])
+    """Places of the `count` largest of each row of `values` (float32 [N, n]), or of all, ascending: int64 [N, k]."""
+    if count >= values.shape[1]:
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
 
 
 def _checked_metadata(metadata: dict[str, str] | None) -> dict[str, str]:

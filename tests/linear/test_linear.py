@@ -1,5 +1,6 @@
 """Linear classifiers of a tree against what they are, node by node. Run: pytest tests/linear"""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
 
+from axml_ray.linear import classifiers
 from axml_ray.linear.classifiers import LinearTree, fingerprint_of
 from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
 from axml_ray.ragged import Ragged
@@ -92,8 +94,17 @@ def test_scores_are_products_along_paths(linear: LinearTree, corpus: tuple[Ragge
     np.testing.assert_allclose(scores, np.take_along_axis(expected, labels, axis=1), rtol=1e-4, atol=1e-6)
 
 
-@given(beam=st.integers(1, 8), top=st.integers(1, LABELS + 3))
-def test_a_beam_keeps_the_best_nodes(linear: LinearTree, corpus: tuple[Ragged, Ragged], beam: int, top: int) -> None:
+@given(beam=st.integers(1, 8), top=st.integers(1, LABELS + 3), whole=st.sampled_from([0, 7, 1 << 15]))
+def test_a_beam_keeps_the_best_nodes(
+    linear: LinearTree, corpus: tuple[Ragged, Ragged], beam: int, top: int, whole: int
+) -> None:
+    linear = replace(linear)  # nothing cached of another size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "WHOLE_LEVEL", whole)
+        check_beam(linear, corpus, beam, top)
+
+
+def check_beam(linear: LinearTree, corpus: tuple[Ragged, Ragged], beam: int, top: int) -> None:
     tokens = corpus[0].take(np.arange(4))
     rows, tree = literal_rows(tokens, linear.frequency), linear.tree
     labels, scores = linear.find(tokens, beam, top)
@@ -113,6 +124,17 @@ def test_a_beam_keeps_the_best_nodes(linear: LinearTree, corpus: tuple[Ragged, R
         assert found.sum() == len(expected) == len(set(labels[document][found]))
         np.testing.assert_allclose(scores[document][found], expected, rtol=1e-4, atol=1e-6)
         assert not scores[document][~found].any()
+
+
+def test_a_text_is_scored_by_itself(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
+    tokens = corpus[0]
+    labels, scores = linear.find(tokens, 3, 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "MOST_SCORES", 1)  # document by document
+        same, equal = linear.find(tokens, 3, 6)
+    assert np.array_equal(labels, same) and np.array_equal(scores, equal)
+    nothing = linear.find(tokens.take(np.array([], np.int64)), 3, 6)
+    assert nothing[0].shape == nothing[1].shape == (0, 6)
 
 
 def test_fitted_again_is_the_same(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
