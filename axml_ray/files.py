@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,19 @@ def whole_directory(path: Path) -> Iterator[Path]:
             temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write PyTorch tensors to a safetensors file that whoever may read other new files may read.
+
+    `save_file` of safetensors 0.8 makes files that only their owner may: a server of another user couldn't open them.
+    """
+    from safetensors.torch import save_file  # brings PyTorch, which most that write files have no need of
+
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata)
+    path.chmod(mode)
 
 
 def write_json(path: Path, content: Any) -> None:

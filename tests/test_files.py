@@ -2,8 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from axml_ray.files import read_json, whole_directory, whole_file, write_json
+from axml_ray.files import read_json, save_tensors, whole_directory, whole_file, write_json
 
 
 def names(directory: Path) -> list[str]:
@@ -82,3 +84,13 @@ def test_what_is_not_json_is_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError, match=r"a\.json: not valid JSON") as caught:
         read_json(path)
     assert not isinstance(caught.value, json.JSONDecodeError)
+
+
+def test_tensors_are_as_readable_as_any_new_file(tmp_path: Path) -> None:
+    plain, path = tmp_path / "plain", tmp_path / "some.safetensors"
+    plain.touch()
+    for _ in range(2):  # the second replaces the first
+        save_tensors({"one": torch.arange(3)}, path, {"key": "value"})
+        assert path.stat().st_mode == plain.stat().st_mode
+    assert torch.equal(load_file(path)["one"], torch.arange(3))
+    assert names(tmp_path) == ["plain", "some.safetensors"]

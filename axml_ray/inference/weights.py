@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+
+from axml_ray.files import save_tensors
 
 Weights = Literal["float32", "bfloat16", "int8"]
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
@@ -33,7 +35,7 @@ def save_weights(state: Mapping[str, Tensor], path: Path, weights: Weights) -> N
             packed[name] = value.to(torch.bfloat16).contiguous()
         else:
             packed[name], packed[name + SCALES] = quantized(value)
-    save_file(packed, path)
+    save_tensors(packed, path)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

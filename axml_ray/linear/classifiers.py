@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from scipy import sparse
 
 from axml_ray.corpus.label_features import document_features
-from axml_ray.files import whole_file
+from axml_ray.files import save_tensors, whole_file
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
@@ -158,7 +157,7 @@ class LinearTree:
                 f"offsets.{level}": torch.from_numpy(weights.indptr.astype(np.int64)),
             }
         with whole_file(path) as temporary:
-            save_file(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, DOCUMENTS: str(self.documents)})
+            save_tensors(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, DOCUMENTS: str(self.documents)})
 
     @classmethod
     def load(cls, path: Path, tree: LabelTree) -> "LinearTree":

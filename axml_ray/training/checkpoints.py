@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from axml_ray.files import save_tensors
 from axml_ray.network.level_network import TABLE
 from axml_ray.training.level_files import MODEL, load_rows, manifest_of, put_back, remove, save_rows, written_together
 from axml_ray.training.workers import Workers
@@ -56,7 +56,7 @@ class Checkpoints:
             save_rows(work, parts.pop(TABLE), workers.shard)
             if workers.first:
                 flat = {f"{name}|{part}": value for name, each in parts.items() for part, value in each.items()}
-                save_file({name: value.detach().contiguous() for name, value in flat.items()}, work / MODEL)
+                save_tensors({name: value.detach().contiguous() for name, value in flat.items()}, work / MODEL)
         self._last = time.monotonic()
 
     @torch.no_grad()

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from axml_ray.files import read_json, write_json
+from axml_ray.files import read_json, save_tensors, write_json
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.rows import Shard
 from axml_ray.training.workers import Workers
@@ -103,7 +103,7 @@ def manifest_of(directory: Path, manifest: str, form: str, mark: str) -> dict[st
 
 def save_rows(work: Path, tables: dict[str, Tensor], shard: Shard) -> None:
     """Write a worker's rows of some tables."""
-    save_file({name: table.detach().contiguous() for name, table in tables.items()}, work / ROWS.format(shard.rank))
+    save_tensors({name: table.detach().contiguous() for name, table in tables.items()}, work / ROWS.format(shard.rank))
 
 
 def load_rows(directory: Path, name: str, into: Tensor, written_by: int, shard: Shard) -> None:
@@ -132,7 +132,7 @@ def save_level(network: LevelNetwork, directory: Path, mark: str, about: dict[st
         state = network.state_dict()
         save_rows(work, {TABLE: state.pop(TABLE)}, workers.shard)
         if workers.first:
-            save_file({name: value.contiguous() for name, value in state.items()}, work / MODEL)
+            save_tensors({name: value.contiguous() for name, value in state.items()}, work / MODEL)
 
 
 def read_level(directory: Path) -> dict[str, Tensor]:
