@@ -243,7 +243,7 @@ class TestPassedOver:
         assert not self.resumes(directory)
 
     @pytest.mark.parametrize("earlier", [True, False], ids=["second", "first"])
-    @pytest.mark.parametrize("name", ["save_rows", "save_file"])
+    @pytest.mark.parametrize("name", ["save_rows", "save_tensors"])
     def test_half_written(self, tmp_path, monkeypatch, earlier, name):
         """Killed while it writes: the one before counts, and the next takes the place of what is left."""
         expected = finish(training_of(WIDE))
