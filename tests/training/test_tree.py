@@ -179,7 +179,7 @@ class TestResuming:
         assert marks[0] == marks[5] and len(set(marks)) == len(marks) - 1
         assert mark(run.model_copy(update={"name": "x", "runs": Path("/elsewhere")})) == mark()
 
-    @pytest.mark.parametrize("name", ["save_rows", "save_file", "write_json"])
+    @pytest.mark.parametrize("name", ["save_rows", "save_tensors", "write_json"])
     def test_an_interrupted_save_leaves_the_old_level(self, run, corpus, monkeypatch, name):
         directory = level_file(run, 1).parent
         tree = LabelTree.load(directory.parent / TREE)
