@@ -48,7 +48,7 @@ class Axis:
         if len(numbers) < len(every) or len(every) < 3:
             every.sort(key=lambda value: (str(type(value)), value))
             places = {value: (rank + 0.5) / len(every) for rank, value in enumerate(every)}
-            return cls(name, places, [(str(value), place) for value, place in places.items()])
+            return cls(name, places, [(_short(value), place) for value, place in places.items()])
         low, high = min(numbers), max(numbers)
         if low > 0 and high / low >= 10:
             places = {value: math.log(value / low) / math.log(high / low) for value in every}
@@ -74,7 +74,7 @@ def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Tri
     ]
     scored = [trial for trial in trials if trial.score is not None]
     if scored:
-        parts += ["<h2>What was drawn, and what it scored</h2>", _parallel(scored)]
+        parts += ["<h2>What was drawn, and what it scored</h2>", _parallel(trials)]
         parts += ["<h2>Score of labels while the last level trained</h2>", _curves(scored)]
     if front:
         parts += ["<h2>Score against cost</h2>", _costs(scored, front)]
@@ -86,7 +86,7 @@ def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Tri
 def _parallel(trials: Sequence[Trial]) -> str:
     names = list(dict.fromkeys(path for trial in trials for path in trial.parameters))
     axes = [Axis.of(name, [t.parameters[name] for t in trials if name in t.parameters]) for name in names]
-    low, high = _range([trial.score or 0 for trial in trials])
+    low, high = _range([trial.score for trial in trials if trial.score is not None])
     axes.append(Axis("valid nDCG@5", {}, [(f"{low:.2f}", 0.0), (f"{high:.2f}", 1.0)]))
     step = (WIDTH - 2 * MARGIN) / (len(axes) - 1)
     drawn = []
@@ -94,15 +94,17 @@ def _parallel(trials: Sequence[Trial]) -> str:
         x = MARGIN + column * step
         title = axis.name
         drawn.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{_y(0)}" y2="{_y(1)}"/>')
-        drawn.append(_text(x, 16 if column % 2 else 30, title, "middle"))
+        anchor = "start" if not column else "end" if column + 1 == len(axes) else "middle"  # within the picture
+        drawn.append(_text(x, 16 if column % 2 else 30, title, anchor))
         drawn += [_text(x + 5, _y(place) + 4, label) for label, place in axis.ticks]
-    for trial in sorted(trials, key=lambda trial: (trial.state == "finished", trial.score)):
+    for trial in sorted(trials, key=lambda trial: (trial.state == "finished", trial.score or 0)):
         points = []
         for column, axis in enumerate(axes[:-1]):
             # A setting that wasn't drawn for a trial: the line passes below its axis.
             place = axis.places[trial.parameters[axis.name]] if axis.name in trial.parameters else -0.1
             points.append((MARGIN + column * step, _y(place)))
-        points.append((WIDTH - MARGIN, _y(((trial.score or 0) - low) / (high - low))))
+        if trial.score is not None:  # others ended before there were labels to score
+            points.append((WIDTH - MARGIN, _y((trial.score - low) / (high - low))))
         drawn.append(_line(points, trial, (low, high)))
     return _svg(drawn)
 
@@ -176,7 +178,8 @@ def _line(points: Sequence[tuple[float, float]], trial: Trial, scores: tuple[flo
 
 def _title(trial: Trial) -> str:
     drawn = ", ".join(f"{path} = {_short(value)}" for path, value in trial.parameters.items())
-    return f"<title>trial {trial.number}, {trial.state}, nDCG@5 {trial.score or 0:.2f}: {escape(drawn)}</title>"
+    score = "no score" if trial.score is None else f"nDCG@5 {trial.score:.2f}"
+    return f"<title>trial {trial.number}, {trial.state}, {score}: {escape(drawn)}</title>"
 
 
 def _short(value: Any) -> str:

@@ -107,6 +107,9 @@ def test_the_page_is_whole_in_itself() -> None:
     lines = [line for line in root.findall(".//polyline") if line.find("title") is not None]
     parallel = [line for line in lines if len(line.get("points", "").split()) == 5]  # four settings and the score
     assert len(parallel) == 6
+    unscored = [line for line in lines if "no score" in (line.findtext("title") or "")]
+    assert len(unscored) == sum(trial.score is None for trial in TRIALS) > 0
+    assert all(len(line.get("points", "").split()) == 4 and line.get("stroke-dasharray") for line in unscored)
     places = [tuple(map(float, point.split(","))) for line in lines for point in line.get("points", "").split()]
     assert all(0 <= x <= 1080 and 0 <= y <= 360 for x, y in places)
     assert len(root.findall(".//circle")) == 5
@@ -121,6 +124,7 @@ def test_axes() -> None:
     assert Axis.of("rate", [0.001, 0.1, 0.01]).places[0.01] == pytest.approx(0.5)  # by logarithm
     assert Axis.of("height", [0, 1, 4]).places[1] == pytest.approx(0.25)
     assert Axis.of("kind", ["b", "a"]).ticks == [("a", 0.25), ("b", 0.75)]
+    assert Axis.of("rate", [0.0067123, 0.003]).ticks[1][0] == "0.00671"
     assert Axis.of("evidence", [True, False]).places == {False: 0.25, True: 0.75}
 
 
