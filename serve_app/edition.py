@@ -7,6 +7,10 @@ from axml_ray.inference.bundle import MANIFEST, Bundle, sha256
 from axml_ray.settings import SettingsError
 
 
+class EditionError(RuntimeError):
+    """A bundle that was deployed can't be used any more: the server's fault, and none of the request's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edition:
     """A bundle as it was when its checksums were compared.

@@ -23,7 +23,7 @@ from axml_ray.inference.explain import Step, assembled
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.batching import Batcher
-from serve_app.edition import Edition
+from serve_app.edition import Edition, EditionError
 from serve_app.fan_out import FanOut
 from serve_app.serving import Serving
 
@@ -187,14 +187,14 @@ class Service:
         A bundle that can't be used is refused as long as there is another: its reason is logged.
 
         Raises:
-            SettingsError: it can't be used, and there is no other.
+            SettingsError, EditionError: it can't be used, and there is no other.
         """
         if self._front and self._front.edition == edition:
             return
         try:
             front = await asyncio.to_thread(Front.open, edition)
             await self.fan_out.open(edition, OPEN_S)
-        except SettingsError as error:
+        except (SettingsError, EditionError) as error:
             if not self._front:
                 raise
             logger.error("the bundle stays as it is: %s", error)

@@ -16,7 +16,7 @@ from axml_ray.inference.explain import Step, paths
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, SettingsError
-from serve_app.edition import Edition
+from serve_app.edition import Edition, EditionError
 
 EDITIONS = 2
 """Bundles held at a time: while one is rolled out, requests of the one before are still under way."""
@@ -46,12 +46,12 @@ class Trees:
         """Open a bundle that is rolled out.
 
         Raises:
-            SettingsError: it can't be used, and no other is held.
+            EditionError: it can't be used, and no other is held.
         """
         edition = Edition(**config)
         try:
             await self.ready(edition)
-        except SettingsError as error:
+        except EditionError as error:
             if not self._held:
                 raise
             logger.error("the bundle stays as it is: %s", error)
@@ -83,14 +83,20 @@ class Trees:
 
     def _of(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
         if edition not in self._held:
-            bundle = edition.open()
-            numbers = range(bundle.trees) if self.numbers is None else self.numbers
-            trees = [bundle.tree(number, self.precision) for number in numbers]
-            self._held[edition] = Ensemble(trees, bundle.settings.top_labels), bundle.labels
+            self._held[edition] = self._opened(edition)
             while len(self._held) > EDITIONS:
                 self._held.popitem(last=False)
         self._held.move_to_end(edition)  # the one not asked for the longest goes first
         return self._held[edition]
+
+    def _opened(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
+        try:
+            bundle = edition.open()
+            numbers = range(bundle.trees) if self.numbers is None else self.numbers
+            trees = [bundle.tree(number, self.precision) for number in numbers]
+            return Ensemble(trees, bundle.settings.top_labels), bundle.labels
+        except SettingsError as error:
+            raise EditionError(str(error)) from None
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
         def alone() -> T:

@@ -19,10 +19,10 @@ from axml_ray.inference.export import export_bundle  # noqa: E402
 
 @pytest.fixture(scope="session")
 def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of three trees."""
+    """A run of three trees with linear classifiers."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return train_run(tmp_path_factory.mktemp("served"), trees=TREES)
+    return train_run(tmp_path_factory.mktemp("served"), trees=TREES, linear=0.5)
 
 
 @pytest.fixture(scope="session")

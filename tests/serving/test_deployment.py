@@ -1,5 +1,6 @@
 """What an operator uses: Serve's YAML files, the manifests, and what Prometheus is told."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import requests
 import yaml
 from small_server import TREES
 
+from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.__main__ import Here, pairs
+from serve_app.edition import Edition, EditionError
 from serve_app.service import read_examples
 from serve_app.serving import Served, Serving
+from serve_app.trees import Trees
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -94,3 +98,11 @@ def test_examples_that_are_none(tmp_path: Path, line: str) -> None:
         read_examples(path)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_examples(tmp_path / "none.jsonl")
+
+
+def test_a_bundle_that_went_away_is_not_the_requests_fault(serving_bundle: Path) -> None:
+    trees = Trees(None, 1)
+    for gone in (Edition("/nowhere", "none"), Edition(str(serving_bundle), "another")):
+        with pytest.raises(EditionError, match=r"deploy again|no bundle"):
+            asyncio.run(trees.find(gone, Ragged.from_rows([[2]])))
+    assert not issubclass(EditionError, SettingsError)  # which the API answers with 422
