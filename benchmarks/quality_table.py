@@ -101,7 +101,8 @@ def table(results: Path) -> list[str]:
         if not any(name.startswith("**") for name, _ in rows):
             missing.append(corpus)
         elif rows:
-            best = {name: max((scores[name] for _, scores in rows if name in scores), default=0.0) for name in COLUMNS}
+            found = {name: [scores[name] for _, scores in rows if name in scores] for name in COLUMNS}
+            best = {name: max(values) for name, values in found.items() if len(values) > 1}
             lines.append(f"| **{corpus}** |" + " |" * len(COLUMNS))
             lines += [f"| {name} | {' | '.join(_cells(scores, best))} |" for name, scores in rows]
     commands = ", ".join(f"`{corpus}`" for corpus in missing)
@@ -136,7 +137,7 @@ def _cells(scores: Scores, best: Scores) -> Iterator[str]:
         if name not in scores:
             yield ""
         else:
-            yield f"**{scores[name]:.1f}**" if scores[name] == best[name] else f"{scores[name]:.1f}"
+            yield f"**{scores[name]:.1f}**" if scores[name] == best.get(name) else f"{scores[name]:.1f}"
 
 
 if __name__ == "__main__":

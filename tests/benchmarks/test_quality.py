@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/network"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/inference"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/training"))
 
 import quality
 import quality_table
