@@ -100,6 +100,11 @@ def test_rows_of_the_ablations_are_settings(tmp_path):
                 shape = load(config, **changes).tree
                 if name.startswith(("K", "H")):
                     assert shape.beam * shape.cluster_size == 512
-    row = {"table": "kinds", "row": "random", "scores": dict.fromkeys(ablations.COLUMNS, 12.3), "train_seconds": 3.0}
-    assert ablations.figures([row]) == {"random_P@1": 12.3, "random_P@5": 12.3, "random_PSP@5": 12.3}
+        assert ablations.tables(settings, quick=quick).keys() == set(ablations.TABLES)
+    *_, (_, of_file) = ablations.tables(settings, quick=True, vectors=tmp_path / "some words.npy")["vectors"]
+    assert load(config, **of_file).corpus.word_vectors_path == tmp_path / "some words.npy"
+    values = dict.fromkeys((*ablations.COLUMNS, ablations.VALID), 12.3)
+    row = {"table": "kinds", "row": "random", "seeds": 2, "scores": values, "half_spread": values, "train_seconds": 3.0}
+    figures = {"random_P@1": 12.3, "random_P@5": 12.3, "random_PSP@5": 12.3, "random_valid": 12.3}
+    assert ablations.figures([row]) == figures
     Console(quiet=True).print(ablations.shown([row, row]))
