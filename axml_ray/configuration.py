@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliSettingsSource
 
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, Settings, SettingsError
 
 
 def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
@@ -132,8 +132,9 @@ def _build(
         both = {key: merge(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
         return {**base, **over, **both}
 
-    for key in ("corpus", "tree", "network", "training", "linear", "ensemble", "resources", "evaluation"):
-        if not isinstance(content.get(key, {}), dict):
+    for key, field in Experiment.model_fields.items():
+        group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+        if group and not isinstance(content.get(key, {}), dict):
             raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
     values = merge(content, overrides or {})
     source: Any = None

@@ -10,6 +10,7 @@ Figures: `cost=1_share=0.5_P@1`, `…_nDCG@5` and so on.
 """
 
 import argparse
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,9 @@ from rich.table import Table
 from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.metrics import Scores, propensities
-from axml_ray.inference.combining import combine
+from axml_ray.evaluation.judge import Labels, inverse_propensity
+from axml_ray.evaluation.metrics import Scores
+from axml_ray.inference.combining import combine, joined
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--costs: above 0")
     console = Console()
     try:
-        rows = [row for cost in given.costs for row in by_share(given.run, cost)]
+        rows = by_share(given.run, given.costs)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -61,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(Text(f"written to {path}"))
 
 
-def by_share(directory: Path, cost: float) -> list[dict[str, Any]]:
-    """A row a share: `share`, `cost`, `scores` in percent by measure, and what they are of.
+def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
+    """A row a cost and share: `cost`, `share`, `scores` in percent by measure, and what they are of.
 
     Raises:
         SettingsError: no such run, or an unfinished one.
@@ -71,24 +73,21 @@ def by_share(directory: Path, cost: float) -> list[dict[str, Any]]:
     use_threads(results_file.cores())
     corpus, top = Corpus.open(settings.corpus_directory), settings.ensemble.top_labels
     valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
-    how = settings.linear.model_copy(update={"cost": cost})
-    a, b = settings.evaluation.propensity_a, settings.evaluation.propensity_b
-    inverse = 1 / propensities(corpus.labels.counts, corpus.documents("train"), a=a, b=b)
-    both = []
-    for tree in Ensemble.open(settings.model_copy(update={"linear": LinearSettings()}), corpus).trees:
-        linear = fit_linear(tree.tree, train.tokens, train.labels, len(corpus.tokenizer), how)
-        both.append((tree.predict(valid.tokens, top), linear.find(valid.tokens, tree.beam, top)))
+    inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
+    trees = Ensemble.open(settings.model_copy(update={"linear": LinearSettings()}), corpus).trees
+    by_networks = [tree.predict(valid.tokens, top) for tree in trees]
+    by_linear = {}
+    for cost in costs:
+        how = settings.linear.model_copy(update={"cost": cost})
+        fitted = (fit_linear(one.tree, train.tokens, train.labels, len(corpus.tokenizer), how) for one in trees)
+        by_linear[cost] = [linear.find(valid.tokens, settings.tree.beam, top) for linear in fitted]
     rows = []
-    for share in SHARES:
-        joined = [
-            combine([one[0], other[0]], [one[1] * (1 - share), other[1] * share], top) if 0 < share < 1 else
-            (other if share else one)
-            for one, other in both
-        ]  # fmt: skip
-        best, _ = combine([labels for labels, _ in joined], [scores for _, scores in joined], top)
+    for cost, share in itertools.product(costs, SHARES):
+        found = [joined(one, other, share, top) for one, other in zip(by_networks, by_linear[cost], strict=True)]
+        best, _ = combine([labels for labels, _ in found], [points for _, points in found], top)
         scores = Scores(inverse)
         scores.add(best, valid.labels.values, valid.labels.offsets)
-        about = {"corpus": settings.corpus.name, "documents": len(valid), "trees": len(both), "seed": settings.seed}
+        about = {"corpus": settings.corpus.name, "documents": len(valid), "trees": len(trees), "seed": settings.seed}
         rows.append({"cost": cost, "share": share, "scores": scores.result(), "split": "valid", **about})
     return rows
 

@@ -34,7 +34,8 @@ from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.metrics import Scores, propensities
+from axml_ray.evaluation.judge import Labels, inverse_propensity
+from axml_ray.evaluation.metrics import Scores
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.experiment import run
 from axml_ray.inference.combining import combine
@@ -112,8 +113,7 @@ def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[s
     """Scores of the test split in percent, for one tree, two, and so on: means over all choices of so many."""
     predictions = Predictions.open(settings.run_directory / "predictions" / "test")
     assert predictions is not None
-    a, b = settings.evaluation.propensity_a, settings.evaluation.propensity_b
-    inverse = 1 / propensities(corpus.labels.counts, corpus.documents("train"), a=a, b=b)
+    inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees = range(settings.ensemble.trees)
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
     for rankings in zip(*(predictions.read(f"tree-{number}") for number in trees), strict=True):

@@ -79,17 +79,26 @@ def bag_of_words(tokens: Ragged, words: int) -> sparse.csr_matrix:
     return counts
 
 
-def document_features(tokens: Ragged, frequency: np.ndarray, documents: int) -> DocumentFeatures:
+def word_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
+    """How much each word tells: float32 [words], the smoothed inverse document frequency.
+
+    Args:
+        frequency: int64 [words], training documents that hold each word.
+        documents: training documents in all.
+    """
+    weights: np.ndarray = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
+    return weights
+
+
+def document_features(tokens: Ragged, weights: np.ndarray) -> DocumentFeatures:
     """TF-IDF vectors of documents.
 
     Args:
         tokens: word ids.
-        frequency: int64 [words], training documents that hold each word.
-        documents: training documents in all.
+        weights: of the words, `word_weights`.
     """
-    bag = bag_of_words(tokens, len(frequency))
-    weight = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
-    bag.data = (np.log(bag.data) + 1) * weight.astype(np.float32)[bag.indices]
+    bag = bag_of_words(tokens, len(weights))
+    bag.data = (np.log(bag.data) + 1) * weights[bag.indices]
     to_length_one(bag)
     return DocumentFeatures(bag.indices.astype(np.int32), bag.data, bag.indptr.astype(np.int64))
 
@@ -222,15 +231,13 @@ def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
     """Rows of length one of at most `most` terms; of equally strong ones, those that were met first."""
     lengths = np.diff(rows.indptr)
     if most is not None and lengths.max(initial=0) > most:
-        weakest = _weakest_kept(rows, lengths, most)
-        kept = np.flatnonzero(np.abs(rows.data) >= np.repeat(weakest, lengths))
+        sizes = np.abs(rows.data)
+        weakest = _weakest_kept(sizes, rows.indptr, most)
+        kept = np.flatnonzero(sizes >= np.repeat(weakest, lengths))
         offsets = np.searchsorted(kept, rows.indptr)
         surplus = np.flatnonzero(np.diff(offsets) > most)
         if len(surplus):
-            gone = [
-                _surplus(np.abs(rows.data), kept[offsets[row] : offsets[row + 1]], weakest[row], most)
-                for row in surplus
-            ]
+            gone = [_surplus(sizes, kept[offsets[row] : offsets[row + 1]], weakest[row], most) for row in surplus]
             kept = np.setdiff1d(kept, np.concatenate(gone), assume_unique=True)
             offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
@@ -239,14 +246,15 @@ def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
     return rows
 
 
-def _surplus(data: np.ndarray, places: np.ndarray, weakest: np.float32, most: int) -> np.ndarray:
+def _surplus(sizes: np.ndarray, places: np.ndarray, weakest: np.float32, most: int) -> np.ndarray:
     """Those of a row's `places` that equal the weakest and for which there is no room."""
-    equal = places[data[places] == weakest]
+    equal = places[sizes[places] == weakest]
     return equal[most - len(places) :] if len(places) > most else equal[:0]
 
 
-def _weakest_kept(rows: sparse.csr_matrix, lengths: np.ndarray, most: int) -> np.ndarray:
-    """The `most`-th largest size of a value of each row, float32 [rows]; 0 where it has no more than that."""
+def _weakest_kept(sizes: np.ndarray, offsets: np.ndarray, most: int) -> np.ndarray:
+    """The `most`-th largest of each row's `sizes` (float32 [nnz]), float32 [rows]; 0 where it has no more than that."""
+    lengths = np.diff(offsets)
     weakest = np.zeros(len(lengths), dtype=np.float32)
     long = np.flatnonzero(lengths > most)
     long = long[np.argsort(lengths[long], kind="stable")]
@@ -259,8 +267,8 @@ def _weakest_kept(rows: sparse.csr_matrix, lengths: np.ndarray, most: int) -> np
         chosen = long[begin:end]
         inside = np.arange(width) < lengths[chosen, None]
         table = np.zeros(inside.shape, dtype=np.float32)
-        places = rows.indptr[chosen, None] + np.arange(width)
-        table[inside] = np.abs(rows.data[places[inside]])
+        places = offsets[chosen, None] + np.arange(width)
+        table[inside] = sizes[places[inside]]
         table.partition(width - most, axis=1)
         weakest[chosen] = table[:, width - most]
         begin = end
@@ -304,7 +312,7 @@ def label_centroids(tokens: Ragged, labels: Ragged, words: int, trained: int) ->
     """
     bag = bag_of_words(tokens, words)
     frequency = np.bincount(bag.indices, minlength=words)
-    found = document_features(tokens, frequency, len(tokens))
+    found = document_features(tokens, word_weights(frequency, len(tokens)))
     vectors = sparse.csr_matrix((found.weights, found.words, found.offsets), shape=(len(tokens), words))
     given = sparse.csr_matrix(
         (np.ones(len(labels.values), np.float32), labels.values, labels.offsets), shape=(len(labels), trained)

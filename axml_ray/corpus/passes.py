@@ -18,7 +18,7 @@ import ray.data
 
 from axml_ray.cluster import quiet_data
 from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
-from axml_ray.corpus.label_features import document_features, sorted_pairs
+from axml_ray.corpus.label_features import document_features, sorted_pairs, word_weights
 from axml_ray.corpus.records import Block, blocks
 from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
 from axml_ray.corpus.store import SPLITS
@@ -181,7 +181,8 @@ def encode_files(
     written = [_encode_file(split, number, plan, work) for number in numbers]
     if split == "train" and features is not None:
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_DOCUMENTS:06d}"
-        document_features(Ragged.concatenate(tokens for tokens, _ in written), frequency, documents).save(stem)
+        weights = word_weights(frequency, documents)
+        document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)
         labels = Ragged.concatenate(labels for _, labels in written)
         sorted_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]

@@ -47,7 +47,7 @@ def judge(predictions: Predictions, labels: Labels, settings: EvaluationSettings
     Raises:
         SettingsError: the predictions are of other labels, or no document has a true label.
     """
-    inverse = _inverse_propensity(labels, settings)
+    inverse = inverse_propensity(labels, settings)
     parts = bands(labels.counts, head_from=settings.head_from, torso_from=settings.torso_from)
     chosen = {"resamples": settings.resamples, "seed": settings.seed}
     rows = [
@@ -91,7 +91,7 @@ def against(
     Raises:
         SettingsError: they aren't of the same documents with the same true labels.
     """
-    inverse = _inverse_propensity(labels, settings)
+    inverse = inverse_propensity(labels, settings)
     ids, truth = predictions.documents()
     other_ids, other_truth = others.documents()
     place = {name: row for row, name in enumerate(other_ids)}
@@ -125,7 +125,12 @@ def _same(one: Any, other: Any) -> bool:
     )
 
 
-def _inverse_propensity(labels: Labels, settings: EvaluationSettings) -> np.ndarray:
+def inverse_propensity(labels: Labels, settings: EvaluationSettings) -> np.ndarray:
+    """1 / propensity of each label, float64[L].
+
+    Raises:
+        SettingsError: the corpus is too small for the formula.
+    """
     try:
         return 1 / propensities(labels.counts, labels.documents, a=settings.propensity_a, b=settings.propensity_b)
     except ValueError as error:

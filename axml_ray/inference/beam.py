@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.combining import combine
+from axml_ray.inference.combining import joined
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.linear.classifiers import LinearTree, fingerprint_of
@@ -100,8 +100,7 @@ class TreePredictor:
         if self.linear is None:
             return found
         linear, share = self.linear
-        other = linear.find(batch.ragged(), self.beam, top)
-        return combine([found[0], other[0]], [found[1] * (1 - share), other[1] * share], top)
+        return joined(found, linear.find(batch.ragged(), self.beam, top), share, top)
 
     def _by_networks(self, batch: TextBatch, top: int) -> Found:
         texts, beam = batch.to(self.device), None

@@ -5,6 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 
+def joined(
+    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], share: float, top: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `combine`, of two rankings' labels and scores; the other's count by `share`, the one's by the rest."""
+    return combine([one[0], other[0]], [one[1] * (1 - share), other[1] * share], top)
+
+
 def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> tuple[np.ndarray, np.ndarray]:
     """One ranking from several.
 

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
-from axml_ray.corpus.label_features import document_features
+from axml_ray.corpus.label_features import document_features, word_weights
 from axml_ray.files import save_tensors, whole_file
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
@@ -35,21 +35,20 @@ WHOLE_LEVEL = 1 << 15
 """Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
 
 
-def tfidf(tokens: Ragged, frequency: np.ndarray, documents: int) -> sparse.csr_matrix:
+def tfidf(tokens: Ragged, weights_of_words: np.ndarray) -> sparse.csr_matrix:
     """TF-IDF vectors of length one, and a last column of ones for the bias: float32 CSR [N, V + 1].
 
     Args:
         tokens: word ids.
-        frequency: int64 [V], training documents that hold each word.
-        documents: training documents in all.
+        weights_of_words: float32 [V], as of `label_features.word_weights`.
     """
-    found = document_features(tokens, frequency, documents)
+    found = document_features(tokens, weights_of_words)
     counts = np.diff(found.offsets)
     ends = found.offsets[1:]
-    indices = np.insert(found.words, ends, len(frequency))
+    indices = np.insert(found.words, ends, len(weights_of_words))
     weights = np.insert(found.weights, ends, np.float32(1))
     offsets = np.concatenate([[0], np.cumsum(counts + 1)])
-    return sparse.csr_matrix((weights, indices, offsets), shape=(len(tokens), len(frequency) + 1))
+    return sparse.csr_matrix((weights, indices, offsets), shape=(len(tokens), len(weights_of_words) + 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +79,7 @@ class LinearTree:
             Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their probabilities, float32
             [N, top], 0 there.
         """
-        rows = tfidf(tokens, self.frequency, self.documents)
+        rows = tfidf(tokens, self._word_weights)
         sizes = self.tree.level_sizes
         beams = (beam * self.tree.max_children(level) for level in range(1, len(sizes)))
         step = max(1, MOST_SCORES // max([sizes[0], *beams, *(size for size in sizes if size <= WHOLE_LEVEL)]))
@@ -114,7 +113,7 @@ class LinearTree:
             tokens: word ids.
             path: for levels 1 to H + 1, int64 [n], the nodes above each label and its leaf.
         """
-        rows = tfidf(tokens, self.frequency, self.documents)
+        rows = tfidf(tokens, self._word_weights)
         logs = np.zeros((len(tokens), len(path[-1])), dtype=np.float32)
         for weights, nodes in zip(self.weights, path, strict=True):
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
@@ -135,6 +134,11 @@ class LinearTree:
             margins[document] = self.weights[level][wanted] @ words
             words[rows.indices[inside]] = 0
         return margins
+
+    @cached_property
+    def _word_weights(self) -> np.ndarray:
+        """float32 [V]; a vocabulary is large, a batch of texts may be one."""
+        return word_weights(self.frequency, self.documents)
 
     @cached_property
     def _by_word(self) -> list[sparse.csr_matrix]:
@@ -172,9 +176,8 @@ class LinearTree:
                 documents = int(_checked_metadata(file.metadata())[DOCUMENTS])
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
             frequency = arrays.pop(FREQUENCY)
-            if frequency.dtype != np.int64 or frequency.ndim != 1 or not 1 <= documents < 2**31:
-                raise ValueError("it doesn't say how many documents hold each word")
-            if frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
+            counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
+            if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
                 raise ValueError("it doesn't say how many documents hold each word")
             if len(arrays) != 3 * len(tree.level_sizes):
                 raise ValueError(f"it has {len(arrays) // 3} levels, not {len(tree.level_sizes)}")

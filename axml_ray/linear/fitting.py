@@ -16,7 +16,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from axml_ray.corpus.label_features import bag_of_words
+from axml_ray.corpus.label_features import bag_of_words, word_weights
 from axml_ray.linear.classifiers import LinearTree, tfidf
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
@@ -42,7 +42,7 @@ def fit_linear(tree: LabelTree, tokens: Ragged, labels: Ragged, words: int, sett
     """
     documents = len(tokens)
     frequency = np.bincount(bag_of_words(tokens, words).indices, minlength=words).astype(np.int64)
-    rows = tfidf(tokens, frequency, documents).astype(np.float64)
+    rows = tfidf(tokens, word_weights(frequency, documents)).astype(np.float64)
     weights = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
