@@ -198,6 +198,8 @@ class NetworkSettings(Settings):
 
     kind: Literal["attention", "bilstm", "xml_cnn"] = "attention"
     """The paper's network, or one of its table of ablations: a BiLSTM with max-pooling, or XML-CNN."""
+    max_tokens: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    """First words of a text that the networks read; by default all of `corpus.max_tokens`, as linear classifiers do."""
     hidden: Positive = 256
     """N̂: units of the LSTM in each direction."""
     fully_connected: Annotated[tuple[Positive, ...], Field(min_length=1)] = (256,)

@@ -46,6 +46,10 @@ class Split:
         """The documents at `rows` (int [n]), in that order."""
         return Split(self.tokens.take(rows), self.labels.take(rows))
 
+    def cut(self, width: int | None) -> "Split":
+        """The documents with at most `width` first words of each, or as they are for None."""
+        return self if width is None else Split(self.tokens.cut(width), self.labels)
+
 
 @dataclass(frozen=True)
 class Corpus:

@@ -41,6 +41,7 @@ class TreePredictor:
         beam: C, nodes of a level whose children are scored.
         precision: of matrix products.
         linear: classifiers of the same tree, and the share that they have in its scores.
+        max_tokens: first words of a text that the networks read; all by default.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class TreePredictor:
         beam: int,
         precision: Precision = "auto",
         linear: tuple[LinearTree, float] | None = None,
+        max_tokens: int | None = None,
     ):
         self.tree, self.networks, self.beam, self.precision = tree, list(networks), beam, precision
-        self.linear = linear
+        self.linear, self.max_tokens = linear, max_tokens
         self.device = networks[0].attention.weight.device
 
     @classmethod
@@ -69,7 +71,7 @@ class TreePredictor:
         ]
         share = settings.linear.weight
         linear = (trained_linear(settings, corpus, number, tree), share) if share else None
-        return cls(tree, networks, settings.tree.beam, precision, linear)
+        return cls(tree, networks, settings.tree.beam, precision, linear, settings.network.max_tokens)
 
     def predict(self, tokens: Ragged, top: int) -> Found:
         """The best labels of each document.
@@ -103,7 +105,7 @@ class TreePredictor:
         return joined(found, linear.find(batch.ragged(), self.beam, top), share, top)
 
     def _by_networks(self, batch: TextBatch, top: int) -> Found:
-        texts, beam = batch.to(self.device), None
+        texts, beam = batch.cut(self.max_tokens).to(self.device), None
         for network in self.networks:
             keep = top if network is self.networks[-1] else self.beam
             candidates = above = None
@@ -133,7 +135,7 @@ class TreePredictor:
         path = path_nodes(self.tree, labels)
         scores = np.empty((len(tokens), len(labels)), dtype=np.float32)
         for batch in length_batches(tokens):
-            texts = batch.to(self.device)
+            texts = batch.cut(self.max_tokens).to(self.device)
             logs: Tensor | float = 0.0
             for number, network in enumerate(self.networks):
                 above = path[number - 1] if number else None

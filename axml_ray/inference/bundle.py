@@ -222,7 +222,7 @@ class Bundle:
             linear = self._read(linear_file(number), lambda path: LinearTree.load(path, tree)), share
             if len(linear[0].frequency) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {len(linear[0].frequency):,} words")
-        return TreePredictor(tree, networks, self.settings.beam, precision, linear)
+        return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:
         """All trees."""

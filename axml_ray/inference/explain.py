@@ -39,7 +39,7 @@ class Step:
     probability: float
     """That the level's network gives the node."""
     weights: np.ndarray = field(compare=False)
-    """float32 [words], attention of the node to each word of the text."""
+    """float32 [words], attention of the node to each word of the text; 0 beyond `network.max_tokens`."""
 
     @property
     def name(self) -> str:
@@ -171,6 +171,7 @@ def paths(
     if not labels:
         return []
     nodes_of_level = path_nodes(tree.tree, np.array(labels))
+    words, unread = words[: tree.max_tokens], max(0, real - (tree.max_tokens or real))
     texts = next(length_batches(Ragged.from_rows([words]))).to(tree.device)
     steps: list[list[Step]] = [[] for _ in labels]
     for level, (network, nodes) in enumerate(zip(tree.networks, nodes_of_level, strict=True), start=1):
@@ -189,7 +190,7 @@ def paths(
                     labels=tuple(index.names[label] for label in below[:TYPICAL].tolist()),
                     size=len(below),
                     probability=float(logs[place].exp()),
-                    weights=weights[place, :real].cpu().numpy(),
+                    weights=np.pad(weights[place, :real].cpu().numpy(), (0, unread)),
                 )
             )
     return [tuple(path) for path in steps]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from axml_ray.corpus.tokenizer import PADDING
 from axml_ray.network.bilstm import pool_of
 from axml_ray.ragged import Ragged
 from axml_ray.training.batches import padded_tokens
@@ -48,6 +49,14 @@ class TextBatch:
         lengths = self.lengths.cpu().numpy()
         inside = np.arange(self.tokens.shape[1]) < lengths[:, None]
         return Ragged(self.tokens.cpu().numpy()[inside].astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
+
+    def cut(self, width: int | None) -> "TextBatch":
+        """At most `width` first words of each text, or the batch as it is for None."""
+        if width is None or self.tokens.shape[1] <= width:
+            return self
+        kept = self.tokens[:, : -(-width // 8) * 8].clone()  # as wide as `padded_tokens` makes it
+        kept[:, width:] = PADDING
+        return TextBatch(self.rows, kept, self.lengths.clamp(max=width))
 
     def to(self, device: torch.device) -> "TextBatch":
         """The same on another device."""

@@ -61,8 +61,8 @@ def counts_of(settings: Experiment) -> Counts:
         labels=expected.labels,
         words=expected.words or corpus.vocabulary_size,
         word_dimension=_expected_dimension(settings),
-        tokens=min(expected.tokens, corpus.max_tokens),
-        longest=corpus.max_tokens,
+        tokens=min(expected.tokens, _read(settings)),
+        longest=_read(settings),
         source="corpus.expected; the corpus is not prepared yet",
     )
 
@@ -72,6 +72,7 @@ def _prepared(settings: Experiment) -> Counts:
     total, longest = 0, 1
     for file in corpus.files("train"):
         lengths = pc.list_value_length(pq.read_table(file, columns=["tokens"])["tokens"])
+        lengths = pc.min_element_wise(lengths, _read(settings))
         total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
     now = settings.corpus.model_dump(mode="json")
     made_with = corpus.manifest.get("settings", {})
@@ -87,6 +88,11 @@ def _prepared(settings: Experiment) -> Counts:
         longest=longest,
         source=f"the prepared corpus {corpus.directory}{stale}",
     )
+
+
+def _read(settings: Experiment) -> int:
+    """Most words of a text that reach a network."""
+    return min(settings.corpus.max_tokens, settings.network.max_tokens or settings.corpus.max_tokens)
 
 
 def _expected_dimension(settings: Experiment) -> int:

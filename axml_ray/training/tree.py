@@ -101,7 +101,9 @@ class TreeTraining:
 
     def run(self) -> None:
         """Train, or open, every level from the top."""
-        train, valid = part_of(self.corpus.split("train"), self.settings.training.documents), self.corpus.split("valid")
+        read = self.settings.network.max_tokens
+        train = part_of(self.corpus.split("train"), self.settings.training.documents).cut(read)
+        valid = self.corpus.split("valid").cut(read)
         vectors = torch.from_numpy(self.corpus.word_vectors())
         precision = self.settings.training.precision
         levels = len(self.tree.level_sizes)
