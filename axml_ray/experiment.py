@@ -5,19 +5,25 @@ that made it; other settings under the same name are refused rather than mixed i
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import yaml
 
 from axml_ray.cluster import connect
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
 from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
+from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
+from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.judging import FREE, SETTINGS, evaluate
+from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 from axml_ray.tree.kinds import check_hierarchy
@@ -46,10 +52,36 @@ def run(settings: Experiment) -> dict[str, Any]:
     seconds["prepare"] = float(corpus.manifest["seconds"])
     seconds |= train_ensemble(settings, corpus)
     began = time.monotonic()
+    if settings.ensemble.frequency_correction:
+        fit_correction(settings, corpus)
     log.info("predict: %s test documents", f"{corpus.documents('test'):,}")
     predict_split(settings, corpus, "test")
     seconds["predict"] = time.monotonic() - began
     return evaluate(settings, corpus, seconds=seconds)
+
+
+def fit_correction(settings: Experiment, corpus: Corpus) -> None:
+    """Fit what corrects the ensemble's scores, from the validation documents. Ray must be initialised.
+
+    Raises:
+        SettingsError: there are none.
+    """
+    if not corpus.documents("valid"):
+        raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.frequency_correction to false")
+    log.info("predict: %s validation documents, to correct scores by", f"{corpus.documents('valid'):,}")
+    plain = settings.ensemble.model_copy(update={"frequency_correction": False})
+    directory = predict_split(settings.model_copy(update={"ensemble": plain}), corpus, "valid")
+    predictions = Predictions.open(directory)
+    assert predictions is not None
+    rankings = list(predictions.read(ENSEMBLE))
+    ranking = Ranking(
+        np.concatenate([one.top for one in rankings]),
+        np.concatenate([one.scores for one in rankings]),
+        Ragged.concatenate([one.truth for one in rankings]),
+    )
+    correction = FrequencyCorrection.fit(ranking, corpus.labels.counts, settings.ensemble.trees)
+    correction.save(settings.run_directory / FREQUENCY, correction_fingerprint(settings, corpus))
+    shutil.rmtree(directory)  # whoever asks for this split wants corrected scores
 
 
 def _check_settings(settings: Experiment) -> None:
@@ -74,8 +106,8 @@ def _keep_settings(settings: Experiment) -> None:
 def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key in old.keys() | now.keys():
         where = f"{prefix}{key}"
-        # More trees may be added to a run.
-        if where in FREE or where == "ensemble.trees":
+        # More trees may be added to a run, and its scores corrected.
+        if where in FREE or where in ("ensemble.trees", "ensemble.frequency_correction"):
             continue
         if isinstance(now.get(key), dict) and isinstance(old.get(key), dict):
             yield from _differences(old[key], now[key], f"{where}.")

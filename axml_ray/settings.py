@@ -284,6 +284,8 @@ class EnsembleSettings(Settings):
     """Label trees, each clustered and trained with a seed of its own."""
     top_labels: Annotated[int, Field(ge=5)] = 100
     """Best labels of each tree whose scores are summed; a label that a tree left out counts 0 for it."""
+    frequency_correction: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Not in the paper: corrects summed scores by how frequent a label is, as fitted on the validation documents."""
 
 
 class ResourceSettings(Settings):

@@ -25,8 +25,8 @@ from rich.text import Text
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
+from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.combining import combine, joined
-from axml_ray.inference.ensemble import Ensemble
 from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.precision import use_threads
@@ -74,7 +74,8 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     corpus, top = Corpus.open(settings.corpus_directory), settings.ensemble.top_labels
     valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
-    trees = Ensemble.open(settings.model_copy(update={"linear": LinearSettings()}), corpus).trees
+    alone = settings.model_copy(update={"linear": LinearSettings()})
+    trees = [TreePredictor.open(alone, corpus, number) for number in range(settings.ensemble.trees)]
     by_networks = [tree.predict(valid.tokens, top) for tree in trees]
     by_linear = {}
     for cost in costs:

@@ -33,6 +33,7 @@ from axml_ray.files import read_json
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.inference.frozen import WORDS, frozen
 from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
@@ -107,6 +108,8 @@ class BundleSettings(Settings):
     """Kind and sizes of every level's network."""
     linear_weight: Annotated[float, Field(ge=0, lt=1, exclude_if=lambda value: not value)] = 0.0
     """Share of linear classifiers in a tree's scores; 0 where it has none."""
+    frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
+    """What corrects the summed scores by how frequent a label is, if anything does."""
 
 
 def tree_file(number: int) -> str:
@@ -226,7 +229,14 @@ class Bundle:
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:
         """All trees."""
-        return Ensemble([self.tree(number, precision) for number in range(self.trees)], self.settings.top_labels)
+        trees = [self.tree(number, precision) for number in range(self.trees)]
+        return Ensemble(trees, self.settings.top_labels, self.correction)
+
+    @cached_property
+    def correction(self) -> FrequencyCorrection | None:
+        """What corrects the sums of all trees' scores, if anything does."""
+        coefficients = self.settings.frequency
+        return None if coefficients is None else FrequencyCorrection(coefficients, self.labels.counts)
 
     @cached_property
     def shared_words(self) -> torch.Tensor:

@@ -29,8 +29,10 @@ from axml_ray.inference.bundle import (
     BundleError,
     entries,
 )
-from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.combining import combine
+from axml_ray.inference.ensemble import Ensemble, correction_of
 from axml_ray.inference.export import export_bundle
+from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.judging import open_run
@@ -100,6 +102,26 @@ class TestExport:
         assert np.array_equal(bundle.predict(tokens)[0][1], run.ensemble().predict(tokens)[0][1])
         tables = {network.encoder.embedding.weight.data_ptr() for tree in bundle.trees for network in tree.networks}
         assert len(tables) == 1
+
+    def test_frequency_correction(self, tmp_path):
+        run = train_run(tmp_path, epochs=1, correction=Coefficients(intercept=-1, score=0.7, both=0.02, frequency=-0.5))
+        export_bundle(run.settings, tmp_path / "bundle")
+        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.ensemble()
+        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
+        for found, right in zip(mine.predict(tokens)[0], theirs.predict(tokens)[0], strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-5)
+        np.testing.assert_allclose(mine.score(tokens, given), theirs.score(tokens, given), rtol=1e-5)
+        plain = run.settings.ensemble.model_copy(update={"frequency_correction": False})
+        uncorrected = Ensemble.open(run.settings.model_copy(update={"ensemble": plain}), run.corpus)
+        assert uncorrected.correction is None
+        summed = combine(*zip(*theirs.find(tokens), strict=True), 20)
+        for found, right in zip(uncorrected.predict(tokens)[0], summed, strict=True):
+            np.testing.assert_array_equal(found, right)
+        for found, right in zip(theirs.predict(tokens)[0], theirs.correction.ranked(summed, 2), strict=True):
+            np.testing.assert_array_equal(found, right)
+        more = run.settings.model_copy(update={"linear": LinearSettings(weight=0.5)})
+        with pytest.raises(SettingsError, match=r"frequency\.json: no frequency correction of these trees; run jobs/"):
+            correction_of(more, run.corpus)
 
     def test_linear_classifiers(self, tmp_path):
         run = train_run(tmp_path, epochs=1, linear=0.4)

@@ -8,7 +8,8 @@ import yaml
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.ensemble import FREQUENCY, Ensemble, correction_fingerprint
+from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.settings import Experiment, LinearSettings
 from axml_ray.training.tree import LINEAR, TREE, TreeTraining, linear_fingerprint, tree_directory
@@ -29,9 +30,19 @@ class Run:
 
 
 def train_run(
-    home: Path, *, trees: int = 2, height: int = 1, epochs: int = 4, linear: float = 0.0, **network: Any
+    home: Path,
+    *,
+    trees: int = 2,
+    height: int = 1,
+    epochs: int = 4,
+    linear: float = 0.0,
+    correction: Coefficients | None = None,
+    **network: Any,
 ) -> Run:
-    """Train a run whose beam of three of four clusters leaves some labels out."""
+    """Train a run whose beam of three of four clusters leaves some labels out.
+
+    A correction of its scores isn't fitted, since next to all are right, but given.
+    """
     corpus = write_corpus(home / "corpora" / "tiny")
     settings = experiment(home, tree={"height": height, "cluster_size": 4, "beam": 3}, epochs=(epochs,))
     shape = settings.network.model_copy(update={"evidence": network.get("kind", "attention") == "attention", **network})
@@ -49,6 +60,11 @@ def train_run(
             train = corpus.split("train")
             fitted = fit_linear(tree, train.tokens, train.labels, len(corpus.tokenizer), settings.linear)
             fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
+    if correction is not None:
+        ensemble = ensemble.model_copy(update={"frequency_correction": True})
+        settings = settings.model_copy(update={"ensemble": ensemble})
+        path, mark = settings.run_directory / FREQUENCY, correction_fingerprint(settings, corpus)
+        FrequencyCorrection(correction, corpus.labels.counts).save(path, mark)
     content = yaml.safe_dump(settings.model_dump(mode="json"))
     (settings.run_directory / "settings.yaml").write_text(content, encoding="utf-8")
     return Run(settings, corpus)

@@ -15,14 +15,17 @@ from tiny_run import Run, train_run  # noqa: E402
 
 from axml_ray import Tagger  # noqa: E402
 from axml_ray.inference.export import export_bundle  # noqa: E402
+from axml_ray.inference.frequency import Coefficients  # noqa: E402
+
+CORRECTION = Coefficients(intercept=0.5, score=0.8, frequency=-0.1)
 
 
 @pytest.fixture(scope="session")
 def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of three trees with linear classifiers."""
+    """A run of three trees with linear classifiers, its scores corrected."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return train_run(tmp_path_factory.mktemp("served"), trees=TREES, linear=0.5)
+    return train_run(tmp_path_factory.mktemp("served"), trees=TREES, linear=0.5, correction=CORRECTION)
 
 
 @pytest.fixture(scope="session")

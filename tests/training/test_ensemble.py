@@ -4,13 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic
 
 from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.predictions import Predictions
 from axml_ray.experiment import run
+from axml_ray.inference.combining import combine
+from axml_ray.inference.ensemble import correction_of
+from axml_ray.inference.frequency import Coefficients
 from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
@@ -74,6 +79,20 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     assert run(settings)["ensemble"] == pytest.approx(metrics["ensemble"])
     after = files()
     assert after["tree-0"] == before["tree-0"] and after.keys() == before.keys()
+    # What corrects its scores may come later; nothing is trained for it.
+    weights, given = states(settings), {"trees": 2, "top_labels": 10, "frequency_correction": True}
+    corrected = load(
+        None, **synthetic.experiment(tmp_path, linear={"weight": 0.5}, training={"epochs": [1]}, ensemble=given)
+    )
+    assert run(corrected)["trees"] == metrics["trees"]
+    assert files() == after and states(settings) == weights and not (runs / "predictions" / "valid").exists()
+    correction = correction_of(corrected, Corpus.open(corrected.corpus_directory))
+    predictions = Predictions.open(runs / "predictions" / "test")
+    assert correction.coefficients != Coefficients() and predictions is not None
+    for best, *of_trees in zip(*(predictions.read(who) for who in ("ensemble", "tree-0", "tree-1")), strict=True):
+        summed = combine([one.top for one in of_trees], [one.scores for one in of_trees], 10)
+        for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
     with pytest.raises(SettingsError, match=r"linear.*choose another --name"):
         run(load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]})))
 
