@@ -7,7 +7,7 @@ Each row is the whole main job with the given settings but for what the row name
 tables of K and H have), in a run of its own below the config's `runs`; a row that is finished is not run again. Scores
 are of the test split, in percent, the mean over the seeds and half the distance between the best and the worst seed;
 nothing is chosen by them. What may choose is `valid`, the last level's nDCG@5 on validation. The config's linear
-classifiers are left out, but for the table `additions`.
+classifiers and correction of scores are left out, but for the table `additions`.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
@@ -17,8 +17,8 @@ classifiers are left out, but for the table `additions`.
 - `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree; none
   with what the config adds to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
-- `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers
-  (where `valid` is still the network's).
+- `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers or
+  the correction of scores (where `valid` is still the network's).
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
@@ -75,6 +75,7 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
         ("without both", {"network": PLAIN_ATTENTION}),
         ("with linear", {"linear": {"weight": 0.5}}),
+        ("with frequency correction", {"ensemble": {"frequency_correction": True}}),
     ]
     words = {"train": "train", "random": "random"} | ({"file": str(vectors)} if vectors else {})
     name = settings.corpus.name
@@ -100,7 +101,8 @@ def scores(
     """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree."""
     values = settings.model_dump()
     values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed, "linear": {"weight": 0.0}}
-    for group, change in (*changes.items(), ("ensemble", {"trees": 1})):
+    values["ensemble"] |= {"trees": 1, "frequency_correction": False}
+    for group, change in changes.items():
         values[group] |= change
     if documents:
         values["corpus"] |= {"max_train_documents": documents, "name": f"{values['corpus']['name']}-{documents}"}
