@@ -22,7 +22,7 @@ from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
 from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
-from axml_ray.judging import FREE, SETTINGS, evaluate
+from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
@@ -50,7 +50,9 @@ def run(settings: Experiment) -> dict[str, Any]:
     _keep_settings(settings)
     connect()
     seconds["prepare"] = float(corpus.manifest["seconds"])
-    seconds |= train_ensemble(settings, corpus)
+    before = seconds_before(settings.run_directory / METRICS)
+    # A run that is started again finds most of its training done.
+    seconds |= {phase: now + before.get(phase, 0) for phase, now in train_ensemble(settings, corpus).items()}
     began = time.monotonic()
     if settings.ensemble.frequency_correction:
         fit_correction(settings, corpus)

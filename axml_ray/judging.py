@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 SETTINGS = "settings.yaml"
 """In a run's directory, exactly what ran."""
+METRICS = "metrics.json"
+"""There too: scores of the test split, and seconds of each phase, training's over all starts that came to their end."""
 FREE = ("resources", "evaluation", "runs", "corpora")
 """Settings that may change between two looks at a run: where it runs and lies, and how it is judged."""
 TEST = "test"
@@ -80,9 +82,9 @@ def evaluate(
     labels = Labels(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
     found = judge(predictions, labels, settings.evaluation)
-    path = settings.run_directory / ("metrics.json" if split == TEST else f"metrics-{split}.json")
+    path = settings.run_directory / (METRICS if split == TEST else f"metrics-{split}.json")
     metrics = {"corpus": settings.corpus.name, "split": split, **found}
-    if seconds := _seconds(path) if seconds is None else seconds:
+    if seconds := seconds_before(path) if seconds is None else seconds:
         metrics["seconds"] = dict(seconds)
     if other is not None:
         others = predicted(other, Corpus.open(other.corpus_directory), split)
@@ -138,8 +140,8 @@ def _predict(settings: Experiment, corpus: Corpus, split: str) -> None:
     predict_split(settings, corpus, split)
 
 
-def _seconds(path: Path) -> dict[str, float]:
-    """Of the phases of the main job, as an earlier metrics file tells them."""
+def seconds_before(path: Path) -> dict[str, float]:
+    """Of the phases of the main job, as an earlier metrics file tells them; empty where there is none."""
     try:
         return dict(read_json(path).get("seconds", {})) if path.is_file() else {}
     except (ValueError, AttributeError):
