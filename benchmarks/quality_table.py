@@ -121,7 +121,8 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Scores]]:
                     seeds = [row["by_trees"][count] for row in content["rows"]]
                     means = {name: sum(one[name] for one in seeds) / len(seeds) for name in scores}
                     trees = "one tree" if count == "1" else f"{count} trees"
-                    told = f"axml-ray, {trees}" + (f", {part}" if part else "") + f" (seeds: {len(seeds)})"
+                    told = f"axml-ray, {trees}" + (f", {part}" if part not in ("", trees) else "")
+                    told += f" (seeds: {len(seeds)})"
                     yield f"**{told}**", means
 
 
