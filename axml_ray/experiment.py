@@ -14,12 +14,12 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster import connect
-from axml_ray.configuration import read_yaml
+from axml_ray.configuration import load, read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
 from axml_ray.files import whole_file
-from axml_ray.inference.batch import predict_split
+from axml_ray.inference.batch import PREDICTIONS, predict_split
 from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
@@ -29,6 +29,9 @@ from axml_ray.training.ensemble import train_ensemble
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
+
+UNCORRECTED = "uncorrected"
+"""In a run's directory, while its correction is fitted: predictions of the validation split."""
 
 
 def prepare_corpus(settings: Experiment) -> Corpus:
@@ -50,12 +53,14 @@ def run(settings: Experiment) -> dict[str, Any]:
     _keep_settings(settings)
     connect()
     seconds["prepare"] = float(corpus.manifest["seconds"])
-    before = seconds_before(settings.run_directory / METRICS)
+    before = seconds_before(settings.run_directory / METRICS, corpus)
     # A run that is started again finds most of its training done.
     seconds |= {phase: now + before.get(phase, 0) for phase, now in train_ensemble(settings, corpus).items()}
     began = time.monotonic()
     if settings.ensemble.frequency_correction:
         fit_correction(settings, corpus)
+        seconds["correct"] = time.monotonic() - began
+        began = time.monotonic()
     log.info("predict: %s test documents", f"{corpus.documents('test'):,}")
     predict_split(settings, corpus, "test")
     seconds["predict"] = time.monotonic() - began
@@ -72,7 +77,8 @@ def fit_correction(settings: Experiment, corpus: Corpus) -> None:
         raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.frequency_correction to false")
     log.info("predict: %s validation documents, to correct scores by", f"{corpus.documents('valid'):,}")
     plain = settings.ensemble.model_copy(update={"frequency_correction": False})
-    directory = predict_split(settings.model_copy(update={"ensemble": plain}), corpus, "valid")
+    place = settings.run_directory / UNCORRECTED
+    directory = predict_split(settings.model_copy(update={"ensemble": plain}), corpus, "valid", place)
     predictions = Predictions.open(directory)
     assert predictions is not None
     rankings = list(predictions.read(ENSEMBLE))
@@ -83,7 +89,7 @@ def fit_correction(settings: Experiment, corpus: Corpus) -> None:
     )
     correction = FrequencyCorrection.fit(ranking, corpus.labels.counts, settings.ensemble.trees)
     correction.save(settings.run_directory / FREQUENCY, correction_fingerprint(settings, corpus))
-    shutil.rmtree(directory)  # whoever asks for this split wants corrected scores
+    shutil.rmtree(directory)
 
 
 def _check_settings(settings: Experiment) -> None:
@@ -100,8 +106,11 @@ def _check_settings(settings: Experiment) -> None:
 def _keep_settings(settings: Experiment) -> None:
     # After the corpus is prepared: a run that never began for a wrong path mustn't refuse the right one.
     settings.run_directory.mkdir(parents=True, exist_ok=True)
-    now = settings.model_dump(mode="json")
-    with whole_file(settings.run_directory / SETTINGS) as temporary:
+    now, path = settings.model_dump(mode="json"), settings.run_directory / SETTINGS
+    corrected = settings.ensemble.frequency_correction
+    if path.exists() and load(path).ensemble.frequency_correction != corrected:
+        shutil.rmtree(settings.run_directory / PREDICTIONS, ignore_errors=True)  # by other scores
+    with whole_file(path) as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 

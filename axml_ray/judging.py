@@ -83,8 +83,8 @@ def evaluate(
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
     found = judge(predictions, labels, settings.evaluation)
     path = settings.run_directory / (METRICS if split == TEST else f"metrics-{split}.json")
-    metrics = {"corpus": settings.corpus.name, "split": split, **found}
-    if seconds := seconds_before(path) if seconds is None else seconds:
+    metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **found}
+    if seconds := seconds_before(path, corpus) if seconds is None else seconds:
         metrics["seconds"] = dict(seconds)
     if other is not None:
         others = predicted(other, Corpus.open(other.corpus_directory), split)
@@ -140,10 +140,12 @@ def _predict(settings: Experiment, corpus: Corpus, split: str) -> None:
     predict_split(settings, corpus, split)
 
 
-def seconds_before(path: Path) -> dict[str, float]:
-    """Of the phases of the main job, as an earlier metrics file tells them; empty where there is none."""
+def seconds_before(path: Path, corpus: Corpus) -> dict[str, float]:
+    """Of the phases of the main job, as an earlier metrics file tells them; empty where there is none of the corpus."""
     try:
-        return dict(read_json(path).get("seconds", {})) if path.is_file() else {}
+        found = read_json(path) if path.is_file() else {}
+        same = found.get("fingerprint", corpus.fingerprint) == corpus.fingerprint
+        return dict(found.get("seconds", {})) if same else {}
     except (ValueError, AttributeError):
         return {}
 
@@ -170,11 +172,11 @@ def _explainer(settings: Experiment, corpus: Corpus) -> Explain | None:
     """Which words a label attended to, where the run's networks have attention and are still there."""
     if settings.network.kind != "attention":
         return None
-    from axml_ray.inference.ensemble import Ensemble
+    from axml_ray.inference.beam import TreePredictor
     from axml_ray.inference.explain import explain
 
     try:
-        trees = Ensemble.open(settings, corpus).trees
+        trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
     except SettingsError as error:
         log.info("report: no words are marked (%s)", error)
         return None

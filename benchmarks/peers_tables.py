@@ -20,7 +20,7 @@ def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Seconds to train and to predict, from texts to scores; None where a phase was not measured.
 
     Training is all that a new corpus costs: features, label trees and fit. For the run that is `prepare` (its
-    words, word vectors and label features), `cluster` and `train`.
+    words, word vectors and label features), `cluster`, `train` and, where it has them, `linear` and `correct`.
     """
     measured, run = row["seconds"], row["system"] == "ours"
 
@@ -28,7 +28,9 @@ def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
         return sum(measured[phase] for phase in phases) if all(phase in measured for phase in phases) else None
 
     if run:
-        return total(("prepare", "cluster", "train")), total(("predict",))
+        extra = sum(measured.get(phase, 0) for phase in ("linear", "correct"))
+        trained = total(("prepare", "cluster", "train"))
+        return None if trained is None else trained + extra, total(("predict",))
     return total(("features", "fit")), total(("transform", "predict"))
 
 

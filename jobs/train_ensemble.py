@@ -15,7 +15,7 @@ from axml_ray.judging import report_path
 from axml_ray.settings import Experiment
 
 NEXT = """Next: train on texts of your own. Write them as JSON lines {"text": …, "labels": […]}, name the files in a
-copy of configs/eurlex57k.yaml and start this job with it; --help explains every setting."""
+copy of configs/mine.yaml and start this job with it; --help explains every setting."""
 
 
 @job(__doc__)

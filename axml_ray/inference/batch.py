@@ -31,6 +31,8 @@ ROWS = 1_024
 """Documents of a block."""
 READ_BYTES = 1 << 20
 """About how much a reader hands on at a time, so that actors have something to do while it reads on."""
+PREDICTIONS = "predictions"
+"""In a run's directory, its predictions of each split."""
 JOB, RESULT = "job.json", "predictions.json"
 Format = Literal["parquet", "jsonl"]
 
@@ -57,14 +59,21 @@ class EnsemblePredictor:
         return {"rows": len(table)}
 
 
-def predict_split(settings: Experiment, corpus: Corpus, split: str) -> Path:
+def predict_split(settings: Experiment, corpus: Corpus, split: str, directory: Path | None = None) -> Path:
     """Predict a split of the corpus with the run's trees. Ray must be initialised.
+
+    Args:
+        settings: of the run.
+        corpus: that it was trained on.
+        split: of the corpus.
+        directory: where to; by default the run's of that split.
 
     Returns:
         A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each tree
         `<who>.labels` and `<who>.scores`, fixed-size lists, best first.
     """
-    directory, resources = settings.run_directory / "predictions" / split, settings.resources
+    resources = settings.resources
+    directory = directory or settings.run_directory / PREDICTIONS / split
     slices = []
     for file in corpus.files(split):
         rows = pq.read_metadata(file).num_rows

@@ -5,8 +5,8 @@ read off the validation documents, by a logistic regression of whether a label i
 
     log-odds = intercept + (score + both · f) logit(s) + frequency · f,    f = ln(1 + n),
 
-with s the mean score of the trees and n the label's training documents. The labels of a text change places by it; the
-texts of a label never do.
+with s the mean score of the trees, taken as `LEAST` where it is less, and n the label's training documents. The labels
+of a text change places by it; the texts of a label never do.
 
 Shapes: N documents, k ranked labels a document, L labels.
 """
@@ -87,7 +87,7 @@ class FrequencyCorrection:
             summed: float32 [N, k], sums of the trees' scores.
             trees: how many.
         """
-        c, f = self.coefficients, np.log1p(self.counts)[labels]
+        c, f = self.coefficients, np.log1p(self.counts[labels])
         logits = c.intercept + (c.score + c.both * f) * _logits(summed / trees) + c.frequency * f
         corrected: np.ndarray = np.where(labels >= 0, trees / (1 + np.exp(-logits)), 0).astype(np.float32)
         return corrected

@@ -87,6 +87,7 @@ class Sweep:
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """What another start must agree with, but for `FREE`."""
         settings = self.settings.model_dump(mode="json", exclude={"name", "runs", "corpora", "evaluation", "linear"})
+        settings["ensemble"].pop("frequency_correction", None)
         return {
             "space": list(self.space.names),
             "space_text": self.space.mark,
@@ -175,8 +176,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
 
 def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     training = sweep.settings.training.model_copy(update={"documents": sweep.documents(corpus)})
-    ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1})
-    # What is searched for is a network, and its tree.
+    # What is searched for is a network, and its tree; what joins them comes when the best is trained.
+    ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1, "frequency_correction": False})
     return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "linear": LinearSettings()})
 
 

@@ -79,6 +79,7 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     assert run(settings)["ensemble"] == pytest.approx(metrics["ensemble"])
     after = files()
     assert after["tree-0"] == before["tree-0"] and after.keys() == before.keys()
+    evaluate(settings, Corpus.open(settings.corpus_directory), "valid")
     # What corrects its scores may come later; nothing is trained for it.
     weights, given = states(settings), {"trees": 2, "top_labels": 10, "frequency_correction": True}
     corrected = load(
@@ -86,7 +87,8 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     )
     again = run(corrected)
     assert again["trees"] == metrics["trees"] and again["seconds"]["train"] > metrics["seconds"]["train"]
-    assert files() == after and states(settings) == weights and not (runs / "predictions" / "valid").exists()
+    assert files() == after and states(settings) == weights and not (runs / "uncorrected").exists()
+    assert not (runs / "predictions" / "valid").exists()  # what a user had predicted before is by other scores
     correction = correction_of(corrected, Corpus.open(corrected.corpus_directory))
     predictions = Predictions.open(runs / "predictions" / "test")
     assert correction.coefficients != Coefficients() and predictions is not None
