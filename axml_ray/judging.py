@@ -172,11 +172,11 @@ def _explainer(settings: Experiment, corpus: Corpus) -> Explain | None:
     """Which words a label attended to, where the run's networks have attention and are still there."""
     if settings.network.kind != "attention":
         return None
-    from axml_ray.inference.beam import TreePredictor
+    from axml_ray.inference.ensemble import open_trees
     from axml_ray.inference.explain import explain
 
     try:
-        trees = [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
+        trees = open_trees(settings, corpus)
     except SettingsError as error:
         log.info("report: no words are marked (%s)", error)
         return None

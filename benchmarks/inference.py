@@ -31,6 +31,7 @@ from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.texts import each_batch, length_batches
@@ -189,7 +190,7 @@ def single_text(documents: int, rounds: int) -> Result:
     trees = [random_tree(settings, corpus, number) for number in range(3)]
     rows, figures = [], {}
     for count in (1, 3):
-        ensemble = Ensemble(trees[:count], TOP)
+        ensemble = Ensemble(trees[:count], Votes(TOP))
 
         def predict(some: list[str], ensemble: Ensemble = ensemble) -> None:
             ensemble.predict(corpus.tokenizer.encode(some, settings.corpus.max_tokens))

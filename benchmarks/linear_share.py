@@ -25,8 +25,8 @@ from rich.text import Text
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.combining import combine, joined
+from axml_ray.inference.ensemble import open_trees
 from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.precision import use_threads
@@ -75,7 +75,7 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     alone = settings.model_copy(update={"linear": LinearSettings()})
-    trees = [TreePredictor.open(alone, corpus, number) for number in range(settings.ensemble.trees)]
+    trees = open_trees(alone, corpus)
     by_networks = [tree.predict(valid.tokens, top) for tree in trees]
     by_linear = {}
     for cost in costs:

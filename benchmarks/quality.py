@@ -38,8 +38,7 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.experiment import run
-from axml_ray.inference.combining import combine
-from axml_ray.inference.ensemble import correction_of
+from axml_ray.inference.ensemble import votes_of
 from axml_ray.settings import Experiment, SettingsError
 
 SEEDS_APART = 100
@@ -115,15 +114,13 @@ def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[s
     predictions = Predictions.open(settings.run_directory / "predictions" / "test")
     assert predictions is not None
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
-    trees, correction = range(settings.ensemble.trees), correction_of(settings, corpus)
+    trees, votes = range(settings.ensemble.trees), votes_of(settings, corpus)
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
     for rankings in zip(*(predictions.read(f"tree-{number}") for number in trees), strict=True):
         truth = rankings[0].truth
         for chosen, of_chosen in scores.items():
             some = [rankings[number] for number in chosen]
-            top, summed = combine([one.top for one in some], [one.scores for one in some], settings.ensemble.top_labels)
-            if correction is not None:
-                top, _ = correction.ranked((top, summed), len(some))
+            top, _ = votes.ranking([(one.top, one.scores) for one in some])
             of_chosen.add(top, truth.values, truth.offsets)
     for count in trees:
         found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]

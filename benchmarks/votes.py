@@ -39,9 +39,10 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores, ndcg_at
 from axml_ray.evaluation.predictions import Ranking
 from axml_ray.evaluation.rankings import hits
-from axml_ray.inference.beam import Found, TreePredictor
+from axml_ray.inference.beam import Found
 from axml_ray.inference.combining import combine
-from axml_ray.inference.frequency import FrequencyCorrection
+from axml_ray.inference.ensemble import open_trees
+from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
 from axml_ray.judging import open_run
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
@@ -50,7 +51,6 @@ from axml_ray.settings import Experiment, SettingsError
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.25, 1.5, 2.0)
 """Tried for each member's weight, which begins at 1."""
-LEAST = 1e-6
 
 
 class Votes:
@@ -120,12 +120,6 @@ def looked_up(wanted: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> np.
     return np.where(same, scores.ravel()[order][places], 0).astype(np.float64).reshape(wanted.shape)
 
 
-def _logit(scores: np.ndarray) -> np.ndarray:
-    inside = np.clip(scores, LEAST, 1 - LEAST)
-    found: np.ndarray = np.log(inside / (1 - inside))
-    return found
-
-
 def _calibrated(known: Votes, new: Votes) -> np.ndarray:
     total, there = np.zeros(new.labels.shape), known.labels >= 0
     for mean, share in (("networks_mean", 1 - new.share), ("classifiers_mean", new.share)):
@@ -152,8 +146,8 @@ def _weights(known: Votes, new: Votes) -> np.ndarray:
 
 def _stacked(known: Votes, new: Votes) -> np.ndarray:
     there = known.labels >= 0
-    model = LogisticRegression(max_iter=1_000).fit(_logit(known.scores[there]), known.true[there])
-    flat = _logit(new.scores).reshape(-1, new.scores.shape[2])
+    model = LogisticRegression(max_iter=1_000).fit(logits_of(known.scores[there]), known.true[there])
+    flat = logits_of(new.scores).reshape(-1, new.scores.shape[2])
     return np.asarray(model.decision_function(flat)).reshape(new.labels.shape)
 
 
@@ -166,7 +160,7 @@ def _boosted(known: Votes, new: Votes) -> np.ndarray:
     def columns(votes: Votes) -> np.ndarray:
         of_label = np.log1p(votes.counts)[votes.labels][:, :, None]
         parts = [votes.scores, votes.networks_mean[:, :, None], votes.classifiers_mean[:, :, None]]
-        return np.concatenate([*(_logit(part) for part in parts), of_label], axis=2)
+        return np.concatenate([*(logits_of(part) for part in parts), of_label], axis=2)
 
     there = known.labels >= 0
     model = HistGradientBoostingClassifier(
@@ -222,8 +216,7 @@ def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
     use_threads(results_file.cores())
     valid, top = corpus.split("valid"), settings.ensemble.top_labels
     networks, classifiers = [], []
-    for number in range(settings.ensemble.trees):
-        tree = TreePredictor.open(settings, corpus, number)
+    for tree in open_trees(settings, corpus):
         linear, tree.linear = tree.linear, None
         networks.append(tree.predict(valid.tokens, top))
         if linear is not None:

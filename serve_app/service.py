@@ -18,7 +18,6 @@ from axml_ray.corpus.records import Fields, Rejection, storable
 from axml_ray.inference.beam import Found
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag, ranked
-from axml_ray.inference.combining import combine
 from axml_ray.inference.explain import Step, assembled
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
@@ -241,20 +240,14 @@ class Service:
     async def _rank(self, questions: list[Question]) -> list[tuple[Found, int]]:
         """The rankings that questions of one kind ask for, and how many trees they are of."""
         front, wanted = questions[0].front, questions[0].labels
-        tokens, correction = Ragged.concatenate([question.tokens for question in questions]), front.bundle.correction
+        tokens, votes = Ragged.concatenate([question.tokens for question in questions]), front.bundle.votes
         if wanted is None:
             of_trees = await self.fan_out.ask("find", front.edition, tokens)
-            found = [one for one, _ in of_trees], [one for _, one in of_trees]
-            labels, scores = await asyncio.to_thread(combine, *found, front.bundle.settings.top_labels)
-            if correction is not None:
-                labels, scores = correction.ranked((labels, scores), len(of_trees))
+            labels, scores = await asyncio.to_thread(votes.ranking, of_trees)
         else:
             ids = np.array(wanted)
             of_trees = await self.fan_out.ask("score", front.edition, tokens, ids)
-            summed = np.stack(of_trees).sum(axis=0)
-            labels, scores = ranked(
-                ids, summed if correction is None else correction.scores(ids, summed, len(of_trees))
-            )
+            labels, scores = ranked(ids, votes.scores(ids, of_trees))
         ends = np.cumsum([len(question.tokens) for question in questions])[:-1]
         parts = zip(np.split(labels, ends), np.split(scores, ends), strict=True)
         return [(part, len(of_trees)) for part in parts]

@@ -94,7 +94,7 @@ class Trees:
             bundle = edition.open()
             numbers = range(bundle.trees) if self.numbers is None else self.numbers
             trees = [bundle.tree(number, self.precision) for number in numbers]
-            return Ensemble(trees, bundle.settings.top_labels), bundle.labels
+            return Ensemble(trees, bundle.votes), bundle.labels
         except SettingsError as error:
             raise EditionError(str(error)) from None
 

@@ -32,6 +32,7 @@ from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.files import read_json
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.calibration import Calibration
+from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.inference.frozen import WORDS, frozen
@@ -192,7 +193,7 @@ class Bundle:
         return self._read(CALIBRATION, lambda path: Calibration.from_json(read_json(path)))
 
     def tree(self, number: int, precision: Precision | None = None) -> TreePredictor:
-        """One of the trees; a server may hold each in a process of its own, and `combine` what they find.
+        """One of the trees; a server may hold each in a process of its own, and join what they find by `votes`.
 
         Args:
             number: from 0.
@@ -230,13 +231,14 @@ class Bundle:
     def ensemble(self, precision: Precision | None = None) -> Ensemble:
         """All trees."""
         trees = [self.tree(number, precision) for number in range(self.trees)]
-        return Ensemble(trees, self.settings.top_labels, self.correction)
+        return Ensemble(trees, self.votes)
 
     @cached_property
-    def correction(self) -> FrequencyCorrection | None:
-        """What corrects the sums of all trees' scores, if anything does."""
+    def votes(self) -> Votes:
+        """How its trees are joined."""
         coefficients = self.settings.frequency
-        return None if coefficients is None else FrequencyCorrection(coefficients, self.labels.counts)
+        correction = None if coefficients is None else FrequencyCorrection(coefficients, self.labels.counts)
+        return Votes(self.settings.top_labels, correction)
 
     @cached_property
     def shared_words(self) -> torch.Tensor:

@@ -1,8 +1,36 @@
 """Several rankings into one: sums of scores over their best labels, 0 where one left a label out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+
+from axml_ray.inference.frequency import FrequencyCorrection
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """How what trees found becomes what their ensemble says.
+
+    Attributes:
+        top_labels: best labels of each tree whose scores are summed, and of the ensemble.
+        correction: of the sums, if there is one.
+    """
+
+    top_labels: int
+    correction: FrequencyCorrection | None = None
+
+    def ranking(self, of_trees: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+        """The ensemble's best labels and their scores, as of `combine`, from those of each tree."""
+        summed = combine([labels for labels, _ in of_trees], [scores for _, scores in of_trees], self.top_labels)
+        return summed if self.correction is None else self.correction.ranked(summed, len(of_trees))
+
+    def scores(self, labels: np.ndarray, of_trees: Iterable[np.ndarray]) -> np.ndarray:
+        """The ensemble's scores of given labels (integer [n]), float32 [documents, n], from those of each tree."""
+        total, trees = np.zeros((), np.float32), 0
+        for scores in of_trees:
+            total, trees = total + scores, trees + 1
+        return total if self.correction is None else self.correction.scores(labels, total, trees)
 
 
 def joined(

@@ -7,7 +7,7 @@ import numpy as np
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.inference.beam import Found, TreePredictor
-from axml_ray.inference.combining import combine
+from axml_ray.inference.combining import Votes
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.ragged import Ragged
@@ -24,13 +24,11 @@ class Ensemble:
 
     Attributes:
         trees: in the order of their numbers.
-        top_labels: best labels of each tree whose scores are summed.
-        correction: of the sums, if there is one.
+        votes: how they are joined.
     """
 
     trees: Sequence[TreePredictor]
-    top_labels: int
-    correction: FrequencyCorrection | None = None
+    votes: Votes
 
     @classmethod
     def open(cls, settings: Experiment, corpus: Corpus) -> "Ensemble":
@@ -39,31 +37,28 @@ class Ensemble:
         Raises:
             SettingsError: a tree or a level is missing, cut short, or was trained with other settings.
         """
-        numbers = range(settings.ensemble.trees)
-        trees = [TreePredictor.open(settings, corpus, n) for n in numbers]
-        return cls(trees, settings.ensemble.top_labels, correction_of(settings, corpus))
+        return cls(open_trees(settings, corpus), votes_of(settings, corpus))
 
     def predict(self, tokens: Ragged) -> tuple[Found, list[Found]]:
-        """The best labels of each document, by all trees, corrected, and by each: `top_labels` of each.
+        """The best labels of each document, by all trees, corrected, and by each: `votes.top_labels` of each.
 
         Args:
             tokens: word ids, at least one a document.
         """
         found = self.find(tokens)
-        best = combine([one for one, _ in found], [one for _, one in found], self.top_labels)
-        return best if self.correction is None else self.correction.ranked(best, len(self.trees)), found
+        return self.votes.ranking(found), found
 
     def find(self, tokens: Ragged) -> list[Found]:
-        """The `top_labels` best labels of each document by each tree.
+        """The `votes.top_labels` best labels of each document by each tree.
 
         Args:
             tokens: word ids, at least one a document.
         """
-        shape = (len(tokens), self.top_labels)
+        shape = (len(tokens), self.votes.top_labels)
         found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
 
         def work(batch: TextBatch) -> tuple[np.ndarray, list[Found]]:
-            return batch.rows, [tree.predict_batch(batch, self.top_labels) for tree in self.trees]
+            return batch.rows, [tree.predict_batch(batch, self.votes.top_labels) for tree in self.trees]
 
         # Sorted and padded once for all trees.
         for rows, of_trees in each_batch(work, length_batches(tokens)):
@@ -73,25 +68,31 @@ class Ensemble:
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
         """Scores of given labels, float32 [documents, n]: the sum of every tree's `TreePredictor.score`, corrected."""
-        total = np.zeros((len(tokens), len(labels)), dtype=np.float32)
-        for tree in self.trees:
-            total += tree.score(tokens, labels)
-        return total if self.correction is None else self.correction.scores(labels, total, len(self.trees))
+        return self.votes.scores(labels, (tree.score(tokens, labels) for tree in self.trees))
 
 
-def correction_of(settings: Experiment, corpus: Corpus) -> FrequencyCorrection | None:
-    """What corrects the scores of a run's ensemble; None where they are left as they are.
+def open_trees(settings: Experiment, corpus: Corpus) -> list[TreePredictor]:
+    """All trees of a finished run.
 
     Raises:
-        SettingsError: it wasn't fitted yet, or for other trees.
+        SettingsError: a tree or a level is missing, cut short, or was trained with other settings.
+    """
+    return [TreePredictor.open(settings, corpus, number) for number in range(settings.ensemble.trees)]
+
+
+def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
+    """How the trees of a run are joined.
+
+    Raises:
+        SettingsError: what corrects their scores wasn't fitted yet, or for other trees.
     """
     if not settings.ensemble.frequency_correction:
-        return None
+        return Votes(settings.ensemble.top_labels)
     path = settings.run_directory / FREQUENCY
     found = FrequencyCorrection.load(path, correction_fingerprint(settings, corpus), corpus.labels.counts)
     if found is None:
         raise SettingsError(f"{path}: no frequency correction of these trees; run jobs/train_ensemble.py")
-    return found
+    return Votes(settings.ensemble.top_labels, found)
 
 
 def correction_fingerprint(settings: Experiment, corpus: Corpus) -> str:

@@ -32,7 +32,7 @@ from axml_ray.inference.bundle import (
     tree_file,
 )
 from axml_ray.inference.calibration import Calibration
-from axml_ray.inference.ensemble import Ensemble, correction_of
+from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import Weights, save_weights
 from axml_ray.settings import Experiment, SettingsError
@@ -110,7 +110,7 @@ def _check_place(directory: Path) -> None:
 
 def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -> Bundle:
     """All but calibration and manifest."""
-    numbers, correction = range(settings.ensemble.trees), correction_of(settings, corpus)
+    numbers, correction = range(settings.ensemble.trees), votes_of(settings, corpus).correction
     trees = [open_tree(settings, corpus, number) for number in numbers]
     levels = [trained_levels(settings, corpus, number, tree) for number, tree in enumerate(trees)]
     tables = [state[WORDS] for tree in levels for state in tree]

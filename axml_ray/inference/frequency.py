@@ -67,7 +67,7 @@ class FrequencyCorrection:
         true = hits(ranking.top, ranking.truth.values, ranking.truth.offsets)
         given = ranking.top >= 0
         f = np.log1p(counts)
-        logits, of_label, is_true = _logits(ranking.scores[given] / trees), f[ranking.top[given]], true[given]
+        logits, of_label, is_true = logits_of(ranking.scores[given] / trees), f[ranking.top[given]], true[given]
         if is_true.any() and not is_true.all():
             for names in (("score", "frequency", "both"), ("score", "frequency")):
                 columns = {"score": logits, "frequency": of_label, "both": logits * of_label}
@@ -88,7 +88,7 @@ class FrequencyCorrection:
             trees: how many.
         """
         c, f = self.coefficients, np.log1p(self.counts[labels])
-        logits = c.intercept + (c.score + c.both * f) * _logits(summed / trees) + c.frequency * f
+        logits = c.intercept + (c.score + c.both * f) * logits_of(summed / trees) + c.frequency * f
         corrected: np.ndarray = np.where(labels >= 0, trees / (1 + np.exp(-logits)), 0).astype(np.float32)
         return corrected
 
@@ -120,7 +120,8 @@ class FrequencyCorrection:
             return None
 
 
-def _logits(scores: np.ndarray) -> np.ndarray:
+def logits_of(scores: np.ndarray) -> np.ndarray:
+    """Log-odds of probabilities, float64, finite also at 0 and 1."""
     inside = np.clip(scores.astype(np.float64), LEAST, 1 - LEAST)
     found: np.ndarray = np.log(inside / (1 - inside))
     return found

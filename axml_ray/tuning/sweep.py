@@ -86,8 +86,9 @@ class Sweep:
 
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """What another start must agree with, but for `FREE`."""
-        settings = self.settings.model_dump(mode="json", exclude={"name", "runs", "corpora", "evaluation", "linear"})
-        settings["ensemble"].pop("frequency_correction", None)
+        free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "linear"), True)
+        left_out: Any = {**free, "ensemble": {"frequency_correction"}}
+        settings = self.settings.model_dump(mode="json", exclude=left_out)
         return {
             "space": list(self.space.names),
             "space_text": self.space.mark,

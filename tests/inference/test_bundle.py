@@ -30,7 +30,7 @@ from axml_ray.inference.bundle import (
     entries,
 )
 from axml_ray.inference.combining import combine
-from axml_ray.inference.ensemble import Ensemble, correction_of
+from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.frozen import WORDS
@@ -113,15 +113,15 @@ class TestExport:
         np.testing.assert_allclose(mine.score(tokens, given), theirs.score(tokens, given), rtol=1e-5)
         plain = run.settings.ensemble.model_copy(update={"frequency_correction": False})
         uncorrected = Ensemble.open(run.settings.model_copy(update={"ensemble": plain}), run.corpus)
-        assert uncorrected.correction is None
+        assert uncorrected.votes.correction is None
         summed = combine(*zip(*theirs.find(tokens), strict=True), 20)
         for found, right in zip(uncorrected.predict(tokens)[0], summed, strict=True):
             np.testing.assert_array_equal(found, right)
-        for found, right in zip(theirs.predict(tokens)[0], theirs.correction.ranked(summed, 2), strict=True):
+        for found, right in zip(theirs.predict(tokens)[0], theirs.votes.correction.ranked(summed, 2), strict=True):
             np.testing.assert_array_equal(found, right)
         more = run.settings.model_copy(update={"linear": LinearSettings(weight=0.5)})
         with pytest.raises(SettingsError, match=r"frequency\.json: no frequency correction of these trees; run jobs/"):
-            correction_of(more, run.corpus)
+            votes_of(more, run.corpus)
 
     def test_linear_classifiers(self, tmp_path):
         run = train_run(tmp_path, epochs=1, linear=0.4)

@@ -14,7 +14,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.experiment import run
 from axml_ray.inference.combining import combine
-from axml_ray.inference.ensemble import correction_of
+from axml_ray.inference.ensemble import votes_of
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.settings import Experiment, SettingsError
@@ -89,9 +89,9 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     assert again["trees"] == metrics["trees"] and again["seconds"]["train"] > metrics["seconds"]["train"]
     assert files() == after and states(settings) == weights and not (runs / "uncorrected").exists()
     assert not (runs / "predictions" / "valid").exists()  # what a user had predicted before is by other scores
-    correction = correction_of(corrected, Corpus.open(corrected.corpus_directory))
+    correction = votes_of(corrected, Corpus.open(corrected.corpus_directory)).correction
     predictions = Predictions.open(runs / "predictions" / "test")
-    assert correction.coefficients != Coefficients() and predictions is not None
+    assert correction is not None and correction.coefficients != Coefficients() and predictions is not None
     for best, *of_trees in zip(*(predictions.read(who) for who in ("ensemble", "tree-0", "tree-1")), strict=True):
         summed = combine([one.top for one in of_trees], [one.scores for one in of_trees], 10)
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):

@@ -9,6 +9,7 @@ from tiny_corpus import experiment, train_tree, write_corpus
 
 from axml_ray.files import read_json
 from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.tuning.cost import milliseconds_a_text
 from axml_ray.tuning.trial import ensemble_score
@@ -22,7 +23,7 @@ def test_one_tree_scores_as_its_last_level_did(tmp_path: Path, height: int) -> N
     tree = TreePredictor.open(settings, corpus, 0)
     valid = corpus.split("valid")
     about = read_json(settings.run_directory / "tree-0" / f"level-{height + 1}" / "level.json")
-    one, four = (Ensemble([tree] * trees, 10) for trees in (1, 4))
+    one, four = (Ensemble([tree] * trees, Votes(10)) for trees in (1, 4))
     for ensemble in (one, four):
         assert ensemble_score(ensemble, valid, corpus.trained) == pytest.approx(about["valid_nDCG@5"], abs=1e-4)
     torch.set_num_threads(2)
