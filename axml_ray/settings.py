@@ -275,6 +275,12 @@ class LinearSettings(Settings):
     """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
     threshold: Annotated[float, Field(ge=0)] = 0.1
     """Weights nearer to zero than this are dropped."""
+    lead_words: Annotated[NotNegative, Field(exclude_if=lambda value: not value)] = 0
+    """First words of a text, where its title stands, that count `lead_weight` times."""
+    lead_weight: Annotated[float, Field(ge=1, allow_inf_nan=False, exclude_if=lambda value: value == 10)] = 10.0
+    """How many times each of the first `lead_words` counts."""
+    prefix_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
 
 
 class EnsembleSettings(Settings):

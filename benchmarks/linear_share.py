@@ -80,7 +80,7 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     by_linear = {}
     for cost in costs:
         how = settings.linear.model_copy(update={"cost": cost})
-        fitted = (fit_linear(one.tree, train.tokens, train.labels, len(corpus.tokenizer), how) for one in trees)
+        fitted = (fit_linear(one.tree, train.tokens, train.labels, corpus.tokenizer.words, how) for one in trees)
         by_linear[cost] = [linear.find(valid.tokens, settings.tree.beam, top) for linear in fitted]
     rows = []
     for cost, share in itertools.product(costs, SHARES):

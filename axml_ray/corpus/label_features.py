@@ -66,10 +66,17 @@ class Pairs:
         np.save(stem.with_name(f"{stem.name}.documents.npy"), self.documents)
 
 
-def bag_of_words(tokens: Ragged, words: int) -> sparse.csr_matrix:
-    """Word counts, float32 CSR [documents, words]; padding and unknown words count nothing."""
+def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) -> sparse.csr_matrix:
+    """Word counts, float32 CSR [documents, words]; padding and unknown words count nothing.
+
+    Args:
+        tokens: word ids.
+        words: size of the vocabulary.
+        times: float32 [tokens], how many times each counts; by default once.
+    """
+    once = np.ones(len(tokens.values), np.float32)
     counts = sparse.csr_matrix(
-        (np.ones(len(tokens.values), np.float32), tokens.values, tokens.offsets),
+        (once if times is None else times, tokens.values, tokens.offsets),
         shape=(len(tokens), words),
         copy=True,  # sum_duplicates sorts in place, and the order of the tokens is the text
     )
@@ -98,9 +105,19 @@ def document_features(tokens: Ragged, weights: np.ndarray) -> DocumentFeatures:
         weights: of the words, `word_weights`.
     """
     bag = bag_of_words(tokens, len(weights))
-    bag.data = (np.log(bag.data) + 1) * weights[bag.indices]
-    to_length_one(bag)
+    weigh(bag, weights)
     return DocumentFeatures(bag.indices.astype(np.int32), bag.data, bag.indptr.astype(np.int64))
+
+
+def weigh(counts: sparse.csr_matrix, weights: np.ndarray) -> None:
+    """Turn counts into TF-IDF vectors of length one, in place.
+
+    Args:
+        counts: float32 CSR, 1 or more.
+        weights: of the columns, `word_weights`.
+    """
+    counts.data = (np.log(counts.data) + 1) * weights[counts.indices]
+    to_length_one(counts)
 
 
 def to_length_one(rows: sparse.csr_matrix) -> None:

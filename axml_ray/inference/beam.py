@@ -148,7 +148,7 @@ class TreePredictor:
         if self.linear is not None:
             linear, share = self.linear
             scores *= 1 - share
-            scores += share * linear.score(tokens, path)
+            scores += share * linear.score(tokens, labels)
         return scores
 
     def log_probabilities(

@@ -224,8 +224,8 @@ class Bundle:
             if linear_file(number) not in self.manifest.files:
                 raise self._wrong(linear_file(number), "it is missing")
             linear = self._read(linear_file(number), lambda path: LinearTree.load(path, tree)), share
-            if len(linear[0].frequency) != self.manifest.words:
-                raise self._wrong(linear_file(number), f"of {len(linear[0].frequency):,} words")
+            if (words := len(linear[0].features.beginnings)) != self.manifest.words:
+                raise self._wrong(linear_file(number), f"of {words:,} words")
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:

@@ -1,18 +1,21 @@
-"""Linear classifiers of a label tree's nodes, by the TF-IDF of a text's words.
+"""Linear classifiers of a label tree's nodes, by the TF-IDF of a text.
 
 Not in the paper, whose networks learn what a rare word means from few texts or not at all. Every node of the same tree
 has a classifier against its siblings, trained on the documents of its parent, as in Parabel (Prabhu et al., 2018); its
 margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its parent, so a label's is the product
 along its path. Trees average it with what their networks give.
 
+- **A wide root has a level of its own below it.** Each of n nodes below the root is told from the others on all
+  documents; where they are many, about √n runs of neighbours are told from each other first.
+
 - **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
   processes of a machine, but for those of the first and of small levels, which each turns round.
 - **Nothing depends on the batch**: a text is scored by itself.
 
-Legend: N documents, V words, n_d nodes of level d, C beam.
+Legend: N documents, F features of a text, n_d nodes of level d, C beam.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,33 +25,30 @@ import torch
 from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
-from axml_ray.corpus.label_features import document_features, word_weights
 from axml_ray.files import save_tensors, whole_file
+from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
 _METADATA = {"format": "axml-ray linear classifiers", "version": "1"}
-FREQUENCY, FINGERPRINT, DOCUMENTS = "frequency", "fingerprint", "documents"
+FREQUENCY, BEGINNINGS, FINGERPRINT = "frequency", "beginnings", "fingerprint"
 MOST_SCORES = 1 << 22
 """Scores of a level that are held at a time."""
 WHOLE_LEVEL = 1 << 15
 """Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
+MOST_BELOW_ROOT = 1024
+"""Nodes of a clustered tree that are told from each other on all documents."""
 
 
-def tfidf(tokens: Ragged, weights_of_words: np.ndarray) -> sparse.csr_matrix:
-    """TF-IDF vectors of length one, and a last column of ones for the bias: float32 CSR [N, V + 1].
-
-    Args:
-        tokens: word ids.
-        weights_of_words: float32 [V], as of `label_features.word_weights`.
-    """
-    found = document_features(tokens, weights_of_words)
-    counts = np.diff(found.offsets)
-    ends = found.offsets[1:]
-    indices = np.insert(found.words, ends, len(weights_of_words))
-    weights = np.insert(found.weights, ends, np.float32(1))
-    offsets = np.concatenate([[0], np.cumsum(counts + 1)])
-    return sparse.csr_matrix((weights, indices, offsets), shape=(len(tokens), len(weights_of_words) + 1))
+def classified(tree: LabelTree) -> LabelTree:
+    """The tree whose nodes have classifiers: `tree`, or that with one more level below the root."""
+    nodes = tree.level_sizes[0]
+    if nodes <= MOST_BELOW_ROOT or not tree.height:  # leaves in the order of their labels are no neighbours
+        return tree
+    runs = 1 << nodes.bit_length() // 2
+    starts = np.arange(runs + 1, dtype=np.int64) * nodes // runs
+    first_child = (np.array([0, runs], dtype=np.int64), starts, *tree.first_child[1:])
+    return LabelTree(label_order=tree.label_order, first_child=first_child)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +56,14 @@ class LinearTree:
     """The classifiers of all nodes of a tree.
 
     Attributes:
-        tree: its shape.
-        weights: for levels 1 to H + 1, float32 CSR [n_d, V + 1]; the last column is the bias.
-        frequency: int64 [V], training documents that hold each word.
-        documents: training documents in all.
+        tree: its shape, of `classified`.
+        weights: for levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
+        features: of the texts.
     """
 
     tree: LabelTree
     weights: Sequence[sparse.csr_matrix]
-    frequency: np.ndarray
-    documents: int
+    features: TextFeatures
 
     def find(self, tokens: Ragged, beam: int, top: int) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each document, by beam search.
@@ -79,7 +77,7 @@ class LinearTree:
             Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their probabilities, float32
             [N, top], 0 there.
         """
-        rows = tfidf(tokens, self._word_weights)
+        rows = self.features.rows(tokens)
         sizes = self.tree.level_sizes
         beams = (beam * self.tree.max_children(level) for level in range(1, len(sizes)))
         step = max(1, MOST_SCORES // max([sizes[0], *beams, *(size for size in sizes if size <= WHOLE_LEVEL)]))
@@ -106,16 +104,17 @@ class LinearTree:
         labels = np.where(np.isfinite(best), labels, -1).astype(np.int32)
         return np.pad(labels, missing, constant_values=-1), np.pad(np.exp(best), missing)
 
-    def score(self, tokens: Ragged, path: Sequence[np.ndarray]) -> np.ndarray:
+    def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
         """Probabilities of given labels, float32 [N, n], whether or not a beam would reach them.
 
         Args:
             tokens: word ids.
-            path: for levels 1 to H + 1, int64 [n], the nodes above each label and its leaf.
+            labels: integer [n], trained labels, in any order.
         """
-        rows = tfidf(tokens, self._word_weights)
-        logs = np.zeros((len(tokens), len(path[-1])), dtype=np.float32)
-        for weights, nodes in zip(self.weights, path, strict=True):
+        rows = self.features.rows(tokens)
+        logs = np.zeros((len(tokens), len(labels)), dtype=np.float32)
+        for level, weights in enumerate(self.weights, start=1):
+            nodes, _ = self.tree.node_labels(level, labels, np.arange(len(labels) + 1))
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
             logs += log_probability((rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
@@ -136,13 +135,8 @@ class LinearTree:
         return margins
 
     @cached_property
-    def _word_weights(self) -> np.ndarray:
-        """float32 [V]; a vocabulary is large, a batch of texts may be one."""
-        return word_weights(self.frequency, self.documents)
-
-    @cached_property
     def _by_word(self) -> list[sparse.csr_matrix]:
-        """The weights of levels that are scored whole, a row a word: a text has few of them."""
+        """The weights of levels that are scored whole, a row a feature: a text has few of them."""
         small = (level == 0 or size <= WHOLE_LEVEL for level, size in enumerate(self.tree.level_sizes))
         return [weights.T.tocsr() for weights, whole in zip(self.weights, small, strict=True) if whole]
 
@@ -153,7 +147,9 @@ class LinearTree:
             path: where to.
             fingerprint: of what they depend on.
         """
-        tensors = {FREQUENCY: torch.from_numpy(self.frequency.astype(np.int64))}
+        features = self.features
+        about = {name: str(getattr(features, name)) for name in ("documents", "lead_words", "lead_weight")}
+        tensors = {FREQUENCY: torch.from_numpy(features.frequency), BEGINNINGS: torch.from_numpy(features.beginnings)}
         for level, weights in enumerate(self.weights, start=1):
             tensors |= {
                 f"values.{level}": torch.from_numpy(weights.data.astype(np.float32)),
@@ -161,33 +157,34 @@ class LinearTree:
                 f"offsets.{level}": torch.from_numpy(weights.indptr.astype(np.int64)),
             }
         with whole_file(path) as temporary:
-            save_tensors(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, DOCUMENTS: str(self.documents)})
+            save_tensors(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, **about})
 
     @classmethod
     def load(cls, path: Path, tree: LabelTree) -> "LinearTree":
-        """Open classifiers that `save` wrote, of a tree.
+        """Open classifiers that `save` wrote, of a tree of labels.
 
         Raises:
             FileNotFoundError: no such file.
             ValueError: the file doesn't hold classifiers of this version, or not of this tree.
         """
+        tree = classified(tree)
         try:
             with safe_open(path, framework="pt") as file:
-                documents = int(_checked_metadata(file.metadata())[DOCUMENTS])
+                about = _checked_metadata(file.metadata())
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
             frequency = arrays.pop(FREQUENCY)
-            counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
-            if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
-                raise ValueError("it doesn't say how many documents hold each word")
+            # Files from before there were features other than words tell of none.
+            beginnings = arrays.pop(BEGINNINGS, np.full(len(frequency), -1, dtype=np.int32))
+            features = _features(frequency, beginnings, {"lead_words": "0", "lead_weight": "1", **about})
             if len(arrays) != 3 * len(tree.level_sizes):
                 raise ValueError(f"it has {len(arrays) // 3} levels, not {len(tree.level_sizes)}")
             weights = [
-                _matrix(arrays, level, (nodes, len(frequency) + 1))
+                _matrix(arrays, level, (nodes, len(features) + 1))
                 for level, nodes in enumerate(tree.level_sizes, start=1)
             ]
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no linear classifiers of this tree: {error}") from None
-        return cls(tree, weights, frequency, documents)
+        return cls(tree, weights, features)
 
 
 def fingerprint_of(path: Path) -> str | None:
@@ -221,6 +218,19 @@ def _checked_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return found
 
 
+def _features(frequency: np.ndarray, beginnings: np.ndarray, about: Mapping[str, str]) -> TextFeatures:
+    documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
+    counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
+    if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
+        raise ValueError("it doesn't say how many documents hold each feature")
+    known = beginnings.dtype == np.int32 and beginnings.ndim == 1 and beginnings.min(initial=-1) >= -1
+    if not known or len(beginnings) + beginnings.max(initial=-1) + 1 != len(frequency):
+        raise ValueError("it doesn't say how words begin")
+    if lead[0] < 0 or not 1 <= lead[1] < np.inf:
+        raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
+    return TextFeatures(frequency, documents, beginnings, *lead)
+
+
 def _matrix(arrays: dict[str, np.ndarray], level: int, shape: tuple[int, int]) -> sparse.csr_matrix:
     values, words, offsets = (arrays[f"{part}.{level}"] for part in ("values", "words", "offsets"))
     if (values.dtype, words.dtype, offsets.dtype) != (np.float32, np.int32, np.int64):
@@ -228,7 +238,7 @@ def _matrix(arrays: dict[str, np.ndarray], level: int, shape: tuple[int, int]) -
     if offsets.shape != (shape[0] + 1,) or offsets[0] or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
         raise ValueError(f"level {level} hasn't {shape[0]:,} nodes")
     if words.shape != values.shape or words.min(initial=0) < 0 or words.max(initial=0) >= shape[1]:
-        raise ValueError(f"level {level} has words beyond the {shape[1] - 1:,} of the vocabulary")
+        raise ValueError(f"level {level} has features beyond the {shape[1] - 1:,} there are")
     if not np.isfinite(values).all():
         raise ValueError(f"level {level} has weights that aren't finite")
     return sparse.csr_matrix((values, words, offsets), shape=shape)

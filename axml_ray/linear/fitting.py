@@ -1,14 +1,14 @@
 """Linear classifiers of a tree learned from the training documents, node by node, by liblinear (scikit-learn).
 
 A node's documents are those with one of its labels. It is told from its siblings on the documents of their parent, and
-on all documents below the root. Siblings share their documents' matrix, cut to the words that occur there.
+on all documents below the root. Siblings share their documents' matrix, cut to the features that occur there.
 
 One after the other: liblinear draws from one generator of the process, so that threads would change each other's
-results. Trees are fitted side by side, in processes of their own. A level of n nodes below the root reads all documents
-n times: a minute for 33,000 texts and 1,024 nodes, hours where both are a hundred times that.
+results. Trees are fitted side by side, in processes of their own. Of n nodes below the root each reads all documents.
 """
 
 import warnings
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,8 +16,8 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from axml_ray.corpus.label_features import bag_of_words, word_weights
-from axml_ray.linear.classifiers import LinearTree, tfidf
+from axml_ray.linear.classifiers import LinearTree, classified
+from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 from axml_ray.tree.label_tree import LabelTree
@@ -27,22 +27,23 @@ TOLERANCE, ROUNDS = 0.1, 40
 CERTAIN = 10.0
 """Bias of a node that all, or none, of its parent's documents have."""
 Row = tuple[np.ndarray, np.ndarray]
-"""Words of a classifier, int [n], and their weights, float32 [n]."""
+"""Features of a classifier, int [n], and their weights, float32 [n]."""
 
 
-def fit_linear(tree: LabelTree, tokens: Ragged, labels: Ragged, words: int, settings: LinearSettings) -> LinearTree:
+def fit_linear(
+    tree: LabelTree, tokens: Ragged, labels: Ragged, words: Sequence[str], settings: LinearSettings
+) -> LinearTree:
     """Learn the classifiers of all nodes.
 
     Args:
-        tree: over the trained labels.
+        tree: over the trained labels; the nodes of `classified` get classifiers.
         tokens: word ids of the training documents.
         labels: their label ids.
-        words: V, of the vocabulary.
+        words: of the vocabulary, by id.
         settings: of the classifiers.
     """
-    documents = len(tokens)
-    frequency = np.bincount(bag_of_words(tokens, words).indices, minlength=words).astype(np.int64)
-    rows = tfidf(tokens, word_weights(frequency, documents)).astype(np.float64)
+    tree, features = classified(tree), TextFeatures.fit(tokens, words, settings)
+    rows = features.rows(tokens).astype(np.float64)
     weights = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -54,7 +55,7 @@ def fit_linear(tree: LabelTree, tokens: Ragged, labels: Ragged, words: int, sett
             offsets = np.concatenate([[0], np.cumsum([len(row[0]) for row in found])])
             values, places = (np.concatenate([row[part] for row in found]) for part in (1, 0))
             weights.append(sparse.csr_matrix((values, places.astype(np.int32), offsets), shape=(size, rows.shape[1])))
-    return LinearTree(tree, weights, frequency, documents)
+    return LinearTree(tree, weights, features)
 
 
 def _documents_of(nodes: Ragged, size: int) -> Ragged:

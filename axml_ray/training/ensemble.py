@@ -162,7 +162,7 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     train = part_of(corpus.split("train"), settings.training.documents)
     began = time.monotonic()
     tree = LabelTree.load(directory / TREE)
-    linear = fit_linear(tree, train.tokens, train.labels, len(corpus.tokenizer), settings.linear)
+    linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     return time.monotonic() - began
 

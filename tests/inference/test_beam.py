@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
-from axml_ray.inference.beam import TreePredictor, path_nodes
+from axml_ray.inference.beam import TreePredictor
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam
@@ -110,14 +110,14 @@ class TestLinearClassifiers:
     def both(self, run):
         _, corpus, predictor = run
         train = corpus.split("train")
-        linear = fit_linear(predictor.tree, train.tokens, train.labels, len(corpus.tokenizer), LinearSettings())
+        linear = fit_linear(predictor.tree, train.tokens, train.labels, corpus.tokenizer.words, LinearSettings())
         tree, networks = predictor.tree, predictor.networks
         return TreePredictor(tree, networks, predictor.beam, predictor.precision, (linear, 0.3))
 
     def test_scores_are_means(self, run, both):
         _, corpus, predictor = run
         tokens, labels = corpus.split("valid").tokens, np.array([3, 0, 11])
-        linear = both.linear[0].score(tokens, path_nodes(both.tree, labels))
+        linear = both.linear[0].score(tokens, labels)
         expected = 0.7 * predictor.score(tokens, labels) + 0.3 * linear
         np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5)
 

@@ -12,7 +12,7 @@ from tiny_run import train_run
 
 from axml_ray import Tagger
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import TreePredictor, path_nodes
+from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.texts import length_batches
 from axml_ray.plan.shapes import counts_of
@@ -64,7 +64,7 @@ def test_linear_classifiers_read_all(run, by_networks):
     tokens, labels = run.corpus.split("valid").tokens, np.array([3, 0, 11])
     both = TreePredictor.open(run.settings, run.corpus, 0)
     linear, share = both.linear
-    of_all, of_first = (linear.score(some, path_nodes(both.tree, labels)) for some in (tokens, tokens.cut(READ)))
+    of_all, of_first = (linear.score(some, labels) for some in (tokens, tokens.cut(READ)))
     assert not np.allclose(of_all, of_first)
     expected = (1 - share) * by_networks.score(tokens.cut(READ), labels) + share * of_all
     np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5)

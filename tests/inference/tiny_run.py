@@ -58,7 +58,7 @@ def train_run(
         TreeTraining(settings, corpus, tree, number, directory, Workers(), lambda record: None).run()
         if linear:
             train = corpus.split("train")
-            fitted = fit_linear(tree, train.tokens, train.labels, len(corpus.tokenizer), settings.linear)
+            fitted = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
             fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     if correction is not None:
         ensemble = ensemble.model_copy(update={"frequency_correction": True})

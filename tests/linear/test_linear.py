@@ -1,5 +1,6 @@
 """Linear classifiers of a tree against what they are, node by node. Run: pytest tests/linear"""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
 
+from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.linear import classifiers
-from axml_ray.linear.classifiers import LinearTree, fingerprint_of
+from axml_ray.linear.classifiers import LinearTree, classified, fingerprint_of
 from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 from axml_ray.tree.label_tree import LabelTree
 
 WORDS, LABELS, DOCUMENTS = 60, 24, 90
+VOCABULARY = ["<padding>", "<unknown>", *(f"{('to', 'ant', 'beetle')[word % 3]}{word:02d}" for word in range(2, WORDS))]
+WORDS_ALONE = LinearSettings()
+EVERYTHING = LinearSettings(lead_words=2, lead_weight=2.5, prefix_letters=4)
+"""Words that begin with "beet" have one more feature, those with "ant0" another; "to02" and the like have none."""
 FLAT = LabelTree(label_order=np.arange(LABELS, dtype=np.int32), first_child=(np.array([0, LABELS]),))
 DEEP = LabelTree.of_cuts(
     np.random.default_rng(5).permutation(LABELS), [np.array([0, 8, 16, 24]), np.array([0, 2, 8, 12, 16, 20, 23, 24])]
@@ -32,20 +38,41 @@ def corpus() -> tuple[Ragged, Ragged]:
     return Ragged.from_rows(texts), Ragged.from_rows(labels)
 
 
+@pytest.fixture(scope="module", params=[WORDS_ALONE, EVERYTHING], ids=["words", "everything"])
+def settings(request: pytest.FixtureRequest) -> LinearSettings:
+    return request.param
+
+
 @pytest.fixture(scope="module", params=[FLAT, DEEP], ids=["flat", "deep"])
-def linear(request: pytest.FixtureRequest, corpus: tuple[Ragged, Ragged]) -> LinearTree:
-    return fit_linear(request.param, *corpus, WORDS, LinearSettings())
+def linear(request: pytest.FixtureRequest, corpus: tuple[Ragged, Ragged], settings: LinearSettings) -> LinearTree:
+    return fit_linear(request.param, *corpus, VOCABULARY, settings)
 
 
-def literal_rows(tokens: Ragged, frequency: np.ndarray) -> np.ndarray:
-    """float64 TF-IDF by its formula, with the bias' column."""
-    rows = np.zeros((len(tokens), WORDS + 1))
+def literal_counts(text: np.ndarray, settings: LinearSettings) -> Counter[str]:
+    """How often a text has each word, and each beginning ("^" before it)."""
+    counts: Counter[str] = Counter()
+    for place, token in enumerate(text):
+        if token <= UNKNOWN:
+            continue
+        word, times = VOCABULARY[token], settings.lead_weight if place < settings.lead_words else 1
+        counts[word] += times
+        if settings.prefix_letters is not None and len(word) > settings.prefix_letters:
+            counts[f"^{word[: settings.prefix_letters]}"] += times
+    return counts
+
+
+def literal_rows(tokens: Ragged, training: Ragged, settings: LinearSettings) -> np.ndarray:
+    """float64 TF-IDF by its formula: words, beginnings by the alphabet, and the bias' column."""
+    known = [literal_counts(text, settings) for text in training]
+    begun = {f"^{word[:4]}" for word in VOCABULARY[2:] if settings.prefix_letters and len(word) > 4}
+    columns = {name: column for column, name in enumerate([*VOCABULARY, *sorted(begun)])}
+    frequency = Counter(name for counts in known for name in counts)
+    rows = np.zeros((len(tokens), len(columns) + 1))
     for row, text in zip(rows, tokens, strict=True):
-        for word in set(text.tolist()) - {0, 1}:
-            times = (text == word).sum()
-            row[word] = (1 + np.log(times)) * (1 + np.log((DOCUMENTS + 1) / (frequency[word] + 1)))
+        for name, times in literal_counts(text, settings).items():
+            row[columns[name]] = (1 + np.log(times)) * (1 + np.log((len(training) + 1) / (frequency[name] + 1)))
         row /= np.linalg.norm(row) or 1
-        row[WORDS] = 1
+        row[-1] = 1
     return rows
 
 
@@ -60,10 +87,10 @@ def literal_probabilities(linear: LinearTree, rows: np.ndarray) -> np.ndarray:
 
 
 def test_each_classifier_is_liblinears_on_its_parents_documents(
-    linear: LinearTree, corpus: tuple[Ragged, Ragged]
+    linear: LinearTree, corpus: tuple[Ragged, Ragged], settings: LinearSettings
 ) -> None:
     tokens, labels = corpus
-    rows = literal_rows(tokens, np.array([sum(word in text for text in tokens) for word in range(WORDS)]))
+    rows = literal_rows(tokens, tokens, settings)
     for level in range(1, len(linear.weights) + 1):
         true = Ragged(*linear.tree.node_labels(level, labels.values, labels.offsets))
         below = Ragged(*linear.tree.node_labels(level - 1, labels.values, labels.offsets)) if level > 1 else None
@@ -73,7 +100,7 @@ def test_each_classifier_is_liblinears_on_its_parents_documents(
             wanted = np.array([node in true[d] for d in inside], dtype=float)
             got = linear.weights[level - 1][[node]].toarray()[0]
             if not 0 < wanted.sum() < len(wanted):
-                assert np.flatnonzero(got).tolist() == [WORDS] and (got[WORDS] > 0) == bool(wanted.any())
+                assert np.flatnonzero(got).tolist() == [len(got) - 1] and (got[-1] > 0) == bool(wanted.any())
                 continue
             machine = LinearSVC(dual=True, fit_intercept=False, tol=TOLERANCE, max_iter=ROUNDS, random_state=0)
             expected = machine.fit(rows[inside], wanted).coef_[0]
@@ -82,13 +109,13 @@ def test_each_classifier_is_liblinears_on_its_parents_documents(
             assert not got[np.abs(expected) < 0.1 - 1e-4].any()
 
 
-def test_scores_are_products_along_paths(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
+def test_scores_are_products_along_paths(
+    linear: LinearTree, corpus: tuple[Ragged, Ragged], settings: LinearSettings
+) -> None:
     tokens, _ = corpus
-    expected = literal_probabilities(linear, literal_rows(tokens, linear.frequency))
-    levels = range(1, len(linear.weights) + 1)
+    expected = literal_probabilities(linear, literal_rows(tokens, tokens, settings))
     wanted = np.random.default_rng(1).permutation(LABELS)[:9]
-    path = [linear.tree.node_labels(level, wanted, np.arange(len(wanted) + 1))[0] for level in levels]
-    np.testing.assert_allclose(linear.score(tokens, path), expected[:, wanted], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(linear.score(tokens, wanted), expected[:, wanted], rtol=1e-4, atol=1e-6)
     labels, scores = linear.find(tokens, LABELS, LABELS)
     assert (np.sort(labels, axis=1) == np.arange(LABELS)).all() and (np.diff(scores, axis=1) <= 0).all()
     np.testing.assert_allclose(scores, np.take_along_axis(expected, labels, axis=1), rtol=1e-4, atol=1e-6)
@@ -96,17 +123,17 @@ def test_scores_are_products_along_paths(linear: LinearTree, corpus: tuple[Ragge
 
 @given(beam=st.integers(1, 8), top=st.integers(1, LABELS + 3), whole=st.sampled_from([0, 7, 1 << 15]))
 def test_a_beam_keeps_the_best_nodes(
-    linear: LinearTree, corpus: tuple[Ragged, Ragged], beam: int, top: int, whole: int
+    linear: LinearTree, corpus: tuple[Ragged, Ragged], settings: LinearSettings, beam: int, top: int, whole: int
 ) -> None:
     linear = replace(linear)  # nothing cached of another size
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "WHOLE_LEVEL", whole)
-        check_beam(linear, corpus, beam, top)
+        tokens = corpus[0].take(np.arange(4))
+        check_beam(linear, tokens, literal_rows(tokens, corpus[0], settings), beam, top)
 
 
-def check_beam(linear: LinearTree, corpus: tuple[Ragged, Ragged], beam: int, top: int) -> None:
-    tokens = corpus[0].take(np.arange(4))
-    rows, tree = literal_rows(tokens, linear.frequency), linear.tree
+def check_beam(linear: LinearTree, tokens: Ragged, rows: np.ndarray, beam: int, top: int) -> None:
+    tree = linear.tree
     labels, scores = linear.find(tokens, beam, top)
     assert labels.shape == scores.shape == (4, top)
     for document, row in enumerate(rows):
@@ -137,10 +164,27 @@ def test_a_text_is_scored_by_itself(linear: LinearTree, corpus: tuple[Ragged, Ra
     assert nothing[0].shape == nothing[1].shape == (0, 6)
 
 
-def test_fitted_again_is_the_same(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
-    again = fit_linear(linear.tree, *corpus, WORDS, LinearSettings())
+def test_fitted_again_is_the_same(linear: LinearTree, corpus: tuple[Ragged, Ragged], settings: LinearSettings) -> None:
+    again = fit_linear(linear.tree, *corpus, VOCABULARY, settings)
     for mine, others in zip(linear.weights, again.weights, strict=True):
         assert (mine != others).nnz == 0
+
+
+def test_many_nodes_below_the_root_get_a_level_above_them(
+    corpus: tuple[Ragged, Ragged], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert classified(DEEP) is DEEP
+    monkeypatch.setattr(classifiers, "MOST_BELOW_ROOT", 2)
+    wide = LabelTree.of_cuts(DEEP.label_order, [np.arange(0, LABELS + 1, 3)])
+    assert wide.level_sizes == (8, LABELS) and classified(FLAT) is FLAT
+    linear = fit_linear(wide, *corpus, VOCABULARY, EVERYTHING)
+    assert linear.tree.level_sizes == (4, 8, LABELS) and linear.tree.parents(2).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    expected = literal_probabilities(linear, literal_rows(corpus[0], corpus[0], EVERYTHING))
+    np.testing.assert_allclose(linear.score(corpus[0], np.arange(LABELS)), expected, rtol=1e-4, atol=1e-6)
+    linear.save(tmp_path / "linear.safetensors", "mark")
+    opened = LinearTree.load(tmp_path / "linear.safetensors", wide)
+    for mine, read in zip(linear.find(corpus[0], 3, 5), opened.find(corpus[0], 3, 5), strict=True):
+        np.testing.assert_array_equal(mine, read)
 
 
 def test_a_file_keeps_everything_and_is_checked(
