@@ -30,6 +30,8 @@ from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
 
+ADDED = ("ensemble.trees", "ensemble.frequency_correction", "linear")
+"""Settings that a run may be started again with: more trees, linear classifiers, corrected scores."""
 UNCORRECTED = "uncorrected"
 """In a run's directory, while its correction is fitted: predictions of the validation split."""
 
@@ -107,8 +109,7 @@ def _keep_settings(settings: Experiment) -> None:
     # After the corpus is prepared: a run that never began for a wrong path mustn't refuse the right one.
     settings.run_directory.mkdir(parents=True, exist_ok=True)
     now, path = settings.model_dump(mode="json"), settings.run_directory / SETTINGS
-    corrected = settings.ensemble.frequency_correction
-    if path.exists() and load(path).ensemble.frequency_correction != corrected:
+    if path.exists() and any(getattr(load(path), part) != getattr(settings, part) for part in ("ensemble", "linear")):
         shutil.rmtree(settings.run_directory / PREDICTIONS, ignore_errors=True)  # by other scores
     with whole_file(path) as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -117,8 +118,7 @@ def _keep_settings(settings: Experiment) -> None:
 def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key in old.keys() | now.keys():
         where = f"{prefix}{key}"
-        # More trees may be added to a run, and its scores corrected.
-        if where in FREE or where in ("ensemble.trees", "ensemble.frequency_correction"):
+        if where in FREE or where in ADDED:
             continue
         if isinstance(now.get(key), dict) and isinstance(old.get(key), dict):
             yield from _differences(old[key], now[key], f"{where}.")

@@ -96,8 +96,9 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
         summed = combine([one.top for one in of_trees], [one.scores for one in of_trees], 10)
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
-    with pytest.raises(SettingsError, match=r"linear.*choose another --name"):
-        run(load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]})))
+    # Nor for leaving the classifiers out, or taking them in.
+    networks = load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]}))
+    assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
 
 
 def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
