@@ -187,10 +187,14 @@ class TreeSettings(Settings):
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:
-        if self.cluster_size & (self.cluster_size - 1):
-            below = 1 << (self.cluster_size.bit_length() - 1)
-            raise ValueError(f"tree.cluster_size is {self.cluster_size}; take {below} or {2 * below} (2^c)")
+        _check_power_of_two("tree.cluster_size", self.cluster_size)
         return self
+
+
+def _check_power_of_two(key: str, size: int) -> None:
+    if size & (size - 1):
+        below = 1 << (size.bit_length() - 1)
+        raise ValueError(f"{key} is {size}; take {below} or {2 * below} (2^c)")
 
 
 class NetworkSettings(Settings):
@@ -267,10 +271,12 @@ class TrainingSettings(Settings):
 
 
 class LinearSettings(Settings):
-    """Not in the paper: linear classifiers of the nodes of the same trees, by TF-IDF, beside their networks."""
+    """Not in the paper: linear classifiers by TF-IDF beside each tree's networks, of the same clusters."""
 
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share that they have in a tree's scores; 0 trains none."""
+    cluster_size: Annotated[int, Field(ge=2)] = 512
+    """Most children of a node of their tree, 2^c: they can be of many more than `tree.cluster_size`, and are better."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
     threshold: Annotated[float, Field(ge=0)] = 0.1
@@ -281,6 +287,11 @@ class LinearSettings(Settings):
     """How many times each of the first `lead_words` counts."""
     prefix_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
     """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> Self:
+        _check_power_of_two("linear.cluster_size", self.cluster_size)
+        return self
 
 
 class EnsembleSettings(Settings):

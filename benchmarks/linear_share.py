@@ -81,7 +81,7 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     for cost in costs:
         how = settings.linear.model_copy(update={"cost": cost})
         fitted = (fit_linear(one.tree, train.tokens, train.labels, corpus.tokenizer.words, how) for one in trees)
-        by_linear[cost] = [linear.find(valid.tokens, settings.tree.beam, top) for linear in fitted]
+        by_linear[cost] = [linear.find(valid.tokens, top) for linear in fitted]
     rows = []
     for cost, share in itertools.product(costs, SHARES):
         found = [joined(one, other, share, top) for one, other in zip(by_networks, by_linear[cost], strict=True)]

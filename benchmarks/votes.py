@@ -220,7 +220,7 @@ def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
         linear, tree.linear = tree.linear, None
         networks.append(tree.predict(valid.tokens, top))
         if linear is not None:
-            classifiers.append(linear[0].find(valid.tokens, settings.tree.beam, top))
+            classifiers.append(linear[0].find(valid.tokens, top))
     share = settings.linear.weight
     return Votes([*networks, *classifiers], valid.labels, corpus.labels.counts, len(classifiers), share)
 

@@ -102,7 +102,7 @@ class TreePredictor:
         if self.linear is None:
             return found
         linear, share = self.linear
-        return joined(found, linear.find(batch.ragged(), self.beam, top), share, top)
+        return joined(found, linear.find(batch.ragged(), top), share, top)
 
     def _by_networks(self, batch: TextBatch, top: int) -> Found:
         texts, beam = batch.cut(self.max_tokens).to(self.device), None
@@ -217,7 +217,7 @@ def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: Labe
     if fingerprint_of(path) != linear_fingerprint(settings, corpus, number):
         raise SettingsError(f"{path}: no linear classifiers of these settings; run jobs/train_ensemble.py")
     try:
-        return LinearTree.load(path, tree)
+        return LinearTree.load(path, len(tree.label_order))
     except (OSError, ValueError) as error:
         raise SettingsError(f"{error}; remove the file and train again") from None
 

@@ -223,7 +223,7 @@ class Bundle:
         if share := self.settings.linear_weight:
             if linear_file(number) not in self.manifest.files:
                 raise self._wrong(linear_file(number), "it is missing")
-            linear = self._read(linear_file(number), lambda path: LinearTree.load(path, tree)), share
+            linear = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1])), share
             if (words := len(linear[0].features.beginnings)) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {words:,} words")
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)

@@ -1,13 +1,13 @@
 """Linear classifiers of a label tree's nodes, by the TF-IDF of a text.
 
-Not in the paper, whose networks learn what a rare word means from few texts or not at all. Every node of the same tree
-has a classifier against its siblings, trained on the documents of its parent, as in Parabel (Prabhu et al., 2018); its
+Not in the paper, whose networks learn what a rare word means from few texts or not at all. Every node of a tree has
+a classifier against its siblings, trained on the documents of its parent, as in Parabel (Prabhu et al., 2018); its
 margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its parent, so a label's is the product
 along its path. Trees average it with what their networks give.
 
-- **A wide root has a level of its own below it.** Each of n nodes below the root is told from the others on all
-  documents; where they are many, about √n runs of neighbours are told from each other first.
-
+- **Wider than the networks' tree.** A classifier costs by the documents of its parent, so families may be of hundreds,
+  and the fewer levels a text passes the fewer of them are wrong: labels keep the order of the networks' tree, in
+  families of `linear.cluster_size`.
 - **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
   processes of a machine, but for those of the first and of small levels, which each turns round.
 - **Nothing depends on the batch**: a text is scored by itself.
@@ -30,25 +30,36 @@ from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
-_METADATA = {"format": "axml-ray linear classifiers", "version": "1"}
+_METADATA = {"format": "axml-ray linear classifiers", "version": "2"}
 FREQUENCY, BEGINNINGS, FINGERPRINT = "frequency", "beginnings", "fingerprint"
+LABEL_ORDER = "label_order"
+BEAM = 8
+"""Families of hundreds of labels that a text's labels are looked for in."""
 MOST_SCORES = 1 << 22
 """Scores of a level that are held at a time."""
-WHOLE_LEVEL = 1 << 15
+WHOLE_LEVEL = 1 << 17
 """Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
-MOST_BELOW_ROOT = 1024
-"""Nodes of a clustered tree that are told from each other on all documents."""
 
 
-def classified(tree: LabelTree) -> LabelTree:
-    """The tree whose nodes have classifiers: `tree`, or that with one more level below the root."""
-    nodes = tree.level_sizes[0]
-    if nodes <= MOST_BELOW_ROOT or not tree.height:  # leaves in the order of their labels are no neighbours
-        return tree
-    runs = 1 << nodes.bit_length() // 2
-    starts = np.arange(runs + 1, dtype=np.int64) * nodes // runs
-    first_child = (np.array([0, runs], dtype=np.int64), starts, *tree.first_child[1:])
-    return LabelTree(label_order=tree.label_order, first_child=first_child)
+def classified(tree: LabelTree, most: int) -> LabelTree:
+    """The tree whose nodes have classifiers: the labels of `tree` in its order, most children of a node about `most`.
+
+    Its clusters are unions of neighbours among the last clusters of `tree`. A flat tree stays as it is.
+
+    Args:
+        tree: of the networks.
+        most: a power of two.
+    """
+    labels, last = len(tree.label_order), tree.first_child[-1]
+    cuts: list[np.ndarray] = []
+    depth = (-(-labels // most) - 1).bit_length()
+    while depth > 0 and tree.height:
+        even = np.arange(2**depth + 1) * labels / 2**depth
+        above = np.searchsorted(last, even).clip(1)
+        nearer = even - last[above - 1] < last[above] - even
+        cuts.insert(0, np.unique(last[above - nearer]))
+        depth -= most.bit_length() - 1
+    return LabelTree.of_cuts(tree.label_order, cuts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +76,13 @@ class LinearTree:
     weights: Sequence[sparse.csr_matrix]
     features: TextFeatures
 
-    def find(self, tokens: Ragged, beam: int, top: int) -> tuple[np.ndarray, np.ndarray]:
+    def find(self, tokens: Ragged, top: int, beam: int = BEAM) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each document, by beam search.
 
         Args:
             tokens: word ids.
-            beam: C, nodes of a level whose children are scored.
             top: labels wanted.
+            beam: C, nodes of a level whose children are scored.
 
         Returns:
             Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their probabilities, float32
@@ -150,8 +161,10 @@ class LinearTree:
         features = self.features
         about = {name: str(getattr(features, name)) for name in ("documents", "lead_words", "lead_weight")}
         tensors = {FREQUENCY: torch.from_numpy(features.frequency), BEGINNINGS: torch.from_numpy(features.beginnings)}
+        tensors[LABEL_ORDER] = torch.from_numpy(self.tree.label_order)
         for level, weights in enumerate(self.weights, start=1):
             tensors |= {
+                f"children.{level}": torch.from_numpy(self.tree.first_child[level - 1]),
                 f"values.{level}": torch.from_numpy(weights.data.astype(np.float32)),
                 f"words.{level}": torch.from_numpy(weights.indices.astype(np.int32)),
                 f"offsets.{level}": torch.from_numpy(weights.indptr.astype(np.int64)),
@@ -160,30 +173,33 @@ class LinearTree:
             save_tensors(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, **about})
 
     @classmethod
-    def load(cls, path: Path, tree: LabelTree) -> "LinearTree":
-        """Open classifiers that `save` wrote, of a tree of labels.
+    def load(cls, path: Path, labels: int) -> "LinearTree":
+        """Open classifiers that `save` wrote.
+
+        Args:
+            path: of the file.
+            labels: that they should have.
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: the file doesn't hold classifiers of this version, or not of this tree.
+            ValueError: the file doesn't hold classifiers of this version, or not of so many labels.
         """
-        tree = classified(tree)
         try:
             with safe_open(path, framework="pt") as file:
                 about = _checked_metadata(file.metadata())
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
             frequency = arrays.pop(FREQUENCY)
-            # Files from before there were features other than words tell of none.
-            beginnings = arrays.pop(BEGINNINGS, np.full(len(frequency), -1, dtype=np.int32))
-            features = _features(frequency, beginnings, {"lead_words": "0", "lead_weight": "1", **about})
-            if len(arrays) != 3 * len(tree.level_sizes):
-                raise ValueError(f"it has {len(arrays) // 3} levels, not {len(tree.level_sizes)}")
+            features = _features(frequency, arrays.pop(BEGINNINGS), about)
+            order, levels = arrays.pop(LABEL_ORDER), range(1, len(arrays) // 4 + 1)
+            if len(order) != labels:
+                raise ValueError(f"it has {len(order):,} labels, not {labels:,}")
+            tree = LabelTree(label_order=order, first_child=tuple(arrays[f"children.{level}"] for level in levels))
             weights = [
                 _matrix(arrays, level, (nodes, len(features) + 1))
-                for level, nodes in enumerate(tree.level_sizes, start=1)
+                for level, nodes in zip(levels, tree.level_sizes, strict=True)
             ]
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise ValueError(f"{path} holds no linear classifiers of this tree: {error}") from None
+            raise ValueError(f"{path} holds no linear classifiers of these labels: {error}") from None
         return cls(tree, weights, features)
 
 

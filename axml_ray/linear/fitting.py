@@ -36,13 +36,13 @@ def fit_linear(
     """Learn the classifiers of all nodes.
 
     Args:
-        tree: over the trained labels; the nodes of `classified` get classifiers.
+        tree: of the networks, over the trained labels; the nodes of `classified` get classifiers.
         tokens: word ids of the training documents.
         labels: their label ids.
         words: of the vocabulary, by id.
         settings: of the classifiers.
     """
-    tree, features = classified(tree), TextFeatures.fit(tokens, words, settings)
+    tree, features = classified(tree, settings.cluster_size), TextFeatures.fit(tokens, words, settings)
     rows = features.rows(tokens).astype(np.float64)
     weights = []
     with warnings.catch_warnings():

@@ -126,7 +126,7 @@ class TestLinearClassifiers:
         tokens = corpus.split("valid").tokens
         found = as_dictionaries(*both.predict(tokens, 6))
         by_networks = as_dictionaries(*predictor.predict(tokens, 6))
-        by_linear = as_dictionaries(*both.linear[0].find(tokens, predictor.beam, 6))
+        by_linear = as_dictionaries(*both.linear[0].find(tokens, 6))
         for joined, one, other in zip(found, by_networks, by_linear, strict=True):
             mean = {label: 0.7 * one.get(label, 0) + 0.3 * other.get(label, 0) for label in one.keys() | other.keys()}
             best = sorted(mean.values(), reverse=True)[:6]

@@ -130,7 +130,7 @@ class TestExport:
         trees = Bundle.open(tmp_path / "bundle").ensemble().trees
         for mine, theirs in zip(trees, run.ensemble().trees, strict=True):
             assert mine.linear[1] == theirs.linear[1] == 0.4
-            found, right = mine.linear[0].find(tokens, 3, 20), theirs.linear[0].find(tokens, 3, 20)
+            found, right = mine.linear[0].find(tokens, 20), theirs.linear[0].find(tokens, 20)
             assert np.array_equal(found[0], right[0]) and np.array_equal(found[1], right[1])
         plain = run.settings.model_copy(update={"linear": LinearSettings()})
         (tmp_path / "bundle" / "tree-1" / "linear.safetensors").unlink()

@@ -20,8 +20,8 @@ from axml_ray.tree.label_tree import LabelTree
 
 WORDS, LABELS, DOCUMENTS = 60, 24, 90
 VOCABULARY = ["<padding>", "<unknown>", *(f"{('to', 'ant', 'beetle')[word % 3]}{word:02d}" for word in range(2, WORDS))]
-WORDS_ALONE = LinearSettings()
-EVERYTHING = LinearSettings(lead_words=2, lead_weight=2.5, prefix_letters=4)
+WORDS_ALONE = LinearSettings(cluster_size=8)
+EVERYTHING = LinearSettings(cluster_size=4, lead_words=2, lead_weight=2.5, prefix_letters=4)
 """Words that begin with "beet" have one more feature, those with "ant0" another; "to02" and the like have none."""
 FLAT = LabelTree(label_order=np.arange(LABELS, dtype=np.int32), first_child=(np.array([0, LABELS]),))
 DEEP = LabelTree.of_cuts(
@@ -116,7 +116,7 @@ def test_scores_are_products_along_paths(
     expected = literal_probabilities(linear, literal_rows(tokens, tokens, settings))
     wanted = np.random.default_rng(1).permutation(LABELS)[:9]
     np.testing.assert_allclose(linear.score(tokens, wanted), expected[:, wanted], rtol=1e-4, atol=1e-6)
-    labels, scores = linear.find(tokens, LABELS, LABELS)
+    labels, scores = linear.find(tokens, LABELS, beam=LABELS)
     assert (np.sort(labels, axis=1) == np.arange(LABELS)).all() and (np.diff(scores, axis=1) <= 0).all()
     np.testing.assert_allclose(scores, np.take_along_axis(expected, labels, axis=1), rtol=1e-4, atol=1e-6)
 
@@ -134,7 +134,7 @@ def test_a_beam_keeps_the_best_nodes(
 
 def check_beam(linear: LinearTree, tokens: Ragged, rows: np.ndarray, beam: int, top: int) -> None:
     tree = linear.tree
-    labels, scores = linear.find(tokens, beam, top)
+    labels, scores = linear.find(tokens, top, beam)
     assert labels.shape == scores.shape == (4, top)
     for document, row in enumerate(rows):
         held, logs = np.arange(tree.level_sizes[0]), None
@@ -155,12 +155,12 @@ def check_beam(linear: LinearTree, tokens: Ragged, rows: np.ndarray, beam: int, 
 
 def test_a_text_is_scored_by_itself(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
     tokens = corpus[0]
-    labels, scores = linear.find(tokens, 3, 6)
+    labels, scores = linear.find(tokens, 6, beam=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "MOST_SCORES", 1)  # document by document
-        same, equal = linear.find(tokens, 3, 6)
+        same, equal = linear.find(tokens, 6, beam=3)
     assert np.array_equal(labels, same) and np.array_equal(scores, equal)
-    nothing = linear.find(tokens.take(np.array([], np.int64)), 3, 6)
+    nothing = linear.find(tokens.take(np.array([], np.int64)), 6, beam=3)
     assert nothing[0].shape == nothing[1].shape == (0, 6)
 
 
@@ -170,21 +170,23 @@ def test_fitted_again_is_the_same(linear: LinearTree, corpus: tuple[Ragged, Ragg
         assert (mine != others).nnz == 0
 
 
-def test_many_nodes_below_the_root_get_a_level_above_them(
-    corpus: tuple[Ragged, Ragged], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert classified(DEEP) is DEEP
-    monkeypatch.setattr(classifiers, "MOST_BELOW_ROOT", 2)
-    wide = LabelTree.of_cuts(DEEP.label_order, [np.arange(0, LABELS + 1, 3)])
-    assert wide.level_sizes == (8, LABELS) and classified(FLAT) is FLAT
-    linear = fit_linear(wide, *corpus, VOCABULARY, EVERYTHING)
-    assert linear.tree.level_sizes == (4, 8, LABELS) and linear.tree.parents(2).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    expected = literal_probabilities(linear, literal_rows(corpus[0], corpus[0], EVERYTHING))
-    np.testing.assert_allclose(linear.score(corpus[0], np.arange(LABELS)), expected, rtol=1e-4, atol=1e-6)
-    linear.save(tmp_path / "linear.safetensors", "mark")
-    opened = LinearTree.load(tmp_path / "linear.safetensors", wide)
-    for mine, read in zip(linear.find(corpus[0], 3, 5), opened.find(corpus[0], 3, 5), strict=True):
-        np.testing.assert_array_equal(mine, read)
+@given(data=st.data(), most=st.sampled_from([2, 4, 8, 64]))
+def test_families_are_unions_of_the_networks_clusters(data: st.DataObject, most: int) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=60))
+    last = np.concatenate([[0], np.cumsum(sizes)])
+    order = np.random.default_rng(0).permutation(last[-1])
+    tree = classified(LabelTree.of_cuts(order, [last]), most)
+    assert tree.label_order.tolist() == order.tolist()
+    starts = [np.arange(len(order) + 1)]
+    for first_child in tree.first_child[::-1]:
+        starts.insert(0, starts[0][first_child])
+    assert all(set(level) <= set(last) for level in starts[:-1])
+    # A cut moves by less than a cluster, so that of even families none grows by more than one.
+    assert all(np.diff(level).max() <= most + max(sizes) for level in starts[-2:-1])
+    assert tree.level_sizes[0] <= most or tree.height == 0
+    even = LabelTree.of_cuts(np.arange(64), [np.arange(0, 65, 2)])
+    assert classified(even, most).level_sizes == {2: (2, 4, 8, 16, 32, 64), 4: (4, 16, 64), 8: (8, 64), 64: (64,)}[most]
+    assert classified(FLAT, 2) is not FLAT and classified(FLAT, 2).level_sizes == FLAT.level_sizes
 
 
 def test_a_file_keeps_everything_and_is_checked(
@@ -194,18 +196,15 @@ def test_a_file_keeps_everything_and_is_checked(
     assert fingerprint_of(path) is None
     linear.save(path, "mark")
     assert fingerprint_of(path) == "mark"
-    opened = LinearTree.load(path, linear.tree)
-    for mine, read in zip(linear.find(corpus[0], 3, 5), opened.find(corpus[0], 3, 5), strict=True):
+    opened = LinearTree.load(path, LABELS)
+    for mine, read in zip(linear.find(corpus[0], 5, beam=3), opened.find(corpus[0], 5, beam=3), strict=True):
         np.testing.assert_array_equal(mine, read)
-    other = LabelTree(label_order=np.arange(3, dtype=np.int32), first_child=(np.array([0, 3]),))
-    with pytest.raises(
-        ValueError, match=r"linear\.safetensors holds no linear classifiers of this tree: (level 1|it has)"
-    ):
-        LinearTree.load(path, other)
+    with pytest.raises(ValueError, match=r"safetensors holds no linear classifiers of these labels: it has 24 labels"):
+        LinearTree.load(path, 3)
     path.write_bytes(path.read_bytes()[:-8])
     assert fingerprint_of(path) is None
     with pytest.raises(ValueError, match="holds no linear classifiers"):
-        LinearTree.load(path, linear.tree)
+        LinearTree.load(path, LABELS)
     linear.tree.save(path)
     with pytest.raises(ValueError, match="its format is"):
-        LinearTree.load(path, linear.tree)
+        LinearTree.load(path, LABELS)
