@@ -276,7 +276,7 @@ class LinearSettings(Settings):
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share that they have in a tree's scores; 0 trains none."""
     cluster_size: Annotated[int, Field(ge=2)] = 512
-    """Most children of a node of their tree, 2^c: they can be of many more than `tree.cluster_size`, and are better."""
+    """About the most children of a node of their tree, 2^c: many more than `tree.cluster_size`, and better for it."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
     threshold: Annotated[float, Field(ge=0)] = 0.1

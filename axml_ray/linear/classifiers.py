@@ -15,6 +15,7 @@ along its path. Trees average it with what their networks give.
 Legend: N documents, F features of a text, n_d nodes of level d, C beam.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +53,7 @@ def classified(tree: LabelTree, most: int) -> LabelTree:
     """
     labels, last = len(tree.label_order), tree.first_child[-1]
     cuts: list[np.ndarray] = []
-    depth = (-(-labels // most) - 1).bit_length()
+    depth = round(math.log2(labels / most))
     while depth > 0 and tree.height:
         even = np.arange(2**depth + 1) * labels / 2**depth
         above = np.searchsorted(last, even).clip(1)
