@@ -275,8 +275,9 @@ class LinearSettings(Settings):
 
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share that they have in a tree's scores; 0 trains none."""
-    cluster_size: Annotated[int, Field(ge=2)] = 512
-    """About the most children of a node of their tree, 2^c: many more than `tree.cluster_size`, and better for it."""
+    cluster_size: Annotated[int, Field(ge=2)] | None = 512
+    """About the most children of a node of their tree, 2^c; null for the networks' tree, all of whose first nodes are
+    told from each other on all documents: as good, and slow where they are thousands."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
     threshold: Annotated[float, Field(ge=0)] = 0.1
@@ -290,7 +291,8 @@ class LinearSettings(Settings):
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:
-        _check_power_of_two("linear.cluster_size", self.cluster_size)
+        if self.cluster_size is not None:
+            _check_power_of_two("linear.cluster_size", self.cluster_size)
         return self
 
 

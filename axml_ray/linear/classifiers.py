@@ -5,14 +5,13 @@ a classifier against its siblings, trained on the documents of its parent, as in
 margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its parent, so a label's is the product
 along its path. Trees average it with what their networks give.
 
-- **Wider than the networks' tree.** A classifier costs by the documents of its parent, so families may be of hundreds,
-  and the fewer levels a text passes the fewer of them are wrong: labels keep the order of the networks' tree, in
-  families of `linear.cluster_size`.
+- **Wider families than the networks'.** A classifier costs by the documents of its parent, so families may be of
+  hundreds: labels keep the order of the networks' tree, in families of `linear.cluster_size`.
 - **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
   processes of a machine, but for those of the first and of small levels, which each turns round.
 - **Nothing depends on the batch**: a text is scored by itself.
 
-Legend: N documents, F features of a text, n_d nodes of level d, C beam.
+Legend: N documents, F features of a text, n_d nodes of level d.
 """
 
 import math
@@ -34,27 +33,29 @@ from axml_ray.tree.label_tree import LabelTree
 _METADATA = {"format": "axml-ray linear classifiers", "version": "2"}
 FREQUENCY, BEGINNINGS, FINGERPRINT = "frequency", "beginnings", "fingerprint"
 LABEL_ORDER = "label_order"
-BEAM = 8
-"""Families of hundreds of labels that a text's labels are looked for in."""
+CHILDREN = 4096
+"""Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
 """Scores of a level that are held at a time."""
 WHOLE_LEVEL = 1 << 17
 """Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
 
 
-def classified(tree: LabelTree, most: int) -> LabelTree:
+def classified(tree: LabelTree, most: int | None) -> LabelTree:
     """The tree whose nodes have classifiers: the labels of `tree` in its order, most children of a node about `most`.
 
     Its clusters are unions of neighbours among the last clusters of `tree`. A flat tree stays as it is.
 
     Args:
         tree: of the networks.
-        most: a power of two.
+        most: a power of two; None keeps the tree as it is.
     """
+    if most is None or not tree.height:
+        return tree
     labels, last = len(tree.label_order), tree.first_child[-1]
     cuts: list[np.ndarray] = []
     depth = round(math.log2(labels / most))
-    while depth > 0 and tree.height:
+    while depth > 0:
         even = np.arange(2**depth + 1) * labels / 2**depth
         above = np.searchsorted(last, even).clip(1)
         nearer = even - last[above - 1] < last[above] - even
@@ -77,13 +78,13 @@ class LinearTree:
     weights: Sequence[sparse.csr_matrix]
     features: TextFeatures
 
-    def find(self, tokens: Ragged, top: int, beam: int = BEAM) -> tuple[np.ndarray, np.ndarray]:
+    def find(self, tokens: Ragged, top: int, children: int = CHILDREN) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each document, by beam search.
 
         Args:
             tokens: word ids.
             top: labels wanted.
-            beam: C, nodes of a level whose children are scored.
+            children: of the best nodes of a level that are scored, at most, or of one.
 
         Returns:
             Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their probabilities, float32
@@ -91,18 +92,17 @@ class LinearTree:
         """
         rows = self.features.rows(tokens)
         sizes = self.tree.level_sizes
-        beams = (beam * self.tree.max_children(level) for level in range(1, len(sizes)))
-        step = max(1, MOST_SCORES // max([sizes[0], *beams, *(size for size in sizes if size <= WHOLE_LEVEL)]))
-        found = [self._find(rows[start : start + step], beam, top) for start in range(0, len(tokens), step)]
+        step = max(1, MOST_SCORES // max(sizes[0], children, *(size for size in sizes if size <= WHOLE_LEVEL)))
+        found = [self._find(rows[start : start + step], children, top) for start in range(0, len(tokens), step)]
         labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
         return labels, np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
 
-    def _find(self, rows: sparse.csr_matrix, beam: int, top: int) -> tuple[np.ndarray, np.ndarray]:
+    def _find(self, rows: sparse.csr_matrix, most: int, top: int) -> tuple[np.ndarray, np.ndarray]:
         document = np.arange(rows.shape[0])[:, None]
         nodes = np.broadcast_to(np.arange(self.tree.level_sizes[0]), (rows.shape[0], self.tree.level_sizes[0]))
         logs = log_probability(self._margins(0, rows, nodes))
         for level, first_child in enumerate(self.tree.first_child[1:], start=1):
-            kept = _best(logs, beam)
+            kept = _best(logs, max(1, most // self.tree.max_children(level)))
             parents, above = nodes[document, kept], logs[document, kept]
             children = first_child[parents][..., None] + np.arange(self.tree.max_children(level))
             none = (children >= first_child[parents + 1][..., None]).reshape(len(document), -1)
