@@ -75,6 +75,7 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "training: {epochs: [0]}", "training.epochs.0: Input should be greater than or equal to 1"),
         (PACKAGES + "training: {average_after: [-1]}", "training.average_after.0: Input should be greater than"),
         (PACKAGES + "tree: {cluster_size: 12}", "tree.cluster_size is 12; take 8 or 16 (2^c)"),
+        (PACKAGES + "linear: {cluster_size: 600}", "linear.cluster_size is 600; take 512 or 1024 (2^c)"),
         (PACKAGES + "tree: {cluster_size: 1}", "tree.cluster_size: Input should be greater than or equal to 2"),
         (
             PACKAGES + "  label_features: f.svm\nnetwork: {attention_start: features}",

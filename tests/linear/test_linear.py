@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from sklearn.svm import LinearSVC
 
 from axml_ray.corpus.tokenizer import UNKNOWN
@@ -203,6 +205,21 @@ def test_a_file_keeps_everything_and_is_checked(
         np.testing.assert_array_equal(mine, read)
     with pytest.raises(ValueError, match=r"safetensors holds no linear classifiers of these labels: it has 24 labels"):
         LinearTree.load(path, 3)
+    with safe_open(path, framework="np") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    wrong = path.with_name("wrong.safetensors")
+    for name, array, said in (
+        ("beginnings", arrays["beginnings"] + np.int32(1), "how words begin"),
+        ("frequency", arrays["frequency"] * DOCUMENTS * 2, "how many documents hold each feature"),
+        ("label_order", arrays["label_order"] * np.int32(0), "label"),
+        ("words.1", arrays["words.1"] + np.int32(500), "features beyond"),
+    ):
+        save_file({**arrays, name: array}, wrong, metadata)
+        with pytest.raises(ValueError, match=f"wrong.safetensors holds no linear classifiers.*{said}"):
+            LinearTree.load(wrong, LABELS)
+    save_file(arrays, wrong, {**metadata, "lead_weight": "0.5"})
+    with pytest.raises(ValueError, match=r"its first \d+ words count 0.5 times"):
+        LinearTree.load(wrong, LABELS)
     path.write_bytes(path.read_bytes()[:-8])
     assert fingerprint_of(path) is None
     with pytest.raises(ValueError, match="holds no linear classifiers"):
