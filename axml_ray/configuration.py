@@ -141,7 +141,12 @@ def _build(
     if cli is not None and parser is not None:
         parser.add_argument("--config", metavar="FILE", help="YAML file of settings; the flags below override it")
         source = CliSettingsSource(
-            Experiment, cli_parse_args=cli, root_parser=parser, cli_avoid_json=True, cli_hide_none_type=True
+            Experiment,
+            cli_parse_args=cli,
+            root_parser=parser,
+            cli_avoid_json=True,
+            cli_hide_none_type=True,
+            cli_parse_none_str="null",
         )
     try:
         return Experiment(**values, **({"_cli_settings_source": source} if source else {}))

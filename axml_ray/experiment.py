@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster import connect
-from axml_ray.configuration import load, read_yaml
+from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
@@ -109,7 +109,8 @@ def _keep_settings(settings: Experiment) -> None:
     # After the corpus is prepared: a run that never began for a wrong path mustn't refuse the right one.
     settings.run_directory.mkdir(parents=True, exist_ok=True)
     now, path = settings.model_dump(mode="json"), settings.run_directory / SETTINGS
-    if path.exists() and any(getattr(load(path), part) != getattr(settings, part) for part in ("ensemble", "linear")):
+    before = read_yaml(path) if path.exists() else now
+    if any(before.get(part) != now.get(part) for part in ("ensemble", "linear")):
         shutil.rmtree(settings.run_directory / PREDICTIONS, ignore_errors=True)  # by other scores
     with whole_file(path) as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -180,6 +180,12 @@ def test_a_value_per_level(tmp_path: Path, words: list[str]) -> None:
     assert from_command_line("A job.", ["--config", path, "--training.epochs", *words]).training.epochs == (6, 4)
 
 
+def test_a_flag_of_null_is_none(tmp_path: Path) -> None:
+    path = config(tmp_path, PACKAGES + "linear: {weight: 0.5, prefix_letters: 6}")
+    read = from_command_line("A job.", ["--config", path, "--linear.cluster_size", "null"])
+    assert read.linear.cluster_size is None and read.linear.prefix_letters == 6
+
+
 def test_flags_alone_are_enough(tmp_path: Path) -> None:
     flags = ["--corpus.train", f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl", "--corpus.test", f"{tmp_path}/c.jsonl"]
     experiment = from_command_line("A job.", [*flags, "--network.train_embeddings", "false"])

@@ -74,9 +74,10 @@ def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) ->
         words: size of the vocabulary.
         times: float32 [tokens], how many times each counts; by default once.
     """
-    once = np.ones(len(tokens.values), np.float32)
+    if times is None:
+        times = np.ones(len(tokens.values), np.float32)
     counts = sparse.csr_matrix(
-        (once if times is None else times, tokens.values, tokens.offsets),
+        (times, tokens.values, tokens.offsets),
         shape=(len(tokens), words),
         copy=True,  # sum_duplicates sorts in place, and the order of the tokens is the text
     )

@@ -37,7 +37,7 @@ CHILDREN = 4096
 """Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
 """Scores of a level that are held at a time."""
-WHOLE_LEVEL = 1 << 17
+WHOLE_LEVEL = 1 << 16
 """Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
 
 
@@ -92,7 +92,9 @@ class LinearTree:
         """
         rows = self.features.rows(tokens)
         sizes = self.tree.level_sizes
-        step = max(1, MOST_SCORES // max(sizes[0], children, *(size for size in sizes if size <= WHOLE_LEVEL)))
+        families = (self.tree.max_children(level) for level in range(len(sizes)))
+        whole = (size for size in sizes if size <= WHOLE_LEVEL)
+        step = max(1, MOST_SCORES // max(children, *families, *whole))
         found = [self._find(rows[start : start + step], children, top) for start in range(0, len(tokens), step)]
         labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
         return labels, np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])

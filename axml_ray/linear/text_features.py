@@ -67,8 +67,10 @@ class TextFeatures:
         Args:
             tokens: word ids.
         """
-        place = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
-        times = np.where(place < self.lead_words, np.float32(self.lead_weight), np.float32(1))
+        times = None
+        if self.lead_words:
+            place = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
+            times = np.where(place < self.lead_words, np.float32(self.lead_weight), np.float32(1))
         counts = bag_of_words(tokens, len(self.beginnings), times)
         if len(self) == len(self.beginnings):
             return counts
