@@ -17,9 +17,9 @@ from axml_ray.cluster import connect
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, Ranking
 from axml_ray.files import whole_file
-from axml_ray.inference.batch import PREDICTIONS, predict_split
+from axml_ray.inference.batch import predict_split
 from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before

@@ -18,7 +18,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.examples import Explain, Words, examples, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
 from axml_ray.evaluation.page import write_page
-from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
 from axml_ray.evaluation.report import write_metrics
 from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
@@ -110,7 +110,7 @@ def predicted(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
     """
     if not corpus.documents(split):
         raise SettingsError(f"{corpus.directory}: has no {split} documents to evaluate on")
-    directory = settings.run_directory / "predictions" / split
+    directory = settings.run_directory / PREDICTIONS / split
     found = Predictions.open(directory)
     if found is None or found.trees != settings.ensemble.trees:
         _predict(settings, corpus, split)

@@ -36,7 +36,7 @@ from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
 from axml_ray.experiment import run
 from axml_ray.inference.ensemble import votes_of
 from axml_ray.settings import Experiment, SettingsError
@@ -111,7 +111,7 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
 
 def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[str, float]]]:
     """Scores of the test split in percent, for one tree, two, and so on: means over all choices of so many."""
-    predictions = Predictions.open(settings.run_directory / "predictions" / "test")
+    predictions = Predictions.open(settings.run_directory / PREDICTIONS / "test")
     assert predictions is not None
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees, votes = range(settings.ensemble.trees), votes_of(settings, corpus)

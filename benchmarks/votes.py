@@ -53,7 +53,7 @@ FACTORS = (0.0, 0.25, 0.5, 0.75, 1.25, 1.5, 2.0)
 """Tried for each member's weight, which begins at 1."""
 
 
-class Votes:
+class MemberVotes:
     """What the members say of some documents: N documents, k labels that any member named, M members.
 
     Attributes:
@@ -74,9 +74,9 @@ class Votes:
         self.true = hits(self.labels, truth.values, truth.offsets)
         self.truth, self.counts, self.linear, self.share = truth, counts, linear, share
 
-    def take(self, rows: np.ndarray) -> "Votes":
+    def take(self, rows: np.ndarray) -> "MemberVotes":
         """Those of some documents."""
-        some = Votes.__new__(Votes)
+        some = MemberVotes.__new__(MemberVotes)
         some.__dict__ |= self.__dict__
         some.labels, some.scores, some.true = self.labels[rows], self.scores[rows], self.true[rows]
         some.truth = self.truth.take(rows)
@@ -106,7 +106,7 @@ class Votes:
         return Ranking(labels, np.where(labels >= 0, best, 0).astype(np.float32), self.truth)
 
 
-Way = Callable[[Votes, Votes], np.ndarray]
+Way = Callable[[MemberVotes, MemberVotes], np.ndarray]
 """Learns from some votes, and scores the labels of others: float64 [N, k]."""
 
 
@@ -120,7 +120,7 @@ def looked_up(wanted: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> np.
     return np.where(same, scores.ravel()[order][places], 0).astype(np.float64).reshape(wanted.shape)
 
 
-def _calibrated(known: Votes, new: Votes) -> np.ndarray:
+def _calibrated(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     total, there = np.zeros(new.labels.shape), known.labels >= 0
     for mean, share in (("networks_mean", 1 - new.share), ("classifiers_mean", new.share)):
         step = IsotonicRegression(out_of_bounds="clip").fit(getattr(known, mean)[there], known.true[there])
@@ -128,7 +128,7 @@ def _calibrated(known: Votes, new: Votes) -> np.ndarray:
     return total
 
 
-def _weights(known: Votes, new: Votes) -> np.ndarray:
+def _weights(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     def score(weights: np.ndarray) -> float:
         top = known.ranking(known.scores @ weights, 5).top
         return float(ndcg_at(top, known.truth.values, known.truth.offsets, 5).mean())
@@ -144,20 +144,20 @@ def _weights(known: Votes, new: Votes) -> np.ndarray:
     return new.scores @ weights
 
 
-def _stacked(known: Votes, new: Votes) -> np.ndarray:
+def _stacked(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     there = known.labels >= 0
     model = LogisticRegression(max_iter=1_000).fit(logits_of(known.scores[there]), known.true[there])
     flat = logits_of(new.scores).reshape(-1, new.scores.shape[2])
     return np.asarray(model.decision_function(flat)).reshape(new.labels.shape)
 
 
-def _frequency(known: Votes, new: Votes) -> np.ndarray:
+def _frequency(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     correction = FrequencyCorrection.fit(known.ranking(known.mean, 100), known.counts, trees=1)
     return correction.scores(new.labels, new.mean.astype(np.float32), trees=1).astype(np.float64)
 
 
-def _boosted(known: Votes, new: Votes) -> np.ndarray:
-    def columns(votes: Votes) -> np.ndarray:
+def _boosted(known: MemberVotes, new: MemberVotes) -> np.ndarray:
+    def columns(votes: MemberVotes) -> np.ndarray:
         of_label = np.log1p(votes.counts)[votes.labels][:, :, None]
         parts = [votes.scores, votes.networks_mean[:, :, None], votes.classifiers_mean[:, :, None]]
         return np.concatenate([*(logits_of(part) for part in parts), of_label], axis=2)
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         settings = open_run(given.run.absolute())
         corpus = Corpus.open(settings.corpus_directory)
-        rows = by_way(votes_of(settings, corpus), inverse_of(settings, corpus))
+        rows = by_way(votes_of_members(settings, corpus), inverse_of(settings, corpus))
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(Text(f"written to {path}"))
 
 
-def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
+def votes_of_members(settings: Experiment, corpus: Corpus) -> MemberVotes:
     """The votes of a finished run's members on its validation documents.
 
     Raises:
@@ -222,7 +222,7 @@ def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
         if linear is not None:
             classifiers.append(linear[0].find(valid.tokens, top))
     share = settings.linear.weight
-    return Votes([*networks, *classifiers], valid.labels, corpus.labels.counts, len(classifiers), share)
+    return MemberVotes([*networks, *classifiers], valid.labels, corpus.labels.counts, len(classifiers), share)
 
 
 def inverse_of(settings: Experiment, corpus: Corpus) -> np.ndarray:
@@ -230,7 +230,7 @@ def inverse_of(settings: Experiment, corpus: Corpus) -> np.ndarray:
     return inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
 
 
-def by_way(votes: Votes, inverse: np.ndarray) -> list[dict[str, Any]]:
+def by_way(votes: MemberVotes, inverse: np.ndarray) -> list[dict[str, Any]]:
     """A row a way: `way`, `documents`, `scores` in percent by measure."""
     order = np.random.default_rng(0).permutation(len(votes.labels))
     halves = [np.sort(half) for half in np.array_split(order, 2)]

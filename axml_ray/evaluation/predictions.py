@@ -16,6 +16,8 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
 ENSEMBLE = "ensemble"
+PREDICTIONS = "predictions"
+"""In a run's directory, its predictions of each split."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from axml_ray.cluster import quiet_data
 from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.upkeep import state_of_input
+from axml_ray.evaluation.predictions import PREDICTIONS
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.bundle import MANIFEST, sha256
 from axml_ray.inference.ensemble import Ensemble
@@ -31,8 +32,6 @@ ROWS = 1_024
 """Documents of a block."""
 READ_BYTES = 1 << 20
 """About how much a reader hands on at a time, so that actors have something to do while it reads on."""
-PREDICTIONS = "predictions"
-"""In a run's directory, its predictions of each split."""
 JOB, RESULT = "job.json", "predictions.json"
 Format = Literal["parquet", "jsonl"]
 

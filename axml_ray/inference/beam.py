@@ -132,7 +132,7 @@ class TreePredictor:
         Returns:
             float32 [documents, n].
         """
-        path = path_nodes(self.tree, labels)
+        path = self.tree.paths(labels)
         scores = np.empty((len(tokens), len(labels)), dtype=np.float32)
         for batch in length_batches(tokens):
             texts = batch.cut(self.max_tokens).to(self.device)
@@ -176,19 +176,6 @@ class TreePredictor:
             places = which * network.level.block + nodes - network.level.first_child[parents]
         logits = network.logits(encodings, texts.lengths, candidates)
         return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(places).to(self.device)])
-
-
-def path_nodes(tree: LabelTree, labels: np.ndarray) -> list[np.ndarray]:
-    """The nodes above some labels: for levels 1 to H + 1, int64 [n].
-
-    Args:
-        tree: over L labels.
-        labels: integer [n], below L.
-    """
-    nodes = [tree.leaf_of_label[labels].astype(np.int64)]
-    for first_child in tree.first_child[:0:-1]:
-        nodes.insert(0, np.searchsorted(first_child, nodes[0], side="right") - 1)
-    return nodes
 
 
 def open_tree(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:

@@ -14,7 +14,7 @@ import torch
 
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import Tokenizer
-from axml_ray.inference.beam import TreePredictor, path_nodes
+from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.texts import length_batches
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.precision import autocast
@@ -170,7 +170,7 @@ def paths(
         raise SettingsError("explain: networks without attention (network.kind bilstm or xml_cnn) can't explain")
     if not labels:
         return []
-    nodes_of_level = path_nodes(tree.tree, np.array(labels))
+    nodes_of_level = tree.tree.paths(np.array(labels))
     words, unread = words[: tree.max_tokens], max(0, real - (tree.max_tokens or real))
     texts = next(length_batches(Ragged.from_rows([words]))).to(tree.device)
     steps: list[list[Step]] = [[] for _ in labels]

@@ -31,8 +31,7 @@ from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
 _METADATA = {"format": "axml-ray linear classifiers", "version": "2"}
-FREQUENCY, BEGINNINGS, FINGERPRINT = "frequency", "beginnings", "fingerprint"
-LABEL_ORDER = "label_order"
+FREQUENCY, BEGINNINGS, LABEL_ORDER, FINGERPRINT = "frequency", "beginnings", "label_order", "fingerprint"
 CHILDREN = 4096
 """Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
@@ -127,8 +126,7 @@ class LinearTree:
         """
         rows = self.features.rows(tokens)
         logs = np.zeros((len(tokens), len(labels)), dtype=np.float32)
-        for level, weights in enumerate(self.weights, start=1):
-            nodes, _ = self.tree.node_labels(level, labels, np.arange(len(labels) + 1))
+        for weights, nodes in zip(self.weights, self.tree.paths(labels), strict=True):
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
             logs += log_probability((rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
@@ -163,8 +161,8 @@ class LinearTree:
         """
         features = self.features
         about = {name: str(getattr(features, name)) for name in ("documents", "lead_words", "lead_weight")}
-        tensors = {FREQUENCY: torch.from_numpy(features.frequency), BEGINNINGS: torch.from_numpy(features.beginnings)}
-        tensors[LABEL_ORDER] = torch.from_numpy(self.tree.label_order)
+        arrays = {FREQUENCY: features.frequency, BEGINNINGS: features.beginnings, LABEL_ORDER: self.tree.label_order}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         for level, weights in enumerate(self.weights, start=1):
             tensors |= {
                 f"children.{level}": torch.from_numpy(self.tree.first_child[level - 1]),
@@ -191,8 +189,7 @@ class LinearTree:
             with safe_open(path, framework="pt") as file:
                 about = _checked_metadata(file.metadata())
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
-            frequency = arrays.pop(FREQUENCY)
-            features = _features(frequency, arrays.pop(BEGINNINGS), about)
+            features = _features(arrays.pop(FREQUENCY), arrays.pop(BEGINNINGS), about)
             order, levels = arrays.pop(LABEL_ORDER), range(1, len(arrays) // 4 + 1)
             if len(order) != labels:
                 raise ValueError(f"it has {len(order):,} labels, not {labels:,}")

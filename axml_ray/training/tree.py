@@ -55,8 +55,7 @@ def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: in
 
 def linear_fingerprint(settings: Experiment, corpus: Corpus, tree: int) -> str:
     """Changes with all that a tree's linear classifiers depend on."""
-    unused = {"weight"} if settings.linear.lead_words else {"weight", "lead_weight"}
-    how = settings.linear.model_dump(exclude=unused)
+    how = settings.linear.model_dump(exclude={"weight"})
     return fingerprint(tree_fingerprint(settings, corpus, tree), how, settings.training.documents)
 
 

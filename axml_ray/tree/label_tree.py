@@ -173,6 +173,17 @@ class LabelTree:
         leaves[self.label_order] = np.arange(len(leaves), dtype=np.int32)
         return leaves
 
+    def paths(self, labels: np.ndarray) -> list[np.ndarray]:
+        """The nodes above some labels, and their leaves: for levels 1 to H + 1, int64 [n].
+
+        Args:
+            labels: integer [n], below L, in any order.
+        """
+        nodes = [self.leaf_of_label[labels].astype(np.int64)]
+        for first_child in self.first_child[:0:-1]:
+            nodes.insert(0, np.searchsorted(first_child, nodes[0], side="right") - 1)
+        return nodes
+
     def parents(self, level: int) -> np.ndarray:
         """Parent, at level - 1, of each node of a level from 1 to H + 1: int32 [n_level]."""
         self._check_level(level, lowest=1, highest=self.height + 1)

@@ -26,8 +26,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def votes(run: Run) -> module.Votes:
-    return module.votes_of(run.settings, run.corpus)
+def votes(run: Run) -> module.MemberVotes:
+    return module.votes_of_members(run.settings, run.corpus)
 
 
 rows = st.lists(st.permutations([-1, -1, 0, 1, 2, 3]).map(lambda row: row[:4]), min_size=1, max_size=3)
@@ -43,7 +43,7 @@ def test_scores_are_found_by_label(given: list[list[int]], random) -> None:
         assert row.tolist() == [known.get(label, 0.0) for label in sought]
 
 
-def test_the_mean_is_what_the_run_predicts(run: Run, votes: module.Votes) -> None:
+def test_the_mean_is_what_the_run_predicts(run: Run, votes: module.MemberVotes) -> None:
     labels, scores = run.ensemble().predict(run.corpus.split("valid").tokens)[0]
     found = votes.ranking(votes.mean, labels.shape[1])
     width = found.top.shape[1]
@@ -55,7 +55,7 @@ def test_the_mean_is_what_the_run_predicts(run: Run, votes: module.Votes) -> Non
     assert (found.top == labels[:, :width])[apart].all() and apart.sum() > 50
 
 
-def test_each_way_is_scored_on_all_documents(run: Run, votes: module.Votes) -> None:
+def test_each_way_is_scored_on_all_documents(run: Run, votes: module.MemberVotes) -> None:
     rows = {row["way"]: row for row in module.by_way(votes, module.inverse_of(run.settings, run.corpus))}
     assert list(rows) == list(module.WAYS) and {row["documents"] for row in rows.values()} == {len(votes.labels)}
     whole = Scores(module.inverse_of(run.settings, run.corpus))
