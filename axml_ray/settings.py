@@ -115,6 +115,10 @@ class CorpusSettings(Settings):
     """Most words of the vocabulary, padding and unknown included; ranked by document frequency."""
     min_document_frequency: Positive = 1
     """Words of fewer training documents become unknown, so that training meets the unknown word too."""
+    subwords: bool = False
+    """Write a word outside the vocabulary as the longest words of the vocabulary that it is made of, single characters
+    at worst; otherwise all such words are one. For languages that inflect or write compounds as one word. The
+    characters come on top of `vocabulary_size`."""
     word_vectors: str = "train"
     """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
     binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` beside it."""

@@ -246,7 +246,7 @@ def _rows(
 
 
 def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
-    """Rows of length one of at most `most` terms; of equally strong ones, those that were met first."""
+    """Rows of length one of at most `most` terms; of equally strong ones, the first."""
     lengths = np.diff(rows.indptr)
     if most is not None and lengths.max(initial=0) > most:
         sizes = np.abs(rows.data)
@@ -255,7 +255,7 @@ def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
         offsets = np.searchsorted(kept, rows.indptr)
         surplus = np.flatnonzero(np.diff(offsets) > most)
         if len(surplus):
-            gone = [_surplus(sizes, kept[offsets[row] : offsets[row + 1]], weakest[row], most) for row in surplus]
+            gone = [_surplus(rows, kept[offsets[row] : offsets[row + 1]], weakest[row], most) for row in surplus]
             kept = np.setdiff1d(kept, np.concatenate(gone), assume_unique=True)
             offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
@@ -264,9 +264,10 @@ def strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
     return rows
 
 
-def _surplus(sizes: np.ndarray, places: np.ndarray, weakest: np.float32, most: int) -> np.ndarray:
+def _surplus(rows: sparse.csr_matrix, places: np.ndarray, weakest: np.float32, most: int) -> np.ndarray:
     """Those of a row's `places` that equal the weakest and for which there is no room."""
-    equal = places[sizes[places] == weakest]
+    equal = places[np.abs(rows.data[places]) == weakest]
+    equal = equal[np.argsort(rows.indices[equal])]  # a product's are in no order that could be told
     return equal[most - len(places) :] if len(places) > most else equal[:0]
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from axml_ray.corpus.label_index import write_labels
 from axml_ray.corpus.staging import StagedBlock, write_strings
 from axml_ray.corpus.store import SPLITS
-from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
+from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN, Tokenizer
 from axml_ray.settings import CorpusSettings
 
 ROWS = 4 << 20
@@ -28,27 +28,49 @@ def merge(kind: str, paths: Sequence[str], work: Path, stage: Path, settings: Co
 
 
 def merge_words(found: Sequence[StagedBlock], stage: Path, settings: CorpusSettings) -> dict[str, Any]:
-    """Write `vocabulary.arrow` (word, count), the two special words left out, and each block's `word_ids`."""
+    """Write `vocabulary.arrow` (word, count), the two special words left out, and each block's `word_ids`.
+
+    With subwords the characters of all words follow, a block's words have `word_ids` from `word_ids_offsets` on, and
+    counts are of whole words alone.
+    """
     table = _sum(
         pa.table({"word": block.strings("words")["word"], "count": block.array("word_counts")}) for block in found
     )
+    every = table["word"]
     table = table.filter(pc.greater_equal(table["count"], max(settings.min_document_frequency, 1)))
     table = _ranked(table, "count", "word").slice(0, settings.vocabulary_size - UNKNOWN - 1)
+    if settings.subwords:
+        table = pa.concat_tables([table, _characters(every, table["word"])])
     write_strings(stage / "vocabulary.arrow", word=table["word"], count=table["count"])
     words = table["word"].combine_chunks()
-    # What serving does to a separator that isn't in the vocabulary.
-    separator = pc.index(words, SEPARATOR).as_py()
-    instead = pc.index(words, SEPARATOR.strip("/").lower()).as_py() if separator < 0 else separator
+    tokenizer = Tokenizer.of_words(words.to_pylist(), settings.segmentation, subwords=settings.subwords)
 
     def ids_of(block: StagedBlock, ids: np.ndarray, own: pa.ChunkedArray) -> None:
         ids = np.where(ids >= 0, ids + UNKNOWN + 1, UNKNOWN).astype(np.int32)
-        place = pc.index(own, SEPARATOR).as_py()
-        if place >= 0:
-            ids[place] = instead + UNKNOWN + 1 if instead >= 0 else UNKNOWN
+        # What serving does to a word, or a separator, that isn't in the vocabulary.
+        asked = ids == UNKNOWN
+        if not settings.subwords:
+            asked &= pc.equal(own, SEPARATOR).to_numpy()
+        answers = tokenizer.encode(own.filter(pa.array(asked)).to_pylist(), settings.max_tokens)
+        lengths = np.ones(len(ids), dtype=np.int64)
+        lengths[asked] = answers.lengths
+        ids = np.repeat(ids, lengths)
+        ids[np.repeat(asked, lengths)] = answers.values
         block.keep("word_ids", ids)
+        if settings.subwords:
+            block.keep("word_ids_offsets", np.concatenate([[0], np.cumsum(lengths)]))
 
     _look_up(found, "words", "word", words, ids_of)
     return {"words": len(words)}
+
+
+def _characters(words: pa.ChunkedArray, known: pa.ChunkedArray) -> pa.Table:
+    """Rows of the vocabulary, without a count, for the characters of `words` that aren't words of `known`."""
+    words, letters = words.filter(pc.not_equal(words, SEPARATOR)), set[str]()
+    for begin in range(0, len(words), ROWS):
+        letters.update(*words.slice(begin, ROWS).to_pylist())
+    more = pa.array(sorted(letters.difference(known.to_pylist())), pa.string())
+    return pa.table({"word": more, "count": np.zeros(len(more), np.int64)})
 
 
 def merge_labels(found: Sequence[StagedBlock], work: Path, settings: CorpusSettings) -> dict[str, Any]:

@@ -130,6 +130,16 @@ def count_blocks(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> l
     return []
 
 
+def count_pieces(numbers: Sequence[int], paths: Sequence[str], splits: Any, most: int) -> list[dict[str, Any]]:
+    """Count in each block: training documents that each word of the vocabulary is in once subwords are written."""
+    splits = resolve(splits)
+    for number in numbers:
+        block = StagedBlock(Path(paths[number]))
+        train = _in_ids(block, np.flatnonzero(splits[number] == 0), most)
+        block.keep("piece_counts", np.bincount(distinct(train).values))
+    return []
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which documents of which blocks each file of the corpus holds.
@@ -173,12 +183,12 @@ class Plan:
 
 
 def encode_files(
-    files: tuple[str, range], plan: Any, work: Path, features: Path | None, frequency: Any, documents: int
+    files: tuple[str, range], plan: Any, work: Path, features: Path | None, frequency: Any, documents: int, most: int
 ) -> list[dict[str, Any]]:
     """Write files of the corpus; for files of train, also what label features are summed from, see `label_features`."""
     split, numbers = files
     plan, frequency = resolve(plan), resolve(frequency)
-    written = [_encode_file(split, number, plan, work) for number in numbers]
+    written = [_encode_file(split, number, plan, work, most) for number in numbers]
     if split == "train" and features is not None:
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_DOCUMENTS:06d}"
         weights = word_weights(frequency, documents)
@@ -188,14 +198,14 @@ def encode_files(
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
 
 
-def _encode_file(split: str, number: int, plan: Plan, work: Path) -> tuple[Ragged, Ragged]:
+def _encode_file(split: str, number: int, plan: Plan, work: Path, most: int) -> tuple[Ragged, Ragged]:
     """Write a file of the corpus; its tokens and labels."""
     tables, tokens, labels = [], [], []
     begin = number * FILE_DOCUMENTS
     for block_number, inside in plan.rows(split, begin, begin + FILE_DOCUMENTS):
         block = StagedBlock(Path(plan.paths[block_number]))
         tables.append(block.strings("documents").take(pa.array(inside)))
-        tokens.append(_in_ids(block.rows("word").take(inside), block.array("word_ids")))
+        tokens.append(_in_ids(block, inside, most))
         labels.append(_known(block.rows("label").take(inside), block.array("label_ids")))
     table = pa.concat_tables(tables).combine_chunks()
     token_rows, label_rows = Ragged.concatenate(tokens), Ragged.concatenate(labels)
@@ -209,8 +219,13 @@ def _encode_file(split: str, number: int, plan: Plan, work: Path) -> tuple[Ragge
     return token_rows, label_rows
 
 
-def _in_ids(rows: Ragged, ids: np.ndarray) -> Ragged:
-    """Rows of the block's words as words of the vocabulary; an empty row is one unknown word."""
+def _in_ids(block: StagedBlock, documents: np.ndarray, most: int) -> Ragged:
+    """Some of the block's documents as at most so many words of the vocabulary; an empty one is one unknown word."""
+    rows, ids = block.rows("word").take(documents), block.array("word_ids")
+    if (block.directory / "word_ids_offsets.npy").is_file():
+        written = block.rows("word_ids").take(rows.values)
+        rows = Ragged(np.arange(len(written.values)), written.offsets[rows.offsets]).cut(most)
+        ids = written.values
     lengths = np.maximum(rows.lengths, 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = np.full(offsets[-1], UNKNOWN, dtype=np.int32)

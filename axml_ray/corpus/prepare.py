@@ -35,7 +35,7 @@ from axml_ray.corpus.draws import assign_splits
 from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.merging import merge
 from axml_ray.corpus.page import write_page
-from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, encode_files, over, stage_shards
+from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, count_pieces, encode_files, over, stage_shards
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
@@ -141,7 +141,9 @@ class _Preparation:
                 raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
         summary.count_kept(splits, about)
         del about
-        tokenizer, frequency = self._vocabulary(documents["train"])
+        tokenizer, frequency = self._vocabulary()
+        if self.settings.subwords:
+            frequency = self._frequency_of_pieces(paths, splits, len(tokenizer))
         counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
         log.info("prepare: %s documents, %s labels, %s words", counts, f"{labels['labels']:,}", f"{len(tokenizer):,}")
         rows = self._encode(plan, frequency)
@@ -253,13 +255,25 @@ class _Preparation:
     def _shared(self, value: Any) -> Any:
         return value if self.small else ray.put(value)
 
-    def _vocabulary(self, documents: int) -> tuple[Tokenizer, np.ndarray]:
+    def _vocabulary(self) -> tuple[Tokenizer, np.ndarray]:
         """The tokenizer, written, and the training documents of each of its words."""
         with pa.memory_map(str(self.stage / "vocabulary.arrow")) as file:
             table = pa.ipc.open_file(file).read_all()
-        tokenizer = Tokenizer.of_words(table["word"].to_pylist(), self.settings.segmentation)
+        settings = self.settings
+        tokenizer = Tokenizer.of_words(table["word"].to_pylist(), settings.segmentation, subwords=settings.subwords)
         tokenizer.save(self.work / "tokenizer.json")
         return tokenizer, np.concatenate([[0, 0], table["count"].to_numpy()]).astype(np.int64)
+
+    def _frequency_of_pieces(self, paths: list[str], splits: list[np.ndarray], words: int) -> np.ndarray:
+        """Training documents that each word is in, as itself or as a piece of another."""
+        groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
+        given = {"paths": paths, "splits": self._shared(splits), "most": self.settings.max_tokens}
+        over(groups, count_pieces, small=self.small, **given)
+        frequency = np.zeros(words, dtype=np.int64)
+        for path in paths:
+            counts = StagedBlock(Path(path)).array("piece_counts")
+            frequency[: len(counts)] += counts
+        return frequency
 
     def _encode(self, plan: Plan, frequency: np.ndarray) -> list[dict[str, Any]]:
         for split in SPLITS:
@@ -273,6 +287,7 @@ class _Preparation:
             features=None if self.settings.label_features else self.features,
             frequency=self._shared(frequency),
             documents=int(plan.starts["train"][-1]),
+            most=self.settings.max_tokens,
         )
 
     def _label_features(self, words: int) -> None:

@@ -5,6 +5,10 @@
 - `segmentation: characters` also takes apart what is written without blanks (Chinese, Japanese, Thai, Lao, Khmer,
   Burmese): each of its characters, with the marks on it, is a word. The rule is in the vocabulary file, so serving
   needs no setting.
+- With `subwords` a word outside the vocabulary is written in words of the vocabulary: the longest that it begins with,
+  then the longest that its rest begins with, and so on; "gestaltungszugewinn" becomes "gestaltungs" and "zugewinn".
+  This is WordPiece's search (Wu et al. 2016, arXiv:1609.08144) without a mark on what goes on, so that the rest of a
+  compound is the word that stands alone elsewhere. This rule is in the file, too.
 - Id 0 pads, id 1 is every unknown word; the others are ranked by document frequency, equals by spelling, so the
   vocabulary doesn't depend on how a corpus was sharded.
 - Hugging Face `tokenizers` does the work, in Rust and on many texts at once.
@@ -44,6 +48,8 @@ class Tokenizer:
         size: int = 500_000,
         least: int = 1,
         segmentation: Segmentation = "words",
+        *,
+        subwords: bool = False,
     ) -> "Tokenizer":
         """A vocabulary of at most `size` words, the two special ones included.
 
@@ -52,15 +58,20 @@ class Tokenizer:
             size: words kept, at most.
             least: words of fewer documents become unknown.
             segmentation: what a word is where a script writes none apart.
+            subwords: write other words in words of the vocabulary.
         """
         rank = sorted((-count, word) for word, count in document_frequency.items() if count >= least)
-        return cls.of_words([word for _, word in rank[: size - len(_SPECIAL)]], segmentation)
+        return cls.of_words([word for _, word in rank[: size - len(_SPECIAL)]], segmentation, subwords=subwords)
 
     @classmethod
-    def of_words(cls, ranked: Sequence[str], segmentation: Segmentation = "words") -> "Tokenizer":
-        """A vocabulary of the two special words and `ranked`, in that order."""
+    def of_words(
+        cls, ranked: Sequence[str], segmentation: Segmentation = "words", *, subwords: bool = False
+    ) -> "Tokenizer":
+        """A vocabulary of the two special words and `ranked`, in that order; the other arguments are `build`'s."""
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *ranked))}
-        fast = FastTokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL[UNKNOWN]))
+        rest = {"continuing_subword_prefix": ""} if subwords else {}
+        kind = models.WordPiece if subwords else models.WordLevel
+        fast = FastTokenizer(kind(vocabulary, unk_token=_SPECIAL[UNKNOWN], **rest))
         fast.normalizer = normalizers.Lowercase()
         words = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
         if segmentation == "characters":

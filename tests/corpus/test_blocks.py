@@ -60,9 +60,11 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.parametrize("blocks", [2, 8])
-def test_the_number_of_blocks_changes_nothing(run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
-    settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), **CUT}
+@pytest.mark.parametrize(("blocks", "subwords"), [(2, False), (8, True)])
+def test_the_number_of_blocks_changes_nothing(
+    run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int, subwords: bool
+) -> None:
+    settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), "subwords": subwords, **CUT}
     whole = run(**settings)
     size = len(lines(settings["train"])) // blocks + 1
     # Not in this process, as so little would be.

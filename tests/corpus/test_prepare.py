@@ -138,6 +138,26 @@ def test_rare_words_are_unknown(run: Prepare) -> None:
     assert "test" not in corpus.tokenizer.words
 
 
+def test_rare_words_in_pieces(run: Prepare) -> None:
+    train = [("wasser werk", ["a"]), ("wasser werk é", ["a"]), ("wasserwerk ja", ["b"])]
+    given = {"min_document_frequency": 2, "subwords": True, "max_tokens": 4}
+    test = [("Werkwasser jawasserq wasserja", ["a"]), ("jé aj werk", ["b"])]
+    corpus = run(train=train, valid=[("w", ["a"])], test=test, **given)
+    words = corpus.tokenizer.words
+    assert words[2:4] == ["wasser", "werk"]
+    assert words[4:] == sorted(set("wasserwerkjaé"))
+    rows = corpus.split("test").tokens
+    assert [[words[i] for i in rows[row]] for row in range(2)] == [
+        ["werk", "wasser", "<unknown>", "wasser"],  # no training text holds a q
+        ["j", "é", "a", "j"],
+    ]
+    assert [corpus.tokenizer.encode([text], 4)[0].tolist() for text, _ in test] == [rows[0].tolist(), rows[1].tolist()]
+    # Pieces weigh as words do: by the documents that they are in.
+    train_split = corpus.split("train")
+    expected = label_centroids(train_split.tokens, train_split.labels, len(words), corpus.trained).toarray()
+    np.testing.assert_allclose(corpus.label_features().toarray(), expected, rtol=1e-6)
+
+
 # Installed packages
 
 

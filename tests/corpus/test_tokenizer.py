@@ -132,6 +132,44 @@ def test_splitting_and_encoding_agree(text: str, vocabulary: list[str], keep: in
             assert i == id_of[word]
 
 
+def in_pieces(word: str, known: dict[str, int]) -> list[int]:
+    """The longest known words that a word is made of, taken from its beginning, by definition."""
+    found = []
+    while word:
+        begin = next((word[:end] for end in range(len(word), 0, -1) if word[:end] in known), None)
+        if begin is None:
+            return [UNKNOWN]
+        found.append(known[begin])
+        word = word[len(begin) :]
+    return found
+
+
+@settings(max_examples=200)
+@given(
+    vocabulary=st.sets(st.text("abcß日", min_size=1, max_size=4), max_size=8),
+    words=st.lists(st.text("abcß日", min_size=1, max_size=9), max_size=5),
+    most=st.integers(1, 12),
+)
+def test_subwords_are_the_longest_that_a_word_begins_with(vocabulary: set[str], words: list[str], most: int) -> None:
+    tokenizer = Tokenizer.of_words(sorted(vocabulary), subwords=True)
+    known = {word: i for i, word in enumerate(tokenizer.words) if i > UNKNOWN}
+    expected = [i for word in words for i in in_pieces(word, known)][:most] or [UNKNOWN]
+    text = " ".join(words)
+    assert ids(tokenizer, text, most) == expected
+    found, spans = tokenizer.encode_with_spans(text, most)
+    assert found.tolist() == expected
+    for number, (start, end) in zip(expected, spans, strict=bool(words)):
+        assert number == UNKNOWN or known[text[start:end]] == number
+
+
+def test_compounds_share_the_words_that_they_are_made_of(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.build({"gestaltungs": 2, "zugewinn": 2, "zu": 2, SEPARATOR: 1}, subwords=True)
+    tokenizer.save(tmp_path / "t.json")
+    for one in (tokenizer, Tokenizer.load(tmp_path / "t.json")):
+        (row,) = one.encode(["Gestaltungszugewinn /SEP/ x"], 9).padded()
+        assert [one.words[i] for i in row] == ["gestaltungs", "zugewinn", SEPARATOR, "<unknown>"]
+
+
 @given(st.text(max_size=60), st.integers(1, 8))
 def test_spans_are_where_the_words_of_encode_stand(text, most):
     text = storable(text + " İstanbul ẞ " + SEPARATOR + " cat")
