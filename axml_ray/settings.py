@@ -292,6 +292,8 @@ class LinearSettings(Settings):
     """How many times each of the first `lead_words` counts."""
     prefix_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
     """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
+    lead_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    """The first `lead_words` count by every so many letters in a row too, which finds the parts of compounds."""
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:

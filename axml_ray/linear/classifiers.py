@@ -30,8 +30,9 @@ from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
-_METADATA = {"format": "axml-ray linear classifiers", "version": "2"}
-FREQUENCY, BEGINNINGS, LABEL_ORDER, FINGERPRINT = "frequency", "beginnings", "label_order", "fingerprint"
+_METADATA = {"format": "axml-ray linear classifiers", "version": "3"}
+FREQUENCY, BEGINNINGS, RUNS, LABEL_ORDER = "frequency", "beginnings", "runs", "label_order"
+FINGERPRINT = "fingerprint"
 CHILDREN = 4096
 """Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
@@ -161,7 +162,9 @@ class LinearTree:
         """
         features = self.features
         about = {name: str(getattr(features, name)) for name in ("documents", "lead_words", "lead_weight")}
-        arrays = {FREQUENCY: features.frequency, BEGINNINGS: features.beginnings, LABEL_ORDER: self.tree.label_order}
+        arrays = {FREQUENCY: features.frequency, LABEL_ORDER: self.tree.label_order}
+        for name, parts in ((BEGINNINGS, features.beginnings), (RUNS, features.runs)):
+            arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         for level, weights in enumerate(self.weights, start=1):
             tensors |= {
@@ -189,7 +192,8 @@ class LinearTree:
             with safe_open(path, framework="pt") as file:
                 about = _checked_metadata(file.metadata())
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
-            features = _features(arrays.pop(FREQUENCY), arrays.pop(BEGINNINGS), about)
+            parts = [Ragged(arrays.pop(name), arrays.pop(f"{name}.offsets")) for name in (BEGINNINGS, RUNS)]
+            features = _features(arrays.pop(FREQUENCY), parts, about)
             order, levels = arrays.pop(LABEL_ORDER), range(1, len(arrays) // 4 + 1)
             if len(order) != labels:
                 raise ValueError(f"it has {len(order):,} labels, not {labels:,}")
@@ -234,17 +238,24 @@ def _checked_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return found
 
 
-def _features(frequency: np.ndarray, beginnings: np.ndarray, about: Mapping[str, str]) -> TextFeatures:
+def _features(frequency: np.ndarray, parts: Sequence[Ragged], about: Mapping[str, str]) -> TextFeatures:
     documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
     counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
     if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
         raise ValueError("it doesn't say how many documents hold each feature")
-    known = beginnings.dtype == np.int32 and beginnings.ndim == 1 and beginnings.min(initial=-1) >= -1
-    if not known or len(beginnings) + beginnings.max(initial=-1) + 1 != len(frequency):
-        raise ValueError("it doesn't say how words begin")
+    kinds = 0
+    for each in parts:
+        typed = (each.values.dtype, each.offsets.dtype) == (np.int32, np.int64) and each.values.ndim == 1
+        if not typed or each.offsets.shape != parts[0].offsets.shape or each.values.min(initial=0) < 0:
+            raise ValueError("it doesn't say what parts words have")
+        if each.offsets[0] or each.offsets[-1] != len(each.values) or (each.lengths < 0).any():
+            raise ValueError("it doesn't say what parts words have")
+        kinds += int(each.values.max(initial=-1)) + 1
+    if len(parts[0]) + kinds != len(frequency):
+        raise ValueError("it doesn't say what parts words have")
     if lead[0] < 0 or not 1 <= lead[1] < np.inf:
         raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
-    return TextFeatures(frequency, documents, beginnings, *lead)
+    return TextFeatures(frequency, documents, parts[0], parts[1], *lead)
 
 
 def _matrix(arrays: dict[str, np.ndarray], level: int, shape: tuple[int, int]) -> sparse.csr_matrix:

@@ -1,17 +1,19 @@
-"""What linear classifiers see of a text: TF-IDF of its words, and of the first letters of long ones.
+"""What linear classifiers see of a text: TF-IDF of its words, and of parts of its words.
 
 Not in the paper. Bags of words don't know where a word stood, and know nothing of a word that they met once:
 
 - the first words, where a title stands, may count several times;
-- words of more than so many letters may count by their first letters too, which brings inflected and compound words
-  together.
+- words of more than so many letters may count by their first letters too, which brings inflected words and compounds
+  with one beginning together;
+- of the first words so many letters in a row may count too, which brings all compounds together that share a part.
 
-Legend: N documents, V words, P beginnings, F = V + P features.
+Legend: N documents, V words, P beginnings, R runs of letters, F = V + P + R features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from scipy import sparse
@@ -27,16 +29,18 @@ class TextFeatures:
     """The features of a corpus' texts.
 
     Attributes:
-        frequency: int64 [F], training documents that hold each word, then each beginning.
+        frequency: int64 [F], training documents that hold each word, then each beginning, then each run.
         documents: training documents in all.
-        beginnings: int32 [V], the beginning of each word, counted from 0; -1 for words that have none.
-        lead_words: first words of a text that count more.
-        lead_weight: how many times.
+        beginnings: [V], the beginning of each word, counted from 0; none of short words.
+        runs: [V], the runs of letters of each word, counted from 0; none of short words.
+        lead_words: first words of a text that count more, and whose runs count.
+        lead_weight: how many times they count.
     """
 
     frequency: np.ndarray
     documents: int
-    beginnings: np.ndarray
+    beginnings: Ragged
+    runs: Ragged
     lead_words: int = 0
     lead_weight: float = 1.0
 
@@ -49,12 +53,10 @@ class TextFeatures:
             words: of the vocabulary, by id.
             settings: of the classifiers.
         """
-        beginnings, letters = np.full(len(words), -1, dtype=np.int32), settings.prefix_letters
-        if letters is not None:
-            long = [word for word in range(UNKNOWN + 1, len(words)) if len(words[word]) > letters]
-            _, beginnings[long] = np.unique([words[word][:letters] for word in long], return_inverse=True)
-        unfitted = np.zeros(len(words) + beginnings.max(initial=-1) + 1, dtype=np.int64)
-        found = cls(unfitted, len(tokens), beginnings, settings.lead_words, settings.lead_weight)
+        beginnings = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
+        runs = _parts(words, settings.lead_letters, _runs)
+        unfitted = np.zeros(len(words) + _kinds(beginnings) + _kinds(runs), dtype=np.int64)
+        found = cls(unfitted, len(tokens), beginnings, runs, settings.lead_words, settings.lead_weight)
         found.frequency[:] = np.bincount(found.counts(tokens).indices, minlength=len(unfitted))
         return found
 
@@ -74,7 +76,9 @@ class TextFeatures:
         counts = bag_of_words(tokens, len(self.beginnings), times)
         if len(self) == len(self.beginnings):
             return counts
-        counts = sparse.hstack([counts, counts @ self._of_words], format="csr")
+        beginnings, runs = self._of_words
+        lead = bag_of_words(tokens.cut(self.lead_words), len(self.runs))
+        counts = sparse.hstack([counts, counts @ beginnings, lead @ runs], format="csr")
         counts.sort_indices()
         return counts
 
@@ -98,9 +102,31 @@ class TextFeatures:
         return word_weights(self.frequency, self.documents)
 
     @cached_property
-    def _of_words(self) -> sparse.csr_matrix:
-        """Which word has which beginning: float32 CSR [V, P] of ones."""
-        has = self.beginnings >= 0
-        offsets = np.concatenate([[0], np.cumsum(has)])
-        shape = (len(self.beginnings), len(self) - len(self.beginnings))
-        return sparse.csr_matrix((np.ones(offsets[-1], np.float32), self.beginnings[has], offsets), shape=shape)
+    def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+        """How often each word has each beginning, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
+        beginnings, runs = (
+            sparse.csr_matrix(
+                (np.ones(len(parts.values), np.float32), parts.values, parts.offsets), shape=(len(parts), _kinds(parts))
+            )
+            for parts in (self.beginnings, self.runs)
+        )
+        return beginnings, runs
+
+
+def _runs(word: str, letters: int) -> Iterable[str]:
+    return (word[begin : begin + letters] for begin in range(len(word) - letters + 1))
+
+
+def _parts(words: Sequence[str], letters: int | None, of: Callable[[str, int], Iterable[str]]) -> Ragged:
+    """The parts of words of more than so many letters, numbered by spelling; no word has any for None."""
+    rows: list[list[str]] = [[] for _ in words]
+    if letters is not None:
+        for number in range(UNKNOWN + 1, len(words)):
+            if len(words[number]) > letters:
+                rows[number] = list(of(words[number], letters))
+    numbers = {part: number for number, part in enumerate(sorted(set(chain.from_iterable(rows))))}
+    return Ragged.from_rows([[numbers[part] for part in row] for row in rows])
+
+
+def _kinds(parts: Ragged) -> int:
+    return int(parts.values.max(initial=-1)) + 1

@@ -23,8 +23,9 @@ from axml_ray.tree.label_tree import LabelTree
 WORDS, LABELS, DOCUMENTS = 60, 24, 90
 VOCABULARY = ["<padding>", "<unknown>", *(f"{('to', 'ant', 'beetle')[word % 3]}{word:02d}" for word in range(2, WORDS))]
 WORDS_ALONE = LinearSettings(cluster_size=None)
-EVERYTHING = LinearSettings(cluster_size=4, lead_words=2, lead_weight=2.5, prefix_letters=4)
-"""Words that begin with "beet" have one more feature, those with "ant0" another; "to02" and the like have none."""
+EVERYTHING = LinearSettings(cluster_size=4, lead_words=2, lead_weight=2.5, prefix_letters=4, lead_letters=3)
+"""Words that begin with "beet" have one more feature, those with "ant0" another; "to02" and the like have none. In the
+lead they also have "bee", "eet" and so on, "ant", "nt0" and so on, or "to0" and "o02"."""
 FLAT = LabelTree(label_order=np.arange(LABELS, dtype=np.int32), first_child=(np.array([0, LABELS]),))
 DEEP = LabelTree.of_cuts(
     np.random.default_rng(5).permutation(LABELS), [np.array([0, 8, 16, 24]), np.array([0, 2, 8, 12, 16, 20, 23, 24])]
@@ -60,6 +61,9 @@ def literal_counts(text: np.ndarray, settings: LinearSettings) -> Counter[str]:
         counts[word] += times
         if settings.prefix_letters is not None and len(word) > settings.prefix_letters:
             counts[f"^{word[: settings.prefix_letters]}"] += times
+        if settings.lead_letters is not None and place < settings.lead_words and len(word) > settings.lead_letters:
+            for begin in range(len(word) - settings.lead_letters + 1):
+                counts[f"~{word[begin : begin + settings.lead_letters]}"] += 1
     return counts
 
 
@@ -67,7 +71,8 @@ def literal_rows(tokens: Ragged, training: Ragged, settings: LinearSettings) -> 
     """float64 TF-IDF by its formula: words, beginnings by the alphabet, and the bias' column."""
     known = [literal_counts(text, settings) for text in training]
     begun = {f"^{word[:4]}" for word in VOCABULARY[2:] if settings.prefix_letters and len(word) > 4}
-    columns = {name: column for column, name in enumerate([*VOCABULARY, *sorted(begun)])}
+    runs = {f"~{word[i : i + 3]}" for word in VOCABULARY[2:] if settings.lead_letters for i in range(len(word) - 2)}
+    columns = {name: column for column, name in enumerate([*VOCABULARY, *sorted(begun), *sorted(runs)])}
     frequency = Counter(name for counts in known for name in counts)
     rows = np.zeros((len(tokens), len(columns) + 1))
     for row, text in zip(rows, tokens, strict=True):
@@ -210,7 +215,9 @@ def test_a_file_keeps_everything_and_is_checked(
         metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     wrong = path.with_name("wrong.safetensors")
     for name, array, said in (
-        ("beginnings", arrays["beginnings"] + np.int32(1), "how words begin"),
+        ("beginnings", np.append(arrays["beginnings"], np.int32(0)), "what parts words have"),
+        ("beginnings.offsets", arrays["beginnings.offsets"][::-1].copy() + 1, "what parts words have"),
+        ("runs.offsets", arrays["runs.offsets"][:-1], "what parts words have"),
         ("frequency", arrays["frequency"] * DOCUMENTS * 2, "how many documents hold each feature"),
         ("label_order", arrays["label_order"] * np.int32(0), "label"),
         ("words.1", arrays["words.1"] + np.int32(500), "features beyond"),
