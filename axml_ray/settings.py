@@ -294,6 +294,8 @@ class LinearSettings(Settings):
     """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
     lead_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
     """The first `lead_words` count by every so many letters in a row too, which finds the parts of compounds."""
+    label_names: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """The readable name of each label is one more training text of it."""
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:

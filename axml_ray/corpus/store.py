@@ -46,6 +46,10 @@ class Split:
         """The documents at `rows` (int [n]), in that order."""
         return Split(self.tokens.take(rows), self.labels.take(rows))
 
+    def and_also(self, more: "Split") -> "Split":
+        """These documents, and then those of `more`."""
+        return Split(Ragged.concatenate([self.tokens, more.tokens]), Ragged.concatenate([self.labels, more.labels]))
+
     def cut(self, width: int | None) -> "Split":
         """The documents with at most `width` first words of each, or as they are for None."""
         return self if width is None else Split(self.tokens.cut(width), self.labels)

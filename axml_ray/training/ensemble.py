@@ -23,6 +23,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.linear.classifiers import fingerprint_of
 from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.label_names import name_texts
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
@@ -161,6 +162,8 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     directory = tree_directory(settings.run_directory, number)
     train = part_of(corpus.split("train"), settings.training.documents)
     began = time.monotonic()
+    if settings.linear.label_names:
+        train = train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
     tree = LabelTree.load(directory / TREE)
     linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))

@@ -17,6 +17,7 @@ from axml_ray.inference.combining import combine
 from axml_ray.inference.ensemble import votes_of
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.linear.classifiers import LinearTree
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 
@@ -96,9 +97,15 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
         summed = combine([one.top for one in of_trees], [one.scores for one in of_trees], 10)
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
-    # Nor for leaving the classifiers out, or taking them in.
+    # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
     networks = load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]}))
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
+    linear = {"weight": 0.5, "label_names": True}
+    named = load(None, **synthetic.experiment(tmp_path, linear=linear, training={"epochs": [1]}))
+    assert run(named)["ensemble"]["P@1"] > 80 and states(named) == weights
+    corpus = Corpus.open(named.corpus_directory)
+    fitted = LinearTree.load(runs / "tree-0" / "linear.safetensors", corpus.trained)
+    assert fitted.features.documents == corpus.documents("train") + corpus.trained
 
 
 def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
