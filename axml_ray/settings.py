@@ -275,13 +275,14 @@ class TrainingSettings(Settings):
 
 
 class LinearSettings(Settings):
-    """Not in the paper: linear classifiers by TF-IDF beside each tree's networks, of unions of its clusters."""
+    """Not in the paper: linear classifiers by TF-IDF beside each tree's networks."""
 
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share that they have in a tree's scores; 0 trains none."""
     cluster_size: Annotated[int, Field(ge=2)] | None = 512
-    """About the most children of a node of their tree, 2^c; null for the networks' tree, all of whose first nodes are
-    told from each other on all documents: as good, and slow where they are thousands. A flat tree stays flat."""
+    """About the most children of a node of their own tree, 2^c, clustered by what they see of texts; null for the
+    networks' tree, all of whose first nodes are told from each other on all documents: as good, and slow where they are
+    thousands. A flat tree stays flat."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
     threshold: Annotated[float, Field(ge=0)] = 0.1

@@ -80,7 +80,11 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     by_linear = {}
     for cost in costs:
         how = settings.linear.model_copy(update={"cost": cost})
-        fitted = (fit_linear(one.tree, train.tokens, train.labels, corpus.tokenizer.words, how) for one in trees)
+        words = corpus.tokenizer.words
+        fitted = (
+            fit_linear(one.tree, train.tokens, train.labels, words, how, settings.seed + number)
+            for number, one in enumerate(trees)
+        )
         by_linear[cost] = [linear.find(valid.tokens, top) for linear in fitted]
     rows = []
     for cost, share in itertools.product(costs, SHARES):

@@ -5,8 +5,7 @@ a classifier against its siblings, trained on the documents of its parent, as in
 margin m is taken as the probability exp(-max(0, 1 - m)²) of the node given its parent, so a label's is the product
 along its path. Trees average it with what their networks give.
 
-- **Wider families than the networks'.** A classifier costs by the documents of its parent, so families may be of
-  hundreds: labels keep the order of the networks' tree, in families of `linear.cluster_size`.
+- **Wider families than the networks'**, of about `linear.cluster_size` labels, see `families`.
 - **A file** of safetensors, whole or not there, checked when it is opened; its weights are mapped and shared by the
   processes of a machine, but for those of the first and of small levels, which each turns round.
 - **Nothing depends on the batch**: a text is scored by itself.
@@ -14,7 +13,6 @@ along its path. Trees average it with what their networks give.
 Legend: N documents, F features of a text, n_d nodes of level d.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,35 +39,12 @@ WHOLE_LEVEL = 1 << 16
 """Levels of so many nodes are scored whole, which takes a text less than to gather the nodes that it needs."""
 
 
-def classified(tree: LabelTree, most: int | None) -> LabelTree:
-    """The tree whose nodes have classifiers: the labels of `tree` in its order, most children of a node about `most`.
-
-    Its clusters are unions of neighbours among the last clusters of `tree`. A flat tree stays as it is.
-
-    Args:
-        tree: of the networks.
-        most: a power of two; None keeps the tree as it is.
-    """
-    if most is None or not tree.height:
-        return tree
-    labels, last = len(tree.label_order), tree.first_child[-1]
-    cuts: list[np.ndarray] = []
-    depth = round(math.log2(labels / most))
-    while depth > 0:
-        even = np.arange(2**depth + 1) * labels / 2**depth
-        above = np.searchsorted(last, even).clip(1)
-        nearer = even - last[above - 1] < last[above] - even
-        cuts.insert(0, np.unique(last[above - nearer]))
-        depth -= most.bit_length() - 1
-    return LabelTree.of_cuts(tree.label_order, cuts)
-
-
 @dataclass(frozen=True, eq=False)
 class LinearTree:
     """The classifiers of all nodes of a tree.
 
     Attributes:
-        tree: its shape, of `classified`.
+        tree: its shape.
         weights: for levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
         features: of the texts.
     """

@@ -16,7 +16,8 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from axml_ray.linear.classifiers import LinearTree, classified
+from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.families import families
 from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
@@ -31,19 +32,24 @@ Row = tuple[np.ndarray, np.ndarray]
 
 
 def fit_linear(
-    tree: LabelTree, tokens: Ragged, labels: Ragged, words: Sequence[str], settings: LinearSettings
+    tree: LabelTree, tokens: Ragged, labels: Ragged, words: Sequence[str], settings: LinearSettings, seed: int = 0
 ) -> LinearTree:
     """Learn the classifiers of all nodes.
 
     Args:
-        tree: of the networks, over the trained labels; the nodes of `classified` get classifiers.
+        tree: of the networks, over the trained labels. A flat one, or any for a `cluster_size` of None, is kept; others
+            give way to `families`.
         tokens: word ids of the training documents.
         labels: their label ids.
         words: of the vocabulary, by id.
         settings: of the classifiers.
+        seed: of the families.
     """
-    tree, features = classified(tree, settings.cluster_size), TextFeatures.fit(tokens, words, settings)
-    rows = features.rows(tokens).astype(np.float64)
+    features = TextFeatures.fit(tokens, words, settings)
+    rows = features.rows(tokens)
+    if settings.cluster_size is not None and tree.height:
+        tree = families(rows, labels, len(tree.label_order), settings.cluster_size, seed)
+    rows = rows.astype(np.float64)
     weights = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

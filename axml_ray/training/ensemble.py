@@ -165,7 +165,8 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     if settings.linear.label_names:
         train = train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
     tree = LabelTree.load(directory / TREE)
-    linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
+    seed = settings.seed + number
+    linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear, seed)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     return time.monotonic() - began
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 
 from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.linear import classifiers
-from axml_ray.linear.classifiers import LinearTree, classified, fingerprint_of
+from axml_ray.linear.classifiers import LinearTree, fingerprint_of
 from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
@@ -176,27 +176,6 @@ def test_fitted_again_is_the_same(linear: LinearTree, corpus: tuple[Ragged, Ragg
     again = fit_linear(linear.tree, *corpus, VOCABULARY, settings)
     for mine, others in zip(linear.weights, again.weights, strict=True):
         assert (mine != others).nnz == 0
-
-
-@given(data=st.data(), most=st.sampled_from([2, 4, 8, 64]))
-def test_families_are_unions_of_the_networks_clusters(data: st.DataObject, most: int) -> None:
-    sizes = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=60))
-    last = np.concatenate([[0], np.cumsum(sizes)])
-    order = np.random.default_rng(0).permutation(last[-1])
-    networks = LabelTree.of_cuts(order, [last])
-    assume(networks.height)  # clusters of one label each are no level
-    tree = classified(networks, most)
-    assert tree.label_order.tolist() == order.tolist()
-    starts = [np.arange(len(order) + 1)]
-    for first_child in tree.first_child[::-1]:
-        starts.insert(0, starts[0][first_child])
-    assert all(set(level) <= set(last) for level in starts[:-1])
-    # A cut moves by less than a cluster, so that of even families none grows by more than one.
-    assert np.diff(starts[-2]).max() <= np.sqrt(2) * most + max(sizes)
-    assert tree.level_sizes[0] <= np.sqrt(2) * most
-    even = LabelTree.of_cuts(np.arange(64), [np.arange(0, 65, 2)])
-    assert classified(even, most).level_sizes == {2: (2, 4, 8, 16, 32, 64), 4: (4, 16, 64), 8: (8, 64), 64: (64,)}[most]
-    assert classified(FLAT, 2) is FLAT and classified(DEEP, None) is DEEP
 
 
 def test_a_file_keeps_everything_and_is_checked(

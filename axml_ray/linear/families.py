@@ -1,0 +1,58 @@
+"""Families of siblings for linear classifiers: labels whose documents look alike to the classifiers themselves.
+
+A classifier costs by the documents of its parent, so that families may be of hundreds, where a network's cluster holds
+a few. They are clustered as the networks' tree is (`tree/clustering.py`), but by the classifiers' own features: what
+tells labels apart there needn't here.
+"""
+
+import math
+
+import numpy as np
+from scipy import sparse
+
+from axml_ray.corpus.label_features import strongest
+from axml_ray.ragged import Ragged
+from axml_ray.tree.clustering import balanced_clusters, normalise_rows
+from axml_ray.tree.label_tree import LabelTree
+from axml_ray.tree.subtree import cluster_offsets
+
+LABELS_AT_ONCE = 1 << 13
+MOST_TERMS, FEWEST_TERMS = 1 << 28, 64
+"""Terms of all labels' vectors together, 3 GiB; and of one label's, however many labels there are."""
+
+
+def families(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:
+    """A tree whose nodes have about `most` children at most.
+
+    Args:
+        rows: float32 CSR [N, F + 1], of `TextFeatures.rows`, of the training documents.
+        labels: their label ids.
+        trained: labels of the tree, those of the smallest ids.
+        most: a power of two.
+        seed: not negative; the same seed gives the same tree.
+    """
+    depths = range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
+    if not depths:
+        return LabelTree.of_cuts(np.arange(trained), [])
+    vectors = normalise_rows(sparse.csr_array(label_vectors(rows, labels, trained)))
+    order, _ = balanced_clusters(vectors, depths[-1], seed)
+    return LabelTree.of_cuts(order, [cluster_offsets(trained, depth) for depth in depths])
+
+
+def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> sparse.csr_matrix:
+    """The sum of each label's documents, of length one and its strongest terms: float32 CSR [trained, F].
+
+    Args:
+        rows: float32 CSR [N, F + 1], of `TextFeatures.rows`.
+        labels: the label ids of each document.
+        trained: labels that have a vector, those of the smallest ids.
+    """
+    width = max(trained, int(labels.values.max(initial=-1)) + 1)
+    ones = np.ones(len(labels.values), np.float32)
+    of_labels = sparse.csr_matrix((ones, labels.values, labels.offsets), shape=(len(labels), width)).T.tocsr()
+    terms = max(MOST_TERMS // trained, FEWEST_TERMS)
+    parts = []
+    for begin in range(0, trained, LABELS_AT_ONCE):
+        summed = (of_labels[begin : min(begin + LABELS_AT_ONCE, trained)] @ rows).tocsr()[:, :-1]
+        parts.append(strongest(summed, terms))
+    return sparse.vstack(parts, format="csr")
