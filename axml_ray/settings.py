@@ -115,7 +115,7 @@ class CorpusSettings(Settings):
     """Most words of the vocabulary, padding and unknown included; ranked by document frequency."""
     min_document_frequency: Positive = 1
     """Words of fewer training documents become unknown, so that training meets the unknown word too."""
-    subwords: bool = False
+    subwords: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Write a word outside the vocabulary as the longest words of the vocabulary that it is made of, single characters
     at worst; otherwise all such words are one. For languages that inflect or write compounds as one word. The
     characters come on top of `vocabulary_size`."""
@@ -299,9 +299,11 @@ class LinearSettings(Settings):
     """The readable name of each label is one more training text of it."""
 
     @model_validator(mode="after")
-    def _power_of_two(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.cluster_size is not None:
             _check_power_of_two("linear.cluster_size", self.cluster_size)
+        if self.lead_letters is not None and not self.lead_words:
+            raise ValueError("linear.lead_letters: it is of the first linear.lead_words, which are 0; set both")
         return self
 
 

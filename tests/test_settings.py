@@ -180,6 +180,11 @@ def test_a_value_per_level(tmp_path: Path, words: list[str]) -> None:
     assert from_command_line("A job.", ["--config", path, "--training.epochs", *words]).training.epochs == (6, 4)
 
 
+def test_letters_of_the_first_words_need_first_words(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"linear\.lead_letters: it is of the first linear\.lead_words.*set both"):
+        load(config(tmp_path, PACKAGES + "linear: {weight: 0.5, lead_letters: 4}"))
+
+
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:
     path = config(tmp_path, PACKAGES + "linear: {weight: 0.5, prefix_letters: 6}")
     read = from_command_line("A job.", ["--config", path, "--linear.cluster_size", "null"])

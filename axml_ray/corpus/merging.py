@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from axml_ray.corpus.label_index import write_labels
 from axml_ray.corpus.staging import StagedBlock, write_strings
 from axml_ray.corpus.store import SPLITS
-from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN, Tokenizer
+from axml_ray.corpus.tokenizer import LONGEST, SEPARATOR, UNKNOWN, Tokenizer
 from axml_ray.settings import CorpusSettings
 
 ROWS = 4 << 20
@@ -37,6 +37,8 @@ def merge_words(found: Sequence[StagedBlock], stage: Path, settings: CorpusSetti
         pa.table({"word": block.strings("words")["word"], "count": block.array("word_counts")}) for block in found
     )
     every = table["word"]
+    if settings.subwords:
+        table = table.filter(pc.less_equal(pc.utf8_length(every), LONGEST))
     table = table.filter(pc.greater_equal(table["count"], max(settings.min_document_frequency, 1)))
     table = _ranked(table, "count", "word").slice(0, settings.vocabulary_size - UNKNOWN - 1)
     if settings.subwords:

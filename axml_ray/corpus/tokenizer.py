@@ -8,7 +8,8 @@
 - With `subwords` a word outside the vocabulary is written in words of the vocabulary: the longest that it begins with,
   then the longest that its rest begins with, and so on; "gestaltungszugewinn" becomes "gestaltungs" and "zugewinn".
   This is WordPiece's search (Wu et al. 2016, arXiv:1609.08144) without a mark on what goes on, so that the rest of a
-  compound is the word that stands alone elsewhere. This rule is in the file, too.
+  compound is the word that stands alone elsewhere. Words of more than `LONGEST` characters stay unknown. This rule is
+  in the file, too.
 - Id 0 pads, id 1 is every unknown word; the others are ranked by document frequency, equals by spelling, so the
   vocabulary doesn't depend on how a corpus was sharded.
 - Hugging Face `tokenizers` does the work, in Rust and on many texts at once.
@@ -28,6 +29,8 @@ from axml_ray.ragged import Ragged
 
 PADDING, UNKNOWN = 0, 1
 SEPARATOR = "/SEP/"
+LONGEST = 100
+"""Characters of a word, at most, that subwords are looked for in; the time for longer ones grows with their square."""
 _SPECIAL = ("<padding>", "<unknown>")
 _WORD = r"[\p{L}\p{N}_]\w*"
 _ALONE = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
@@ -69,7 +72,7 @@ class Tokenizer:
     ) -> "Tokenizer":
         """A vocabulary of the two special words and `ranked`, in that order; the other arguments are `build`'s."""
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *ranked))}
-        rest = {"continuing_subword_prefix": ""} if subwords else {}
+        rest = {"continuing_subword_prefix": "", "max_input_chars_per_word": LONGEST} if subwords else {}
         kind = models.WordPiece if subwords else models.WordLevel
         fast = FastTokenizer(kind(vocabulary, unk_token=_SPECIAL[UNKNOWN], **rest))
         fast.normalizer = normalizers.Lowercase()

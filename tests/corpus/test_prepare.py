@@ -13,7 +13,7 @@ import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
 from axml_ray.corpus.sources import installed_package_shards
 from axml_ray.corpus.store import SPLITS
-from axml_ray.corpus.tokenizer import split_words
+from axml_ray.corpus.tokenizer import LONGEST, split_words
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -139,19 +139,22 @@ def test_rare_words_are_unknown(run: Prepare) -> None:
 
 
 def test_rare_words_in_pieces(run: Prepare) -> None:
-    train = [("wasser werk", ["a"]), ("wasser werk é", ["a"]), ("wasserwerk ja", ["b"])]
+    long = "w" * (LONGEST + 1)
+    train = [(f"wasser werk {long}", ["a"]), (f"wasser werk é {long}", ["a"]), ("wasserwerk ja", ["b"])]
     given = {"min_document_frequency": 2, "subwords": True, "max_tokens": 4}
-    test = [("Werkwasser jawasserq wasserja", ["a"]), ("jé aj werk", ["b"])]
+    test = [("Werkwasser jawasserq wasserja", ["a"]), ("jé aj werk", ["b"]), (f"{long} ja", ["b"])]
     corpus = run(train=train, valid=[("w", ["a"])], test=test, **given)
     words = corpus.tokenizer.words
     assert words[2:4] == ["wasser", "werk"]
     assert words[4:] == sorted(set("wasserwerkjaé"))
     rows = corpus.split("test").tokens
-    assert [[words[i] for i in rows[row]] for row in range(2)] == [
+    assert [[words[i] for i in rows[row]] for row in range(3)] == [
         ["werk", "wasser", "<unknown>", "wasser"],  # no training text holds a q
         ["j", "é", "a", "j"],
+        ["<unknown>", "j", "a"],
     ]
-    assert [corpus.tokenizer.encode([text], 4)[0].tolist() for text, _ in test] == [rows[0].tolist(), rows[1].tolist()]
+    served = corpus.tokenizer.encode([text for text, _ in test], 4)
+    assert served.values.tolist() == rows.values.tolist() and served.offsets.tolist() == rows.offsets.tolist()
     # Pieces weigh as words do: by the documents that they are in.
     train_split = corpus.split("train")
     expected = label_centroids(train_split.tokens, train_split.labels, len(words), corpus.trained).toarray()
