@@ -114,11 +114,12 @@ class CorpusSettings(Settings):
     vocabulary_size: Annotated[int, Field(ge=3)] = 500_000
     """Most words of the vocabulary, padding and unknown included; ranked by document frequency."""
     min_document_frequency: Positive = 1
-    """Words of fewer training documents become unknown, so that training meets the unknown word too."""
+    """Words of fewer training documents become unknown, so that training meets the unknown word too, or `subwords`."""
     subwords: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Write a word outside the vocabulary as the longest words of the vocabulary that it is made of, single characters
-    at worst; otherwise all such words are one. For languages that inflect or write compounds as one word. The
-    characters come on top of `vocabulary_size`."""
+    at worst; otherwise all such words are one. Words with a character that no training text holds, and those of more
+    than 100, stay unknown. For languages that inflect or write compounds as one word. The characters come on top of
+    `vocabulary_size`, and `max_tokens` then also counts pieces."""
     word_vectors: str = "train"
     """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
     binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` beside it."""
@@ -294,9 +295,11 @@ class LinearSettings(Settings):
     prefix_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
     """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
     lead_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """The first `lead_words` count by every so many letters in a row too, which finds the parts of compounds."""
+    """Those of the first `lead_words` that have more letters count by every so many in a row too, which brings
+    compounds together that share a part."""
     label_names: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """The readable name of each label is one more training text of it."""
+    """The readable name of each label is one more training text of it. Where the corpus has no names, a label is its
+    own and should be readable."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

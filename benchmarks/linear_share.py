@@ -29,6 +29,7 @@ from axml_ray.inference.combining import combine, joined
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.label_names import name_texts
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import LinearSettings, SettingsError
 from axml_ray.training.tree import part_of
@@ -74,6 +75,8 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     corpus, top = Corpus.open(settings.corpus_directory), settings.ensemble.top_labels
     valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
+    if settings.linear.label_names:
+        train = train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
     alone = settings.model_copy(update={"linear": LinearSettings()})
     trees = open_trees(alone, corpus)
     by_networks = [tree.predict(valid.tokens, top) for tree in trees]

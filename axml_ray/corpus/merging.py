@@ -30,8 +30,8 @@ def merge(kind: str, paths: Sequence[str], work: Path, stage: Path, settings: Co
 def merge_words(found: Sequence[StagedBlock], stage: Path, settings: CorpusSettings) -> dict[str, Any]:
     """Write `vocabulary.arrow` (word, count), the two special words left out, and each block's `word_ids`.
 
-    With subwords the characters of all words follow, a block's words have `word_ids` from `word_ids_offsets` on, and
-    counts are of whole words alone.
+    With subwords the characters of all words of training documents follow, a block's words have `word_ids` from
+    `word_ids_offsets` on, and counts are of whole words alone.
     """
     table = _sum(
         pa.table({"word": block.strings("words")["word"], "count": block.array("word_counts")}) for block in found
@@ -53,7 +53,7 @@ def merge_words(found: Sequence[StagedBlock], stage: Path, settings: CorpusSetti
         asked = ids == UNKNOWN
         if not settings.subwords:
             asked &= pc.equal(own, SEPARATOR).to_numpy()
-        answers = tokenizer.encode(own.filter(pa.array(asked)).to_pylist(), settings.max_tokens)
+        answers = tokenizer.of_split(own.filter(pa.array(asked)).to_pylist())
         lengths = np.ones(len(ids), dtype=np.int64)
         lengths[asked] = answers.lengths
         ids = np.repeat(ids, lengths)

@@ -112,12 +112,24 @@ class Tokenizer:
         values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
 
+    def of_split(self, words: Sequence[str]) -> Ragged:
+        """What `encode` writes for each of some words as `split_words` gives them: ids, int32, at least one a word."""
+        model, separator = self._fast.model, SEPARATOR
+        if self._fast.token_to_id(SEPARATOR) is None:
+            separator = SEPARATOR.strip("/").lower()  # `encode` then splits it like any text
+        given = (separator if word == SEPARATOR else word for word in words)
+        return Ragged.from_rows([token.id for token in model.tokenize(word)] for word in given)
+
     def encode_with_spans(self, text: str, max_tokens: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Word ids of one text as `encode` gives them, int32, and where each word stands: its first character and the
-        one after its last. An empty text is one unknown word that stands nowhere: it has no span.
+        one after its last. Where one character is two pieces (a lower-case İ), the second stands nowhere: its span is
+        empty. An empty text is one unknown word that stands nowhere: it has no span.
         """
         encoding = self._fast.encode(text, add_special_tokens=False)
-        spans = [(int(start), int(end)) for start, end in encoding.offsets[:max_tokens]]
+        spans: list[tuple[int, int]] = []
+        for start, end in encoding.offsets[:max_tokens]:
+            done = spans[-1][1] if spans else 0
+            spans.append((max(start, done), max(end, done)))
         return np.array(encoding.ids[:max_tokens] or [UNKNOWN], dtype=np.int32), spans
 
     def lower(self, letters: Sequence[str]) -> list[str]:

@@ -10,13 +10,12 @@ import math
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.label_features import strongest
+from axml_ray.corpus.label_features import label_ranges, strongest
 from axml_ray.ragged import Ragged
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import cluster_offsets
 
-LABELS_AT_ONCE = 1 << 13
 MOST_TERMS, FEWEST_TERMS = 1 << 28, 64
 """Terms of all labels' vectors together, 3 GiB; and of one label's, however many labels there are."""
 
@@ -34,8 +33,9 @@ def families(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, s
     depths = range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
     if not depths:
         return LabelTree.of_cuts(np.arange(trained), [])
-    vectors = normalise_rows(sparse.csr_array(label_vectors(rows, labels, trained)))
-    order, _ = balanced_clusters(vectors, depths[-1], seed)
+    order, _ = balanced_clusters(
+        normalise_rows(sparse.csr_array(label_vectors(rows, labels, trained))), depths[-1], seed
+    )
     return LabelTree.of_cuts(order, [cluster_offsets(trained, depth) for depth in depths])
 
 
@@ -52,7 +52,6 @@ def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> spar
     of_labels = sparse.csr_matrix((ones, labels.values, labels.offsets), shape=(len(labels), width)).T.tocsr()
     terms = max(MOST_TERMS // trained, FEWEST_TERMS)
     parts = []
-    for begin in range(0, trained, LABELS_AT_ONCE):
-        summed = (of_labels[begin : min(begin + LABELS_AT_ONCE, trained)] @ rows).tocsr()[:, :-1]
-        parts.append(strongest(summed, terms))
+    for begin, end in label_ranges(np.diff(of_labels.indptr)[:trained], rows.nnz / max(1, len(labels))):
+        parts.append(strongest((of_labels[begin:end] @ rows).tocsr()[:, :-1], terms))
     return sparse.vstack(parts, format="csr")

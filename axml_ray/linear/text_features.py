@@ -5,7 +5,8 @@ Not in the paper. Bags of words don't know where a word stood, and know nothing 
 - the first words, where a title stands, may count several times;
 - words of more than so many letters may count by their first letters too, which brings inflected words and compounds
   with one beginning together;
-- of the first words so many letters in a row may count too, which brings all compounds together that share a part.
+- of those of the first words that are longer, every so many letters in a row may count too, which brings compounds
+  together that share a part.
 
 Legend: N documents, V words, P beginnings, R runs of letters, F = V + P + R features.
 """
@@ -19,7 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from axml_ray.corpus.label_features import bag_of_words, weigh, word_weights
-from axml_ray.corpus.tokenizer import UNKNOWN
+from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 
@@ -122,7 +123,7 @@ def _parts(words: Sequence[str], letters: int | None, of: Callable[[str, int], I
     rows: list[list[str]] = [[] for _ in words]
     if letters is not None:
         for number in range(UNKNOWN + 1, len(words)):
-            if len(words[number]) > letters:
+            if len(words[number]) > letters and words[number] != SEPARATOR:
                 rows[number] = list(of(words[number], letters))
     numbers = {part: number for number, part in enumerate(sorted(set(chain.from_iterable(rows))))}
     return Ragged.from_rows([[numbers[part] for part in row] for row in rows])

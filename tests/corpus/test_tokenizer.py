@@ -162,6 +162,13 @@ def test_subwords_are_the_longest_that_a_word_begins_with(vocabulary: set[str], 
         assert number == UNKNOWN or known[text[start:end]] == number
 
 
+def test_pieces_of_one_character_stand_there_once() -> None:
+    tokenizer = Tokenizer.of_words(["i", "\u0307", "stan", "x"], subwords=True)
+    found, spans = tokenizer.encode_with_spans("İstan x", 9)
+    assert [tokenizer.words[i] for i in found] == ["i", "\u0307", "stan", "x"]
+    assert spans == [(0, 1), (1, 1), (1, 5), (6, 7)]
+
+
 def test_compounds_share_the_words_that_they_are_made_of(tmp_path: Path) -> None:
     tokenizer = Tokenizer.build({"gestaltungs": 2, "zugewinn": 2, "zu": 2, SEPARATOR: 1}, subwords=True)
     tokenizer.save(tmp_path / "t.json")

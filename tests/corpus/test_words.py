@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from axml_ray.corpus import words
-from axml_ray.corpus.tokenizer import SEPARATOR, Segmentation, Tokenizer, split_words, splitter
+from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN, Segmentation, Tokenizer, split_words, splitter
 from axml_ray.corpus.words import split_texts
 
 
@@ -82,6 +82,24 @@ def test_one_character_alone_becomes_two() -> None:
     points = [chr(point) for point in range(1, 0x110000) if not 0xD800 <= point < 0xE000]
     lowered = splitter("words").lower(points)
     assert [letter for letter, lower in zip(points, lowered, strict=True) if len(lower) != 1] == ["İ"]
+
+
+@settings(max_examples=300)
+@given(
+    texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4),
+    segmentation=st.sampled_from(["words", "characters"]),
+    keep=st.integers(0, 3),
+)
+def test_serving_writes_each_word_as_preparation_does(texts: list[str], segmentation: Segmentation, keep: int) -> None:
+    """`of_split` of words that preparation has, and `encode` of whole texts, whatever the vocabulary lacks."""
+    texts = [text.replace("\0", " ") for text in texts]
+    rows = split(texts, 500, segmentation)
+    known = sorted({word for row in rows for word in row})[:: keep + 1]
+    letters = sorted({letter for row in rows for word in row if word != SEPARATOR for letter in word} - set(known))
+    tokenizer = Tokenizer.of_words([*known, *letters], segmentation, subwords=True)
+    encoded = tokenizer.encode(texts, 5_000)
+    for text, row in enumerate(rows):
+        assert encoded[text].tolist() == (tokenizer.of_split(row).values.tolist() or [UNKNOWN])
 
 
 @given(

@@ -16,9 +16,9 @@ def documents(random: np.random.Generator, count: int, labels: int, features: in
     return sparse.csr_matrix(table), Ragged.from_rows(random.permutation(labels)[:2] for _ in range(count))
 
 
-@pytest.mark.parametrize(("at_once", "terms"), [(3, 1 << 28), (100, 20)])
+@pytest.mark.parametrize(("at_once", "terms"), [(30, 1 << 28), (1 << 20, 20)])
 def test_a_labels_vector_sums_its_documents(monkeypatch: pytest.MonkeyPatch, at_once: int, terms: int) -> None:
-    monkeypatch.setattr(module, "LABELS_AT_ONCE", at_once)
+    monkeypatch.setattr("axml_ray.corpus.label_features.RANGE_TERMS", at_once)
     monkeypatch.setattr(module, "MOST_TERMS", terms)
     monkeypatch.setattr(module, "FEWEST_TERMS", 1)
     rows, labels = documents(np.random.default_rng(1), 30, 12, 9)

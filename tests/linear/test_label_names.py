@@ -27,8 +27,8 @@ def test_each_trained_label_that_has_a_name() -> None:
 
 def test_labels_are_their_own_names_where_none_are_given() -> None:
     found = name_texts(LabelIndex.build(COUNTS), TOKENIZER, 9)
-    assert words(found) == [["<unknown>"], ["n2"], ["<unknown>"]]
-    assert found.labels.padded().tolist() == [[0], [1], [2]]
+    assert words(found) == [["n2"]]  # nothing is known of the others
+    assert found.labels.padded().tolist() == [[1]]
 
 
 def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
