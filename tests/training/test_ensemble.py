@@ -69,7 +69,14 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     def files() -> dict[str, int]:
         return {path.parent.name: path.stat().st_ino for path in runs.glob("tree-*/linear.safetensors")}
 
-    settings = load(None, **synthetic.experiment(tmp_path, linear={"weight": 0.5}, training={"epochs": [1]}))
+    names = tmp_path / "names.tsv"
+    names.write_text("".join(f"label {label}\town{label}\n" for label in range(synthetic.LABELS)))
+    texts = {**synthetic.write(tmp_path / "texts"), "label_names": str(names)}
+
+    def small(**groups: dict[str, object]) -> Experiment:
+        return load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]}, **groups) | {"corpus": texts})
+
+    settings = small(linear={"weight": 0.5})
     runs = settings.run_directory
     metrics = run(settings)
     # Each label has a word of its own, which is all that a linear classifier needs; an epoch teaches networks little.
@@ -83,9 +90,7 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     evaluate(settings, Corpus.open(settings.corpus_directory), "valid")
     # What corrects its scores may come later; nothing is trained for it.
     weights, given = states(settings), {"trees": 2, "top_labels": 10, "frequency_correction": True}
-    corrected = load(
-        None, **synthetic.experiment(tmp_path, linear={"weight": 0.5}, training={"epochs": [1]}, ensemble=given)
-    )
+    corrected = small(linear={"weight": 0.5}, ensemble=given)
     again = run(corrected)
     assert again["trees"] == metrics["trees"] and again["seconds"]["train"] > metrics["seconds"]["train"]
     assert files() == after and states(settings) == weights and not (runs / "uncorrected").exists()
@@ -98,10 +103,9 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
     # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
-    networks = load(None, **synthetic.experiment(tmp_path, training={"epochs": [1]}))
+    networks = small()
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
-    linear = {"weight": 0.5, "label_names": True}
-    named = load(None, **synthetic.experiment(tmp_path, linear=linear, training={"epochs": [1]}))
+    named = small(linear={"weight": 0.5, "label_names": True})
     assert run(named)["ensemble"]["P@1"] > 80 and states(named) == weights
     corpus = Corpus.open(named.corpus_directory)
     fitted = LinearTree.load(runs / "tree-0" / "linear.safetensors", corpus.trained)
