@@ -29,10 +29,9 @@ from axml_ray.inference.combining import combine, joined
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.label_names import name_texts
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import LinearSettings, SettingsError
-from axml_ray.training.tree import part_of
+from axml_ray.training.tree import linear_texts
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
@@ -73,10 +72,8 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     settings = open_run(directory.absolute())
     use_threads(results_file.cores())
     corpus, top = Corpus.open(settings.corpus_directory), settings.ensemble.top_labels
-    valid, train = corpus.split("valid"), part_of(corpus.split("train"), settings.training.documents)
+    valid, train = corpus.split("valid"), linear_texts(settings, corpus)
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
-    if settings.linear.label_names:
-        train = train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
     alone = settings.model_copy(update={"linear": LinearSettings()})
     trees = open_trees(alone, corpus)
     by_networks = [tree.predict(valid.tokens, top) for tree in trees]

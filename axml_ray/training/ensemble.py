@@ -23,7 +23,6 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.linear.classifiers import fingerprint_of
 from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.label_names import name_texts
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
@@ -39,7 +38,7 @@ from axml_ray.training.tree import (
     level_directory,
     level_fingerprint,
     linear_fingerprint,
-    part_of,
+    linear_texts,
     tree_directory,
     tree_fingerprint,
 )
@@ -160,10 +159,8 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     """Fit and save the linear classifiers of a tree; how many seconds that took."""
     corpus = Corpus.open(settings.corpus_directory)
     directory = tree_directory(settings.run_directory, number)
-    train = part_of(corpus.split("train"), settings.training.documents)
     began = time.monotonic()
-    if settings.linear.label_names:
-        train = train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
+    train = linear_texts(settings, corpus)
     tree = LabelTree.load(directory / TREE)
     seed = settings.seed + number
     linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear, seed)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
+from axml_ray.linear.label_names import name_texts
 from axml_ray.network.level_network import Level, LevelNetwork
 from axml_ray.network.networks import network_of
 from axml_ray.ragged import Ragged
@@ -57,6 +58,14 @@ def linear_fingerprint(settings: Experiment, corpus: Corpus, tree: int) -> str:
     """Changes with all that a tree's linear classifiers depend on."""
     how = settings.linear.model_dump(exclude={"weight"})
     return fingerprint(tree_fingerprint(settings, corpus, tree), how, settings.training.documents)
+
+
+def linear_texts(settings: Experiment, corpus: Corpus) -> Split:
+    """What a tree's linear classifiers are learned from: the training documents, and the labels' names where asked."""
+    train = part_of(corpus.split("train"), settings.training.documents)
+    if not settings.linear.label_names:
+        return train
+    return train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
 
 
 def drop_scored(tree_directory: Path) -> None:
