@@ -51,8 +51,6 @@ class Tokenizer:
         size: int = 500_000,
         least: int = 1,
         segmentation: Segmentation = "words",
-        *,
-        subwords: bool = False,
     ) -> "Tokenizer":
         """A vocabulary of at most `size` words, the two special ones included.
 
@@ -61,16 +59,21 @@ class Tokenizer:
             size: words kept, at most.
             least: words of fewer documents become unknown.
             segmentation: what a word is where a script writes none apart.
-            subwords: write other words in words of the vocabulary.
         """
         rank = sorted((-count, word) for word, count in document_frequency.items() if count >= least)
-        return cls.of_words([word for _, word in rank[: size - len(_SPECIAL)]], segmentation, subwords=subwords)
+        return cls.of_words([word for _, word in rank[: size - len(_SPECIAL)]], segmentation)
 
     @classmethod
     def of_words(
         cls, ranked: Sequence[str], segmentation: Segmentation = "words", *, subwords: bool = False
     ) -> "Tokenizer":
-        """A vocabulary of the two special words and `ranked`, in that order; the other arguments are `build`'s."""
+        """A vocabulary of the two special words and `ranked`, in that order.
+
+        Args:
+            ranked: words, distinct.
+            segmentation: what a word is where a script writes none apart.
+            subwords: write other words in words of the vocabulary.
+        """
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *ranked))}
         rest = {"continuing_subword_prefix": "", "max_input_chars_per_word": LONGEST} if subwords else {}
         kind = models.WordPiece if subwords else models.WordLevel

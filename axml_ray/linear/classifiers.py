@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
 from axml_ray.files import save_tensors, whole_file
-from axml_ray.linear.text_features import TextFeatures
+from axml_ray.linear.text_features import TextFeatures, kinds
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
@@ -218,19 +218,22 @@ def _features(frequency: np.ndarray, parts: Sequence[Ragged], about: Mapping[str
     counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
     if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
         raise ValueError("it doesn't say how many documents hold each feature")
-    kinds = 0
-    for each in parts:
-        typed = (each.values.dtype, each.offsets.dtype) == (np.int32, np.int64) and each.values.ndim == 1
-        if not typed or each.offsets.shape != parts[0].offsets.shape or each.values.min(initial=0) < 0:
-            raise ValueError("it doesn't say what parts words have")
-        if each.offsets[0] or each.offsets[-1] != len(each.values) or (each.lengths < 0).any():
-            raise ValueError("it doesn't say what parts words have")
-        kinds += int(each.values.max(initial=-1)) + 1
-    if len(parts[0]) + kinds != len(frequency):
+    if not all(map(_is_ragged, parts)) or parts[0].offsets.shape != parts[1].offsets.shape:
+        raise ValueError("it doesn't say what parts words have")
+    if len(parts[0]) + sum(kinds(each) for each in parts) != len(frequency):
         raise ValueError("it doesn't say what parts words have")
     if lead[0] < 0 or not 1 <= lead[1] < np.inf:
         raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
     return TextFeatures(frequency, documents, parts[0], parts[1], *lead)
+
+
+def _is_ragged(rows: Ragged) -> bool:
+    """Whether these are rows of numbers from 0 on."""
+    values, offsets = rows.values, rows.offsets
+    if (values.dtype, offsets.dtype, values.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or not len(offsets):
+        return False
+    ends = not offsets[0] and offsets[-1] == len(values) and not (rows.lengths < 0).any()
+    return bool(ends and values.min(initial=0) >= 0)
 
 
 def _matrix(arrays: dict[str, np.ndarray], level: int, shape: tuple[int, int]) -> sparse.csr_matrix:

@@ -56,7 +56,7 @@ class TextFeatures:
         """
         beginnings = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
         runs = _parts(words, settings.lead_letters, _runs)
-        unfitted = np.zeros(len(words) + _kinds(beginnings) + _kinds(runs), dtype=np.int64)
+        unfitted = np.zeros(len(words) + kinds(beginnings) + kinds(runs), dtype=np.int64)
         found = cls(unfitted, len(tokens), beginnings, runs, settings.lead_words, settings.lead_weight)
         found.frequency[:] = np.bincount(found.counts(tokens).indices, minlength=len(unfitted))
         return found
@@ -107,7 +107,7 @@ class TextFeatures:
         """How often each word has each beginning, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
         beginnings, runs = (
             sparse.csr_matrix(
-                (np.ones(len(parts.values), np.float32), parts.values, parts.offsets), shape=(len(parts), _kinds(parts))
+                (np.ones(len(parts.values), np.float32), parts.values, parts.offsets), shape=(len(parts), kinds(parts))
             )
             for parts in (self.beginnings, self.runs)
         )
@@ -129,5 +129,6 @@ def _parts(words: Sequence[str], letters: int | None, of: Callable[[str, int], I
     return Ragged.from_rows([[numbers[part] for part in row] for row in rows])
 
 
-def _kinds(parts: Ragged) -> int:
+def kinds(parts: Ragged) -> int:
+    """How many different parts words have."""
     return int(parts.values.max(initial=-1)) + 1

@@ -170,7 +170,7 @@ def test_pieces_of_one_character_stand_there_once() -> None:
 
 
 def test_compounds_share_the_words_that_they_are_made_of(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.build({"gestaltungs": 2, "zugewinn": 2, "zu": 2, SEPARATOR: 1}, subwords=True)
+    tokenizer = Tokenizer.of_words(["gestaltungs", "zugewinn", "zu", SEPARATOR], subwords=True)
     tokenizer.save(tmp_path / "t.json")
     for one in (tokenizer, Tokenizer.load(tmp_path / "t.json")):
         (row,) = one.encode(["Gestaltungszugewinn /SEP/ x"], 9).padded()
