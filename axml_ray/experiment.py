@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import ray
 import yaml
 
 from axml_ray.cluster import connect
@@ -18,11 +19,16 @@ from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, Ranking
+from axml_ray.evaluation.rankings import hits
 from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
+from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint
+from axml_ray.inference.combining import aligned
 from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
+from axml_ray.inference.joining import Join
 from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
+from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
@@ -59,6 +65,10 @@ def run(settings: Experiment) -> dict[str, Any]:
     # A run that is started again finds most of its training done.
     seconds |= {phase: now + before.get(phase, 0) for phase, now in train_ensemble(settings, corpus).items()}
     began = time.monotonic()
+    if settings.linear.learned_join:
+        fit_join(settings, corpus)
+        seconds["join"] = time.monotonic() - began
+        began = time.monotonic()
     if settings.ensemble.frequency_correction:
         fit_correction(settings, corpus)
         seconds["correct"] = time.monotonic() - began
@@ -67,6 +77,41 @@ def run(settings: Experiment) -> dict[str, Any]:
     predict_split(settings, corpus, "test")
     seconds["predict"] = time.monotonic() - began
     return evaluate(settings, corpus, seconds=seconds)
+
+
+def fit_join(settings: Experiment, corpus: Corpus) -> None:
+    """Fit how trees join what their networks and classifiers say, unless it is. Ray must be initialised.
+
+    Each tree speaks for a part of the validation documents, so that as many are scored as of one tree.
+
+    Raises:
+        SettingsError: there are none.
+    """
+    path, mark = settings.run_directory / JOIN, join_fingerprint(settings, corpus)
+    if Join.load(path, mark, settings.linear.weight, corpus.labels.counts):
+        return
+    if not corpus.documents("valid"):
+        raise SettingsError(f"{corpus.directory}: no validation documents; set linear.learned_join to false")
+    log.info("predict: %s validation documents, to learn the join from", f"{corpus.documents('valid'):,}")
+    task = ray.remote(num_cpus=settings.resources.cpus_per_worker, max_calls=1)(_found_by_members)
+    parts = ray.get([task.remote(settings, number) for number in range(settings.ensemble.trees)])
+    labels, networks, classifiers, true = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    join = Join(settings.linear.weight).fitted(labels, networks, classifiers, true, corpus.labels.counts)
+    join.save(path, mark)
+
+
+def _found_by_members(settings: Experiment, number: int) -> tuple[np.ndarray, ...]:
+    """What a tree finds for its part of the validation documents: labels, networks' and classifiers' scores, truth."""
+    use_threads(settings.resources.threads_of_worker)
+    linear = settings.linear.model_copy(update={"learned_join": False})
+    corpus = Corpus.open(settings.corpus_directory)
+    tree = TreePredictor.open(settings.model_copy(update={"linear": linear}), corpus, number)
+    valid = corpus.split("valid")
+    part = valid.take(np.arange(number, len(valid), settings.ensemble.trees))
+    found = tree.by_members(part.tokens, settings.ensemble.top_labels)
+    labels, scores = aligned(*zip(*found, strict=True))
+    there, true = labels >= 0, hits(labels, part.labels.values, part.labels.offsets)
+    return labels[there], scores[there][:, 0], scores[there][:, 1], true[there]
 
 
 def fit_correction(settings: Experiment, corpus: Corpus) -> None:

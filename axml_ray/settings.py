@@ -280,6 +280,9 @@ class LinearSettings(Settings):
 
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share that they have in a tree's scores; 0 trains none."""
+    learned_join: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """A tree's scores are learned on the validation documents: from its networks' score of a label, its classifiers',
+    the mean of both by `weight`, and how frequent the label is."""
     cluster_size: Annotated[int, Field(ge=2)] | None = 512
     """About the most children of a node of their own tree, 2^c, clustered by what they see of texts; null for the
     networks' tree, all of whose first nodes are told from each other on all documents: as good, and slow where they are
@@ -305,6 +308,8 @@ class LinearSettings(Settings):
     def _fits_together(self) -> Self:
         if self.cluster_size is not None:
             _check_power_of_two("linear.cluster_size", self.cluster_size)
+        if self.learned_join and not self.weight:
+            raise ValueError("linear.learned_join: it joins linear classifiers, and linear.weight is 0; set both")
         if self.lead_letters is not None and not self.lead_words:
             raise ValueError("linear.lead_letters: it is of the first linear.lead_words, which are 0; set both")
         return self

@@ -25,8 +25,9 @@ from rich.text import Text
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.inference.combining import combine, joined
+from axml_ray.inference.combining import combine
 from axml_ray.inference.ensemble import open_trees
+from axml_ray.inference.joining import Join
 from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.precision import use_threads
@@ -88,7 +89,8 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
         by_linear[cost] = [linear.find(valid.tokens, top) for linear in fitted]
     rows = []
     for cost, share in itertools.product(costs, SHARES):
-        found = [joined(one, other, share, top) for one, other in zip(by_networks, by_linear[cost], strict=True)]
+        join = Join(share)
+        found = [join.ranking(one, other, top) for one, other in zip(by_networks, by_linear[cost], strict=True)]
         best, _ = combine([labels for labels, _ in found], [points for _, points in found], top)
         scores = Scores(inverse)
         scores.add(best, valid.labels.values, valid.labels.offsets)

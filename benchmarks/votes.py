@@ -13,6 +13,7 @@ on the other, in turns. The test split isn't read.
 - `weights`: each member has a weight of its own, by coordinate ascent on nDCG@5.
 - `stacked`: logistic regression on the logits of all members.
 - `frequency`: `ensemble.frequency_correction` of the mean.
+- `learned`: `linear.learned_join`, of the means of both.
 - `boosted`: gradient-boosted trees on all members' logits and the frequency of the label.
 
 Figures: `mean_P@1`, `mean_nDCG@5` and so on.
@@ -43,6 +44,7 @@ from axml_ray.inference.beam import Found
 from axml_ray.inference.combining import combine
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
+from axml_ray.inference.joining import Join
 from axml_ray.judging import open_run
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
@@ -156,6 +158,13 @@ def _frequency(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     return correction.scores(new.labels, new.mean.astype(np.float32), trees=1).astype(np.float64)
 
 
+def _learned(known: MemberVotes, new: MemberVotes) -> np.ndarray:
+    there = known.labels >= 0
+    found = known.labels[there], known.networks_mean[there], known.classifiers_mean[there]
+    join = Join(known.share).fitted(*found, known.true[there], known.counts)
+    return join.scores(new.labels, new.networks_mean, new.classifiers_mean)
+
+
 def _boosted(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     def columns(votes: MemberVotes) -> np.ndarray:
         of_label = np.log1p(votes.counts)[votes.labels][:, :, None]
@@ -180,9 +189,10 @@ WAYS: dict[str, Way] = {
     "weights": _weights,
     "stacked": _stacked,
     "frequency": _frequency,
+    "learned": _learned,
     "boosted": _boosted,
 }
-OF_BOTH = ("classifiers", "geometric", "calibrated")
+OF_BOTH = ("classifiers", "geometric", "calibrated", "learned")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -216,11 +226,14 @@ def votes_of_members(settings: Experiment, corpus: Corpus) -> MemberVotes:
     use_threads(results_file.cores())
     valid, top = corpus.split("valid"), settings.ensemble.top_labels
     networks, classifiers = [], []
-    for tree in open_trees(settings, corpus):
-        linear, tree.linear = tree.linear, None
-        networks.append(tree.predict(valid.tokens, top))
-        if linear is not None:
-            classifiers.append(linear[0].find(valid.tokens, top))
+    unlearned = settings.model_copy(update={"linear": settings.linear.model_copy(update={"learned_join": False})})
+    for tree in open_trees(unlearned, corpus):
+        if tree.linear is None:
+            networks.append(tree.predict(valid.tokens, top))
+            continue
+        by_networks, by_classifiers = tree.by_members(valid.tokens, top)
+        networks.append(by_networks)
+        classifiers.append(by_classifiers)
     share = settings.linear.weight
     return MemberVotes([*networks, *classifiers], valid.labels, corpus.labels.counts, len(classifiers), share)
 

@@ -183,6 +183,8 @@ def test_a_value_per_level(tmp_path: Path, words: list[str]) -> None:
 def test_letters_of_the_first_words_need_first_words(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"linear\.lead_letters: it is of the first linear\.lead_words.*set both"):
         load(config(tmp_path, PACKAGES + "linear: {weight: 0.5, lead_letters: 4}"))
+    with pytest.raises(SettingsError, match=r"linear\.learned_join: it joins linear classifiers.*set both"):
+        load(config(tmp_path, PACKAGES + "linear: {learned_join: true}"))
 
 
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.combining import joined
 from axml_ray.inference.frozen import frozen
+from axml_ray.inference.joining import Join
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.linear.classifiers import LinearTree, fingerprint_of
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, Precision, SettingsError
+from axml_ray.settings import Experiment, Precision, SettingsError, fingerprint
 from axml_ray.training.level_files import finished, read_level
 from axml_ray.training.tree import (
     LINEAR,
@@ -28,6 +28,8 @@ from axml_ray.training.tree import (
 )
 from axml_ray.tree.label_tree import LabelTree
 
+JOIN = "join.json"
+"""In a run's directory, how its trees' members are joined, where that is learned."""
 Found = tuple[np.ndarray, np.ndarray]
 """Label ids, int32 [documents, top], best first, -1 for none; and their scores, float32 [documents, top], 0 there."""
 
@@ -40,7 +42,7 @@ class TreePredictor:
         networks: of its levels, from the top.
         beam: C, nodes of a level whose children are scored.
         precision: of matrix products.
-        linear: classifiers of the same tree, and the share that they have in its scores.
+        linear: classifiers of the same labels, and how their scores are joined with the networks'.
         max_tokens: first words of a text that the networks read; all by default.
     """
 
@@ -50,7 +52,7 @@ class TreePredictor:
         networks: Sequence[LevelNetwork],
         beam: int,
         precision: Precision = "auto",
-        linear: tuple[LinearTree, float] | None = None,
+        linear: tuple[LinearTree, Join] | None = None,
         max_tokens: int | None = None,
     ):
         self.tree, self.networks, self.beam, self.precision = tree, list(networks), beam, precision
@@ -69,8 +71,9 @@ class TreePredictor:
             frozen(Level.of(tree, level), state, settings.network, precision)
             for level, state in enumerate(trained_levels(settings, corpus, number, tree), start=1)
         ]
-        share = settings.linear.weight
-        linear = (trained_linear(settings, corpus, number, tree), share) if share else None
+        linear = None
+        if settings.linear.weight:
+            linear = trained_linear(settings, corpus, number, tree), join_of(settings, corpus)
         return cls(tree, networks, settings.tree.beam, precision, linear, settings.network.max_tokens)
 
     def predict(self, tokens: Ragged, top: int) -> Found:
@@ -82,8 +85,8 @@ class TreePredictor:
 
         Returns:
             Label ids, int32 [documents, top], best first, -1 where the beam held fewer; and their scores
-            (`Beam.scores`, not as logarithms), float32 [documents, top]. With linear classifiers, the mean of theirs
-            and these by their shares; a label that one of both left out counts 0 for it.
+            (`Beam.scores`, not as logarithms), float32 [documents, top]. With linear classifiers, these joined with
+            theirs; a label that one of both left out counts 0 for it.
         """
         labels = np.full((len(tokens), top), -1, dtype=np.int32)
         scores = np.zeros((len(tokens), top), dtype=np.float32)
@@ -101,8 +104,19 @@ class TreePredictor:
         found = self._by_networks(batch, top)
         if self.linear is None:
             return found
-        linear, share = self.linear
-        return joined(found, linear.find(batch.ragged(), top), share, top)
+        linear, join = self.linear
+        return join.ranking(found, linear.find(batch.ragged(), top), top)
+
+    def by_members(self, tokens: Ragged, top: int) -> tuple[Found, Found]:
+        """What `predict` joins: the best labels of each document by the networks, and by the classifiers it must have.
+
+        Args:
+            tokens: word ids, at least one a document.
+            top: labels wanted of each.
+        """
+        assert self.linear is not None
+        networks = TreePredictor(self.tree, self.networks, self.beam, self.precision, max_tokens=self.max_tokens)
+        return networks.predict(tokens, top), self.linear[0].find(tokens, top)
 
     def _by_networks(self, batch: TextBatch, top: int) -> Found:
         texts, beam = batch.cut(self.max_tokens).to(self.device), None
@@ -146,9 +160,8 @@ class TreePredictor:
             assert isinstance(logs, Tensor)
             scores[batch.rows] = logs.exp().cpu().numpy()
         if self.linear is not None:
-            linear, share = self.linear
-            scores *= 1 - share
-            scores += share * linear.score(tokens, labels)
+            linear, join = self.linear
+            scores = join.scores(labels, scores, linear.score(tokens, labels)).astype(np.float32)
         return scores
 
     def log_probabilities(
@@ -207,6 +220,29 @@ def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: Labe
         return LinearTree.load(path, len(tree.label_order))
     except (OSError, ValueError) as error:
         raise SettingsError(f"{error}; remove the file and train again") from None
+
+
+def join_of(settings: Experiment, corpus: Corpus) -> Join:
+    """How a run's trees join what their networks and their linear classifiers say.
+
+    Raises:
+        SettingsError: it should be learned and wasn't yet, or for other trees.
+    """
+    if not settings.linear.learned_join:
+        return Join(settings.linear.weight)
+    path = settings.run_directory / JOIN
+    found = Join.load(path, join_fingerprint(settings, corpus), settings.linear.weight, corpus.labels.counts)
+    if found is None:
+        raise SettingsError(f"{path}: no learned join of these trees; run jobs/train_ensemble.py")
+    return found
+
+
+def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
+    """Changes with all that a run's members find for documents, and with what their mean is."""
+    numbers = range(settings.ensemble.trees)
+    networks = [level_fingerprint(settings, corpus, number, 1) for number in numbers]
+    linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
+    return fingerprint(networks, linear, settings.linear.weight, settings.ensemble.top_labels)
 
 
 def trained_levels(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> list[dict[str, Tensor]]:

@@ -36,6 +36,7 @@ from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.inference.frozen import WORDS, frozen
+from axml_ray.inference.joining import Join, Learned
 from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.level_network import Level
@@ -109,6 +110,8 @@ class BundleSettings(Settings):
     """Kind and sizes of every level's network."""
     linear_weight: Annotated[float, Field(ge=0, lt=1, exclude_if=lambda value: not value)] = 0.0
     """Share of linear classifiers in a tree's scores; 0 where it has none."""
+    join: Annotated[Learned | None, Field(exclude_if=lambda value: value is None)] = None
+    """How a tree's networks and classifiers are joined, where that is learned."""
     frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
     """What corrects the summed scores by how frequent a label is, if anything does."""
 
@@ -223,7 +226,8 @@ class Bundle:
         if share := self.settings.linear_weight:
             if linear_file(number) not in self.manifest.files:
                 raise self._wrong(linear_file(number), "it is missing")
-            linear = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1])), share
+            join = Join(share, self.settings.join, self.labels.counts)
+            linear = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1])), join
             if (words := len(linear[0].features.beginnings)) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {words:,} words")
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)

@@ -33,13 +33,6 @@ class Votes:
         return total if self.correction is None else self.correction.scores(labels, total, trees)
 
 
-def joined(
-    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], share: float, top: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """As `combine`, of two rankings' labels and scores; the other's count by `share`, the one's by the rest."""
-    return combine([one[0], other[0]], [one[1] * (1 - share), other[1] * share], top)
-
-
 def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> tuple[np.ndarray, np.ndarray]:
     """One ranking from several.
 
@@ -52,21 +45,40 @@ def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int
         int32 [documents, top], best first (equal scores by label id), -1 where there are fewer, and the summed
         scores, float32 [documents, top].
     """
-    every = np.concatenate(labels, axis=1)
-    summed = np.concatenate(scores, axis=1).astype(np.float64)
+    every, of_each = aligned(labels, scores)
+    return ranked(every, of_each.sum(axis=2), top)
+
+
+def aligned(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of several rankings, each once, beside what each ranking says of them.
+
+    Args:
+        labels: of each of M rankings, int32 [documents, k], distinct in a row, -1 for none.
+        scores: float [documents, k].
+
+    Returns:
+        int32 [documents, all k], rising, with a -1 wherever none stands, and float64 [documents, all k, M], 0 where a
+        ranking left a label out.
+    """
+    every, rankings = np.concatenate(labels, axis=1), len(labels)
+    whose = np.repeat(np.arange(rankings), [one.shape[1] for one in labels])
     order = np.argsort(every, axis=1, kind="stable")
-    every, summed = np.take_along_axis(every, order, 1), np.take_along_axis(summed, order, 1)
-    total = np.where(every >= 0, summed, -np.inf)
+    every, points = np.take_along_axis(every, order, 1), np.take_along_axis(np.concatenate(scores, axis=1), order, 1)
+    alone = np.where(whose[order][..., None] == np.arange(rankings), points[..., None].astype(np.float64), 0.0)
     # A label stands in at most as many neighbouring columns as there are rankings: the first takes the others' scores.
-    width = every.shape[1]
-    for shift in range(1, len(labels)):
+    of_each, width = alone.copy(), every.shape[1]
+    for shift in range(1, rankings):
         same = every[:, shift:] == every[:, : width - shift]
-        total[:, : width - shift] += np.where(same & (every[:, shift:] >= 0), summed[:, shift:], 0.0)
-    total[:, 1:][every[:, 1:] == every[:, :-1]] = -np.inf
-    best = np.argsort(-total, axis=1, kind="stable")[:, :top]
-    found, score = np.take_along_axis(every, best, 1), np.take_along_axis(total, best, 1)
-    none = ~np.isfinite(score)
-    found, score = np.where(none, -1, found), np.where(none, 0.0, score)
+        of_each[:, : width - shift] += np.where(same[..., None], alone[:, shift:], 0.0)
+    again = np.zeros(every.shape, dtype=bool)
+    again[:, 1:] = every[:, 1:] == every[:, :-1]
+    return np.where(again, -1, every), of_each
+
+
+def ranked(labels: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best of some labels (int32 [documents, k], -1 for none) by scores (float [documents, k]), as of `combine`."""
+    best = np.argsort(np.where(labels >= 0, -scores, np.inf), axis=1, kind="stable")[:, :top]
+    found, score = np.take_along_axis(labels, best, 1), np.take_along_axis(scores, best, 1)
     missing = ((0, 0), (0, max(0, top - found.shape[1])))
-    found = np.pad(found, missing, constant_values=-1).astype(np.int32)
-    return found, np.pad(score, missing).astype(np.float32)
+    score = np.pad(np.where(found >= 0, score, 0.0), missing).astype(np.float32)
+    return np.pad(found, missing, constant_values=-1).astype(np.int32), score

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import Found, TreePredictor
+from axml_ray.inference.beam import Found, TreePredictor, join_fingerprint
 from axml_ray.inference.combining import Votes
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError, fingerprint
-from axml_ray.training.tree import level_fingerprint, linear_fingerprint
 
 FREQUENCY = "frequency.json"
 """In a run's directory, what corrects its scores."""
@@ -97,7 +96,5 @@ def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
 
 def correction_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that the correction of an ensemble's scores depends on."""
-    numbers = range(settings.ensemble.trees)
-    networks = [level_fingerprint(settings, corpus, number, 1) for number in numbers]
-    linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
-    return fingerprint(networks, linear, settings.linear.weight, settings.ensemble.top_labels)
+    members = join_fingerprint(settings, corpus)
+    return fingerprint(members, "learned join") if settings.linear.learned_join else members

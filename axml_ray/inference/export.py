@@ -13,7 +13,7 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.beam import Found, open_tree, trained_levels, trained_linear
+from axml_ray.inference.beam import Found, join_of, open_tree, trained_levels, trained_linear
 from axml_ray.inference.bundle import (
     CALIBRATION,
     FORMAT,
@@ -138,6 +138,7 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         precision=settings.training.precision,
         network=settings.network,
         linear_weight=settings.linear.weight,
+        join=join_of(settings, corpus).learned,
         frequency=None if correction is None else correction.coefficients,
     )
     text = yaml.safe_dump(kept.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -9,6 +9,7 @@ import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
 from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.joining import Join
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam
@@ -104,7 +105,7 @@ def as_dictionaries(labels: np.ndarray, scores: np.ndarray) -> list[dict[int, fl
 
 
 class TestLinearClassifiers:
-    """Beside the networks: the mean of both by their shares."""
+    """Beside the networks: joined with what they say, here by the mean."""
 
     @pytest.fixture
     def both(self, run):
@@ -112,7 +113,7 @@ class TestLinearClassifiers:
         train = corpus.split("train")
         linear = fit_linear(predictor.tree, train.tokens, train.labels, corpus.tokenizer.words, LinearSettings())
         tree, networks = predictor.tree, predictor.networks
-        return TreePredictor(tree, networks, predictor.beam, predictor.precision, (linear, 0.3))
+        return TreePredictor(tree, networks, predictor.beam, predictor.precision, (linear, Join(0.3)))
 
     def test_scores_are_means(self, run, both):
         _, corpus, predictor = run
@@ -127,6 +128,8 @@ class TestLinearClassifiers:
         found = as_dictionaries(*both.predict(tokens, 6))
         by_networks = as_dictionaries(*predictor.predict(tokens, 6))
         by_linear = as_dictionaries(*both.linear[0].find(tokens, 6))
+        for members, alone in zip(both.by_members(tokens, 6), (by_networks, by_linear), strict=True):
+            assert as_dictionaries(*members) == alone
         for joined, one, other in zip(found, by_networks, by_linear, strict=True):
             mean = {label: 0.7 * one.get(label, 0) + 0.3 * other.get(label, 0) for label in one.keys() | other.keys()}
             best = sorted(mean.values(), reverse=True)[:6]

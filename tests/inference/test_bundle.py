@@ -18,6 +18,7 @@ from tiny_run import train_run
 
 from axml_ray import __version__
 from axml_ray.files import read_json, write_json
+from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint
 from axml_ray.inference.bundle import (
     CALIBRATION,
     LABELS,
@@ -34,6 +35,7 @@ from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.frozen import WORDS
+from axml_ray.inference.joining import Curve, Join, Learned
 from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.judging import open_run
 from axml_ray.network.level_network import TABLE
@@ -129,7 +131,8 @@ class TestExport:
         tokens = run.corpus.split("test").tokens
         trees = Bundle.open(tmp_path / "bundle").ensemble().trees
         for mine, theirs in zip(trees, run.ensemble().trees, strict=True):
-            assert mine.linear[1] == theirs.linear[1] == 0.4
+            assert mine.linear[1].share == theirs.linear[1].share == 0.4
+            assert mine.linear[1].learned is theirs.linear[1].learned is None
             found, right = mine.linear[0].find(tokens, 20), theirs.linear[0].find(tokens, 20)
             assert np.array_equal(found[0], right[0]) and np.array_equal(found[1], right[1])
         plain = run.settings.model_copy(update={"linear": LinearSettings()})
@@ -141,6 +144,30 @@ class TestExport:
         with pytest.raises(SettingsError, match=r"linear\.safetensors: no linear classifiers of these settings"):
             run.ensemble()
         assert Ensemble.open(plain, run.corpus).trees[0].linear is None
+
+    def test_learned_join(self, tmp_path):
+        run = train_run(tmp_path, epochs=1, linear=0.4)
+        linear = run.settings.linear.model_copy(update={"learned_join": True})
+        learning = run.settings.model_copy(update={"linear": linear})
+        with pytest.raises(SettingsError, match=r"join\.json: no learned join of these trees; run jobs/"):
+            export_bundle(learning, tmp_path / "bundle")
+        curve = Curve(slopes=(0.5, *[-0.1] * 12), both=-0.02)
+        learned = Learned(intercept=-1, frequency=-0.3, mean=curve, networks=curve, classifiers=curve)
+        join = Join(0.4, learned, run.corpus.labels.counts)
+        join.save(learning.run_directory / JOIN, join_fingerprint(learning, run.corpus))
+        export_bundle(learning, tmp_path / "bundle")
+        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
+        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), Ensemble.open(learning, run.corpus)
+        for tree, same, plain in zip(mine.trees, theirs.trees, run.ensemble().trees, strict=True):
+            members = plain.by_members(tokens, 20)
+            for found, right in zip(tree.predict(tokens, 20), join.ranking(*members, 20), strict=True):
+                np.testing.assert_allclose(found, right, rtol=1e-4)
+            np.testing.assert_allclose(tree.score(tokens, given), same.score(tokens, given), rtol=1e-5)
+            alone = TreePredictor(plain.tree, plain.networks, plain.beam, plain.precision)
+            parts = alone.score(tokens, given), plain.linear[0].score(tokens, given)
+            np.testing.assert_allclose(tree.score(tokens, given), join.scores(given, *parts), rtol=1e-4)
+        more = learning.model_copy(update={"linear": linear.model_copy(update={"cost": 2.0})})
+        assert join_fingerprint(more, run.corpus) != join_fingerprint(learning, run.corpus)
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_other_networks(self, tmp_path, kind):

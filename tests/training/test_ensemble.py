@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,16 @@ from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.rankings import hits
 from axml_ray.experiment import run
-from axml_ray.inference.combining import combine
-from axml_ray.inference.ensemble import votes_of
+from axml_ray.inference.beam import Found, join_of
+from axml_ray.inference.combining import aligned, combine
+from axml_ray.inference.ensemble import open_trees, votes_of
 from axml_ray.inference.frequency import Coefficients
+from axml_ray.inference.joining import Join
 from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.linear.classifiers import LinearTree
+from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
 
@@ -31,6 +36,13 @@ def states(settings: Experiment) -> dict[str, tuple[int, int]]:
 def records(settings: Experiment, tree: int) -> list[dict]:
     lines = (settings.run_directory / f"tree-{tree}" / "training.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def log_likelihood(join: Join, members: Sequence[Found], truth: Ragged) -> float:
+    labels, scores = aligned(*zip(*members, strict=True))
+    true, there = hits(labels, truth.values, truth.offsets), labels >= 0
+    chance = join.scores(labels, scores[..., 0], scores[..., 1]).clip(1e-6, 1 - 1e-6)
+    return float(np.log(np.where(true, chance, 1 - chance))[there].mean())
 
 
 def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_cluster: None, tmp_path: Path) -> None:
@@ -102,6 +114,16 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
         summed = combine([one.top for one in of_trees], [one.scores for one in of_trees], 10)
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
+    # Nor for learning from the validation documents how networks and classifiers are joined.
+    joined = small(linear={"weight": 0.5, "learned_join": True})
+    assert run(joined)["ensemble"]["P@1"] > 80 and states(joined) == weights and files() == after
+    corpus, at = Corpus.open(joined.corpus_directory), (runs / "join.json").stat().st_ino
+    join = join_of(joined, corpus)
+    assert join.learned is not None
+    valid = corpus.split("valid")
+    members = open_trees(joined, corpus)[0].by_members(valid.tokens, 10)
+    assert log_likelihood(join, members, valid.labels) > log_likelihood(Join(0.5), members, valid.labels)
+    assert run(joined)["ensemble"]["P@1"] > 80 and (runs / "join.json").stat().st_ino == at
     # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
     networks = small()
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
