@@ -22,7 +22,7 @@ from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, 
 from axml_ray.evaluation.rankings import hits
 from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
-from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint
+from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint, without_join
 from axml_ray.inference.combining import aligned
 from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
@@ -31,13 +31,15 @@ from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.ensemble import train_ensemble
+from axml_ray.training.ensemble import root_cause, train_ensemble
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
 
 ADDED = ("ensemble.trees", "ensemble.frequency_correction", "linear")
 """Settings that a run may be started again with: more trees, linear classifiers, corrected scores."""
+JOINED = 10_000
+"""Validation documents that a join is learned from, at most: of some 200 labels each."""
 UNCORRECTED = "uncorrected"
 """In a run's directory, while its correction is fitted: predictions of the validation split."""
 
@@ -80,38 +82,42 @@ def run(settings: Experiment) -> dict[str, Any]:
 
 
 def fit_join(settings: Experiment, corpus: Corpus) -> None:
-    """Fit how trees join what their networks and classifiers say, unless it is. Ray must be initialised.
+    """Fit how trees join what their networks and classifiers say, from validation documents. Ray must be initialised.
 
-    Each tree speaks for a part of the validation documents, so that as many are scored as of one tree.
+    Each tree speaks for a part of them, so that together they take as long as one.
 
     Raises:
         SettingsError: there are none.
+        RuntimeError: a tree failed.
     """
-    path, mark = settings.run_directory / JOIN, join_fingerprint(settings, corpus)
-    if Join.load(path, mark, settings.linear.weight, corpus.labels.counts):
-        return
     if not corpus.documents("valid"):
         raise SettingsError(f"{corpus.directory}: no validation documents; set linear.learned_join to false")
-    log.info("predict: %s validation documents, to learn the join from", f"{corpus.documents('valid'):,}")
-    task = ray.remote(num_cpus=settings.resources.cpus_per_worker, max_calls=1)(_found_by_members)
-    parts = ray.get([task.remote(settings, number) for number in range(settings.ensemble.trees)])
+    log.info("predict: validation documents, to learn from how networks and classifiers are joined")
+    options: dict[str, Any] = {"num_cpus": settings.resources.cpus_per_worker, "max_retries": 2, "max_calls": 1}
+    task = ray.remote(**options)(_found_by_members)
+    parts = []
+    for number, found in enumerate([task.remote(settings, number) for number in range(settings.ensemble.trees)]):
+        try:
+            parts.append(ray.get(found))
+        except ray.exceptions.RayError as error:
+            raise RuntimeError(f"validation documents of tree {number + 1} failed: {root_cause(error)}") from error
     labels, networks, classifiers, true = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     join = Join(settings.linear.weight).fitted(labels, networks, classifiers, true, corpus.labels.counts)
-    join.save(path, mark)
+    join.save(settings.run_directory / JOIN, join_fingerprint(settings, corpus))
 
 
 def _found_by_members(settings: Experiment, number: int) -> tuple[np.ndarray, ...]:
     """What a tree finds for its part of the validation documents: labels, networks' and classifiers' scores, truth."""
     use_threads(settings.resources.threads_of_worker)
-    linear = settings.linear.model_copy(update={"learned_join": False})
     corpus = Corpus.open(settings.corpus_directory)
-    tree = TreePredictor.open(settings.model_copy(update={"linear": linear}), corpus, number)
+    tree = TreePredictor.open(without_join(settings), corpus, number)
     valid = corpus.split("valid")
-    part = valid.take(np.arange(number, len(valid), settings.ensemble.trees))
-    found = tree.by_members(part.tokens, settings.ensemble.top_labels)
-    labels, scores = aligned(*zip(*found, strict=True))
+    step = settings.ensemble.trees * -(-len(valid) // JOINED)
+    part = valid.take(np.arange(number, len(valid), step))
+    labels, scores = aligned(*zip(*tree.by_members(part.tokens, settings.ensemble.top_labels), strict=True))
     there, true = labels >= 0, hits(labels, part.labels.values, part.labels.offsets)
-    return labels[there], scores[there][:, 0], scores[there][:, 1], true[there]
+    networks, classifiers = scores[there].astype(np.float32).T
+    return labels[there], networks, classifiers, true[there]
 
 
 def fit_correction(settings: Experiment, corpus: Corpus) -> None:

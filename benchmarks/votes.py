@@ -40,8 +40,8 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores, ndcg_at
 from axml_ray.evaluation.predictions import Ranking
 from axml_ray.evaluation.rankings import hits
-from axml_ray.inference.beam import Found
-from axml_ray.inference.combining import combine
+from axml_ray.inference.beam import Found, without_join
+from axml_ray.inference.combining import aligned
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
 from axml_ray.inference.joining import Join
@@ -69,10 +69,10 @@ class MemberVotes:
     """
 
     def __init__(self, members: Sequence[Found], truth: Ragged, counts: np.ndarray, linear: int, share: float):
-        every, widest = [labels for labels, _ in members], sum(labels.shape[1] for labels, _ in members)
-        self.labels, _ = combine(every, [np.ones(one.shape, np.float32) for one in every], widest)
-        self.labels = self.labels[:, (self.labels >= 0).any(axis=0)]
-        self.scores = np.stack([looked_up(self.labels, *one) for one in members], axis=2)
+        labels, scores = aligned(*zip(*members, strict=True))
+        first = np.argsort(labels < 0, axis=1, kind="stable")[:, : (labels >= 0).sum(axis=1).max(initial=0)]
+        self.labels = np.take_along_axis(labels, first, axis=1)
+        self.scores = np.take_along_axis(scores, first[..., None], axis=1)
         self.true = hits(self.labels, truth.values, truth.offsets)
         self.truth, self.counts, self.linear, self.share = truth, counts, linear, share
 
@@ -110,16 +110,6 @@ class MemberVotes:
 
 Way = Callable[[MemberVotes, MemberVotes], np.ndarray]
 """Learns from some votes, and scores the labels of others: float64 [N, k]."""
-
-
-def looked_up(wanted: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The score of each wanted label, float64 of its shape [N, k], 0 for those that aren't among `labels`."""
-    stride = int(max(wanted.max(initial=0), labels.max(initial=0))) + 2
-    keys, sought = (np.arange(len(one))[:, None] * stride + one + 1 for one in (labels, wanted))
-    order = np.argsort(keys, axis=None)
-    places = np.searchsorted(keys.ravel()[order], sought.ravel()).clip(max=keys.size - 1)
-    same = (keys.ravel()[order][places] == sought.ravel()) & (wanted.ravel() >= 0)
-    return np.where(same, scores.ravel()[order][places], 0).astype(np.float64).reshape(wanted.shape)
 
 
 def _calibrated(known: MemberVotes, new: MemberVotes) -> np.ndarray:
@@ -226,8 +216,7 @@ def votes_of_members(settings: Experiment, corpus: Corpus) -> MemberVotes:
     use_threads(results_file.cores())
     valid, top = corpus.split("valid"), settings.ensemble.top_labels
     networks, classifiers = [], []
-    unlearned = settings.model_copy(update={"linear": settings.linear.model_copy(update={"learned_join": False})})
-    for tree in open_trees(unlearned, corpus):
+    for tree in open_trees(without_join(settings), corpus):
         if tree.linear is None:
             networks.append(tree.predict(valid.tokens, top))
             continue

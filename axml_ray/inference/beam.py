@@ -237,6 +237,12 @@ def join_of(settings: Experiment, corpus: Corpus) -> Join:
     return found
 
 
+def without_join(settings: Experiment) -> Experiment:
+    """The same run, its trees' members joined by their mean."""
+    linear = settings.linear.model_copy(update={"learned_join": False})
+    return settings.model_copy(update={"linear": linear})
+
+
 def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that a run's members find for documents, and with what their mean is."""
     numbers = range(settings.ensemble.trees)

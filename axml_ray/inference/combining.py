@@ -45,8 +45,8 @@ def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int
         int32 [documents, top], best first (equal scores by label id), -1 where there are fewer, and the summed
         scores, float32 [documents, top].
     """
-    every, of_each = aligned(labels, scores)
-    return ranked(every, of_each.sum(axis=2), top)
+    every, points, _ = _by_label(labels, scores)
+    return ranked(_once(every), _added(every, points, len(labels)), top)
 
 
 def aligned(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -57,28 +57,45 @@ def aligned(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> tuple
         scores: float [documents, k].
 
     Returns:
-        int32 [documents, all k], rising, with a -1 wherever none stands, and float64 [documents, all k, M], 0 where a
-        ranking left a label out.
+        int32 [documents, all k], rising but for a -1 wherever none stands, and of the others float64
+        [documents, all k, M], 0 where a ranking left a label out.
     """
-    every, rankings = np.concatenate(labels, axis=1), len(labels)
-    whose = np.repeat(np.arange(rankings), [one.shape[1] for one in labels])
+    every, points, whose = _by_label(labels, scores)
+    rankings = range(len(labels))
+    of_each = [_added(every, np.where(whose == one, points, 0.0), len(labels)) for one in rankings]
+    return _once(every), np.stack(of_each, axis=2)
+
+
+def _by_label(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All labels of a document in order, their scores (float64), and which ranking each is of."""
+    every = np.concatenate(labels, axis=1)
     order = np.argsort(every, axis=1, kind="stable")
-    every, points = np.take_along_axis(every, order, 1), np.take_along_axis(np.concatenate(scores, axis=1), order, 1)
-    alone = np.where(whose[order][..., None] == np.arange(rankings), points[..., None].astype(np.float64), 0.0)
-    # A label stands in at most as many neighbouring columns as there are rankings: the first takes the others' scores.
-    of_each, width = alone.copy(), every.shape[1]
+    points = np.take_along_axis(np.concatenate(scores, axis=1).astype(np.float64), order, 1)
+    whose = np.repeat(np.arange(len(labels)), [one.shape[1] for one in labels])[order]
+    return np.take_along_axis(every, order, 1), points, whose
+
+
+def _added(every: np.ndarray, points: np.ndarray, rankings: int) -> np.ndarray:
+    """Where a label stands first, the sum of its points. It stands in at most `rankings` neighbouring columns."""
+    total, width = points.copy(), every.shape[1]
     for shift in range(1, rankings):
         same = every[:, shift:] == every[:, : width - shift]
-        of_each[:, : width - shift] += np.where(same[..., None], alone[:, shift:], 0.0)
-    again = np.zeros(every.shape, dtype=bool)
-    again[:, 1:] = every[:, 1:] == every[:, :-1]
-    return np.where(again, -1, every), of_each
+        total[:, : width - shift] += np.where(same, points[:, shift:], 0.0)
+    return total
+
+
+def _once(every: np.ndarray) -> np.ndarray:
+    """Labels in order, -1 where one stands again."""
+    found = every.copy()
+    found[:, 1:][every[:, 1:] == every[:, :-1]] = -1
+    return found
 
 
 def ranked(labels: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """The best of some labels (int32 [documents, k], -1 for none) by scores (float [documents, k]), as of `combine`."""
-    best = np.argsort(np.where(labels >= 0, -scores, np.inf), axis=1, kind="stable")[:, :top]
-    found, score = np.take_along_axis(labels, best, 1), np.take_along_axis(scores, best, 1)
+    there = (labels >= 0) & np.isfinite(scores)
+    best = np.argsort(np.where(there, -scores, np.inf), axis=1, kind="stable")[:, :top]
+    there, found, score = (np.take_along_axis(values, best, 1) for values in (there, labels, scores))
     missing = ((0, 0), (0, max(0, top - found.shape[1])))
-    score = np.pad(np.where(found >= 0, score, 0.0), missing).astype(np.float32)
-    return np.pad(found, missing, constant_values=-1).astype(np.int32), score
+    found = np.pad(np.where(there, found, -1), missing, constant_values=-1).astype(np.int32)
+    return found, np.pad(np.where(there, score, 0.0), missing).astype(np.float32)

@@ -129,7 +129,7 @@ def train_ensemble(
                 ray.get(task)
             except ray.exceptions.RayError as error:
                 _end(list(waiting))
-                raise RuntimeError(f"tree {number + 1} failed: {_root_cause(error)}") from error
+                raise RuntimeError(f"tree {number + 1} failed: {root_cause(error)}") from error
             log.info("tree %d · finished", number + 1)
     trained = time.monotonic()
     if settings.linear.weight:
@@ -152,7 +152,7 @@ def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
         try:
             log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, ray.get(task))
         except ray.exceptions.RayError as error:
-            raise RuntimeError(f"linear classifiers of tree {number + 1} failed: {_root_cause(error)}") from error
+            raise RuntimeError(f"linear classifiers of tree {number + 1} failed: {root_cause(error)}") from error
 
 
 def _fit_linear(settings: Experiment, number: int) -> float:
@@ -256,6 +256,7 @@ def _work(config: dict[str, Any]) -> str | None:
     return None
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
+    """The last line of an error that came through Ray: what went wrong, without the way that it came."""
     text = str(error).strip()
     return text.splitlines()[-1].removeprefix("RuntimeError: ") if text else type(error).__name__

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/network"))
@@ -28,19 +26,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def votes(run: Run) -> module.MemberVotes:
     return module.votes_of_members(run.settings, run.corpus)
-
-
-rows = st.lists(st.permutations([-1, -1, 0, 1, 2, 3]).map(lambda row: row[:4]), min_size=1, max_size=3)
-
-
-@given(rows, st.randoms(use_true_random=False))
-def test_scores_are_found_by_label(given: list[list[int]], random) -> None:
-    wanted = [random.sample([-1, 0, 1, 2, 3], 3) for _ in given]
-    scores = [[random.random() if label >= 0 else 0.0 for label in row] for row in given]
-    found = module.looked_up(np.array(wanted, np.int32), np.array(given, np.int32), np.array(scores))
-    for row, labels, values, sought in zip(found, given, scores, wanted, strict=True):
-        known = {label: value for label, value in zip(labels, values, strict=True) if label >= 0}
-        assert row.tolist() == [known.get(label, 0.0) for label in sought]
 
 
 def test_the_mean_is_what_the_run_predicts(run: Run, votes: module.MemberVotes) -> None:

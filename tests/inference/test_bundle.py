@@ -151,8 +151,10 @@ class TestExport:
         learning = run.settings.model_copy(update={"linear": linear})
         with pytest.raises(SettingsError, match=r"join\.json: no learned join of these trees; run jobs/"):
             export_bundle(learning, tmp_path / "bundle")
-        curve = Curve(slopes=(0.5, *[-0.1] * 12), both=-0.02)
-        learned = Learned(intercept=-1, frequency=-0.3, mean=curve, networks=curve, classifiers=curve)
+        curve = Curve(slopes=(0.5, -0.1, -0.1), both=-0.02)
+        learned = Learned(
+            knots=(-9, -3, 0), intercept=-1, frequency=-0.3, mean=curve, networks=curve, classifiers=curve
+        )
         join = Join(0.4, learned, run.corpus.labels.counts)
         join.save(learning.run_directory / JOIN, join_fingerprint(learning, run.corpus))
         export_bundle(learning, tmp_path / "bundle")

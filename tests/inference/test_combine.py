@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.inference.combining import combine
+from axml_ray.inference.combining import aligned, combine, ranked
 
 # exact in float32 and in sums, so that equal scores are equal
 SCORES = st.integers(0, 16).map(lambda sixteenth: sixteenth / 16)
@@ -54,3 +54,25 @@ def test_by_hand():
     found, total = combine(labels, scores, 5)
     assert found.tolist() == [[5, 7, 2, 9, -1]]
     assert total.tolist() == [[0.5, 0.5, 0.25, 0.25, 0.0]]
+
+
+@given(trees())
+def test_aligned_says_what_each_ranking_says_of_each_label(given_trees):
+    labels, scores = given_trees
+    every, of_each = aligned(labels, scores)
+    assert of_each.shape == (*every.shape, len(labels))
+    for document, row in enumerate(every.tolist()):
+        said = [
+            dict(zip(one[document].tolist(), points[document].tolist(), strict=True))
+            for one, points in zip(labels, scores, strict=True)
+        ]
+        named = sorted(label for label in set().union(*said) if label >= 0)
+        assert [label for label in row if label >= 0] == named
+        for label, points in zip(row, of_each[document].tolist(), strict=True):
+            assert label < 0 or points == [one.get(label, 0.0) for one in said]
+
+
+def test_what_has_no_score_is_left_out():
+    labels, scores = ranked(np.array([[4, -1, 2, 7]], np.int32), np.array([[0.1, 9.0, np.nan, 0.3]]), 3)
+    assert labels.tolist() == [[7, 4, -1]]
+    assert scores.tolist() == [[np.float32(0.3), np.float32(0.1), 0]]

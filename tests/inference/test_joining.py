@@ -20,8 +20,8 @@ COUNTS = np.array([400, 90, 30, 7, 2, 1, 0])
 
 
 def curve(*bends: tuple[int, float], both: float = 0.0) -> Curve:
-    """A curve of slope 0 but for the slopes of some columns, the first of which is below all knots."""
-    slopes = [0.0] * (len(KNOTS) + 1)
+    """A curve that bends at some knots; at the first it begins."""
+    slopes = [0.0] * len(KNOTS)
     for column, value in bends:
         slopes[column] = value
     return Curve(slopes=tuple(slopes), both=both)
@@ -30,10 +30,11 @@ def curve(*bends: tuple[int, float], both: float = 0.0) -> Curve:
 UNEVEN = Join(
     0.3,
     Learned(
+        knots=KNOTS,
         intercept=-0.5,
         frequency=-0.2,
         mean=curve((0, 0.4), (8, 0.3), both=-0.01),
-        networks=curve((0, 0.1), (5, -0.3), (12, 0.7), both=0.02),
+        networks=curve((0, 0.1), (5, -0.3), (11, 0.7), both=0.02),
         classifiers=curve((3, 0.6), (9, -0.4)),
     ),
     COUNTS,
@@ -47,9 +48,9 @@ def literal(join: Join, networks: float, classifiers: float, count: int) -> floa
     mean = (1 - join.share) * networks + join.share * classifiers
     for part, score in ((learned.mean, mean), (learned.networks, networks), (learned.classifiers, classifiers)):
         inside = min(max(score, LEAST), 1 - LEAST)
-        x = math.log(inside / (1 - inside))
+        x = max(math.log(inside / (1 - inside)), KNOTS[0])
         total += part.slopes[0] * x + part.both * f * x
-        total += sum(slope * max(0.0, x - knot) for slope, knot in zip(part.slopes[1:], KNOTS, strict=True))
+        total += sum(slope * max(0.0, x - knot) for slope, knot in zip(part.slopes[1:], KNOTS[1:], strict=True))
     return 1 / (1 + math.exp(-total))
 
 
@@ -127,6 +128,24 @@ class TestFitted:
         low, high = join.scores(np.array([0, 0]), *[np.array([[0.1, 0.9]])] * 2)[0]
         assert low < 0.1 and high > 0.9
 
+    def test_a_mistake_of_both_bends_nothing(self):
+        random = np.random.default_rng(0)
+        n, c = random.beta(0.1, 1, (2, 20_000))
+        labels, true = random.integers(0, 6, len(n)), random.random(len(n)) < (n + c) / 2
+        n[:3] = c[:3] = 0.9975  # all of them beyond the last knot but one, and wrong
+        true[:3] = False
+        sure = np.array([0.9, 0.99, 0.999, 0.9999])
+        with_mistakes = Join(0.5).fitted(labels, n, c, true, COUNTS).scores(np.array(0), sure, sure)
+        without = Join(0.5).fitted(labels[3:], n[3:], c[3:], true[3:], COUNTS).scores(np.array(0), sure, sure)
+        assert (np.diff(with_mistakes) > 0).all() and with_mistakes[-1] > 0.9
+        np.testing.assert_allclose(with_mistakes, without, atol=0.1)
+
+    def test_labels_that_are_wrong_the_surer_both_are_are_left_as_they_are(self):
+        random = np.random.default_rng(0)
+        scores = random.random(5_000)
+        true = random.random(len(scores)) > scores
+        assert Join(0.5).fitted(np.zeros(len(scores), int), scores, scores, true, COUNTS).learned is None
+
 
 class TestFile:
     @pytest.mark.parametrize("join", [UNEVEN, Join(0.3)])
@@ -147,7 +166,9 @@ class TestFile:
         assert Join.load(path, "mark", 0.3, COUNTS) is None
         assert Join.load(tmp_path / "absent.json", "mark", 0.3, COUNTS) is None
 
-    @pytest.mark.parametrize("slopes", [(0.0,), (0.0,) * 20, (math.nan,) * (len(KNOTS) + 1)])
+    @pytest.mark.parametrize("slopes", [(0.0,), (0.0,) * 20, (math.nan,) * len(KNOTS)])
     def test_curves_are_of_numbers_one_for_each_knot(self, slopes):
+        content = UNEVEN.learned.model_dump()
+        content["networks"]["slopes"] = slopes
         with pytest.raises(ValidationError):
-            Curve(slopes=slopes, both=0.0)
+            Learned.model_validate(content)

@@ -115,15 +115,22 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
     # Nor for learning from the validation documents how networks and classifiers are joined.
-    joined = small(linear={"weight": 0.5, "learned_join": True})
+    joined = small(linear={"weight": 0.5, "learned_join": True}, ensemble=given)
     assert run(joined)["ensemble"]["P@1"] > 80 and states(joined) == weights and files() == after
-    corpus, at = Corpus.open(joined.corpus_directory), (runs / "join.json").stat().st_ino
-    join = join_of(joined, corpus)
-    assert join.learned is not None
-    valid = corpus.split("valid")
-    members = open_trees(joined, corpus)[0].by_members(valid.tokens, 10)
+    corpus = Corpus.open(joined.corpus_directory)
+    join, tree, valid = join_of(joined, corpus), open_trees(joined, corpus)[0], corpus.split("valid")
+    members = tree.by_members(valid.tokens, 10)
     assert log_likelihood(join, members, valid.labels) > log_likelihood(Join(0.5), members, valid.labels)
-    assert run(joined)["ensemble"]["P@1"] > 80 and (runs / "join.json").stat().st_ino == at
+    predictions = Predictions.open(runs / "predictions" / "test")
+    assert predictions is not None
+    stored = np.concatenate([one.scores for one in predictions.read("tree-0")])
+    expected = join.ranking(*tree.by_members(corpus.split("test").tokens, 10), 10)[1]
+    np.testing.assert_allclose(np.sort(stored.ravel()), np.sort(expected.ravel()), rtol=1e-3, atol=1e-5)
+    correction = votes_of(joined, corpus).correction
+    assert correction is not None
+    more = small(linear={"weight": 0.4, "learned_join": True}, ensemble=given)
+    with pytest.raises(SettingsError, match="no learned join of these trees"):
+        join_of(more, corpus)
     # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
     networks = small()
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
