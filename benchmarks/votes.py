@@ -13,7 +13,7 @@ on the other, in turns. The test split isn't read.
 - `weights`: each member has a weight of its own, by coordinate ascent on nDCG@5.
 - `stacked`: logistic regression on the logits of all members.
 - `frequency`: `ensemble.frequency_correction` of the mean.
-- `learned`: `linear.learned_join`, of the means of both.
+- `learned`: `linear.learned_join`.
 - `boosted`: gradient-boosted trees on all members' logits and the frequency of the label.
 
 Figures: `mean_P@1`, `mean_nDCG@5` and so on.
@@ -149,10 +149,21 @@ def _frequency(known: MemberVotes, new: MemberVotes) -> np.ndarray:
 
 
 def _learned(known: MemberVotes, new: MemberVotes) -> np.ndarray:
-    there = known.labels >= 0
-    found = known.labels[there], known.networks_mean[there], known.classifiers_mean[there]
-    join = Join(known.share).fitted(*found, known.true[there], known.counts)
-    return join.scores(new.labels, new.networks_mean, new.classifiers_mean)
+    """As runs do: one join for all trees, each of which speaks for a part of the known documents."""
+    trees, parts = known.linear, []
+    for tree in range(trees):
+        some = known.take(np.arange(tree, len(known.labels), trees))
+        networks, classifiers = some.scores[:, :, tree], some.scores[:, :, trees + tree]
+        named = (networks > 0) | (classifiers > 0)
+        parts.append((some.labels[named], networks[named], classifiers[named], some.true[named]))
+    labels, of_networks, of_classifiers, true = (np.concatenate(part) for part in zip(*parts, strict=True))
+    join = Join(known.share).fitted(labels, of_networks, of_classifiers, true, known.counts)
+    total = np.zeros(new.labels.shape)
+    for tree in range(trees):
+        networks, classifiers = new.scores[:, :, tree], new.scores[:, :, trees + tree]
+        named = (networks > 0) | (classifiers > 0)
+        total += np.where(named, join.scores(new.labels, networks, classifiers), 0)
+    return total
 
 
 def _boosted(known: MemberVotes, new: MemberVotes) -> np.ndarray:

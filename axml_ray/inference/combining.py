@@ -57,13 +57,14 @@ def aligned(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> tuple
         scores: float [documents, k].
 
     Returns:
-        int32 [documents, all k], rising but for a -1 wherever none stands, and of the others float64
-        [documents, all k, M], 0 where a ranking left a label out.
+        int32 [documents, all k], rising but for a -1 wherever none stands, and float64 [documents, all k, M], 0 there
+        and where a ranking left a label out.
     """
     every, points, whose = _by_label(labels, scores)
     rankings = range(len(labels))
+    once = _once(every)
     of_each = [_added(every, np.where(whose == one, points, 0.0), len(labels)) for one in rankings]
-    return _once(every), np.stack(of_each, axis=2)
+    return once, np.stack([np.where(once >= 0, of_one, 0.0) for of_one in of_each], axis=2)
 
 
 def _by_label(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -69,7 +69,7 @@ def test_aligned_says_what_each_ranking_says_of_each_label(given_trees):
         named = sorted(label for label in set().union(*said) if label >= 0)
         assert [label for label in row if label >= 0] == named
         for label, points in zip(row, of_each[document].tolist(), strict=True):
-            assert label < 0 or points == [one.get(label, 0.0) for one in said]
+            assert points == [one.get(label, 0.0) if label >= 0 else 0.0 for one in said]
 
 
 def test_what_has_no_score_is_left_out():
