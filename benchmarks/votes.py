@@ -40,8 +40,8 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores, ndcg_at
 from axml_ray.evaluation.predictions import Ranking
 from axml_ray.evaluation.rankings import hits
-from axml_ray.inference.beam import Found, without_join
-from axml_ray.inference.combining import aligned
+from axml_ray.inference.beam import without_join
+from axml_ray.inference.combining import Found, aligned
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
 from axml_ray.inference.joining import Join
@@ -101,6 +101,11 @@ class MemberVotes:
         """float64 [N, k]: of both, by their shares."""
         return (1 - self.share) * self.networks_mean + self.share * self.classifiers_mean
 
+    def of_tree(self, tree: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What a tree's networks and classifiers say, float64 [N, k], and whether any of both named the label."""
+        networks, classifiers = self.scores[:, :, tree], self.scores[:, :, self.linear + tree]
+        return networks, classifiers, (networks > 0) | (classifiers > 0)
+
     def ranking(self, scores: np.ndarray, top: int) -> Ranking:
         """The `top` best labels by some scores [N, k]."""
         order = np.argsort(np.where(self.labels >= 0, -scores, np.inf), axis=1, kind="stable")[:, :top]
@@ -153,15 +158,13 @@ def _learned(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     trees, parts = known.linear, []
     for tree in range(trees):
         some = known.take(np.arange(tree, len(known.labels), trees))
-        networks, classifiers = some.scores[:, :, tree], some.scores[:, :, trees + tree]
-        named = (networks > 0) | (classifiers > 0)
+        networks, classifiers, named = some.of_tree(tree)
         parts.append((some.labels[named], networks[named], classifiers[named], some.true[named]))
     labels, of_networks, of_classifiers, true = (np.concatenate(part) for part in zip(*parts, strict=True))
     join = Join(known.share).fitted(labels, of_networks, of_classifiers, true, known.counts)
     total = np.zeros(new.labels.shape)
     for tree in range(trees):
-        networks, classifiers = new.scores[:, :, tree], new.scores[:, :, trees + tree]
-        named = (networks > 0) | (classifiers > 0)
+        networks, classifiers, named = new.of_tree(tree)
         total += np.where(named, join.scores(new.labels, networks, classifiers), 0)
     return total
 

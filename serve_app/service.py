@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from axml_ray import __version__
 from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.records import Fields, Rejection, storable
-from axml_ray.inference.beam import Found
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag, ranked
+from axml_ray.inference.combining import Found
 from axml_ray.inference.explain import Step, assembled
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError

@@ -10,7 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.inference.beam import Found, TreePredictor
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.combining import Found
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.explain import Step, paths
 from axml_ray.network.precision import use_threads

@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.inference.combining import Found
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.joining import Join
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
@@ -30,8 +31,6 @@ from axml_ray.tree.label_tree import LabelTree
 
 JOIN = "join.json"
 """In a run's directory, how its trees' members are joined, where that is learned."""
-Found = tuple[np.ndarray, np.ndarray]
-"""Label ids, int32 [documents, top], best first, -1 for none; and their scores, float32 [documents, top], 0 there."""
 
 
 class TreePredictor:

@@ -10,8 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from axml_ray.inference.beam import Found
 from axml_ray.inference.bundle import Bundle
+from axml_ray.inference.combining import Found
 from axml_ray.inference.explain import Explanation
 from axml_ray.inference.highlight import as_ansi, as_html
 from axml_ray.ragged import Ragged

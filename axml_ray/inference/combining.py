@@ -7,6 +7,9 @@ import numpy as np
 
 from axml_ray.inference.frequency import FrequencyCorrection
 
+Found = tuple[np.ndarray, np.ndarray]
+"""Label ids, int32 [documents, top], best first, -1 for none; and their scores, float32 [documents, top], 0 there."""
+
 
 @dataclass(frozen=True, eq=False)
 class Votes:
@@ -20,7 +23,7 @@ class Votes:
     top_labels: int
     correction: FrequencyCorrection | None = None
 
-    def ranking(self, of_trees: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    def ranking(self, of_trees: Sequence[Found]) -> Found:
         """The ensemble's best labels and their scores, as of `combine`, from those of each tree."""
         summed = combine([labels for labels, _ in of_trees], [scores for _, scores in of_trees], self.top_labels)
         return summed if self.correction is None else self.correction.ranked(summed, len(of_trees))
@@ -33,7 +36,7 @@ class Votes:
         return total if self.correction is None else self.correction.scores(labels, total, trees)
 
 
-def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> tuple[np.ndarray, np.ndarray]:
+def combine(labels: Sequence[np.ndarray], scores: Sequence[np.ndarray], top: int) -> Found:
     """One ranking from several.
 
     Args:
@@ -92,7 +95,7 @@ def _once(every: np.ndarray) -> np.ndarray:
     return found
 
 
-def ranked(labels: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+def ranked(labels: np.ndarray, scores: np.ndarray, top: int) -> Found:
     """The best of some labels (int32 [documents, k], -1 for none) by scores (float [documents, k]), as of `combine`."""
     there = (labels >= 0) & np.isfinite(scores)
     best = np.argsort(np.where(there, -scores, np.inf), axis=1, kind="stable")[:, :top]

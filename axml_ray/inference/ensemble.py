@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import Found, TreePredictor, join_fingerprint
-from axml_ray.inference.combining import Votes
+from axml_ray.inference.beam import TreePredictor, join_fingerprint
+from axml_ray.inference.combining import Found, Votes
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.ragged import Ragged

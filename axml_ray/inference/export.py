@@ -13,7 +13,7 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.beam import Found, join_of, open_tree, trained_levels, trained_linear
+from axml_ray.inference.beam import join_of, open_tree, trained_levels, trained_linear
 from axml_ray.inference.bundle import (
     CALIBRATION,
     FORMAT,
@@ -32,6 +32,7 @@ from axml_ray.inference.bundle import (
     tree_file,
 )
 from axml_ray.inference.calibration import Calibration
+from axml_ray.inference.combining import Found
 from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import Weights, save_weights

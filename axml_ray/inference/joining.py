@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from axml_ray.files import read_json, write_json
-from axml_ray.inference.combining import aligned, ranked
+from axml_ray.inference.combining import Found, aligned, ranked
 from axml_ray.inference.frequency import Finite, logits_of
 from axml_ray.settings import Settings
 
@@ -32,7 +32,6 @@ KNOTS = (-9.0, -7.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0)
 FEWEST = 20
 """True labels, and as many false ones, that must lie beyond a knot: a few mistaken ones would bend a curve down."""
 FORMAT = "axml-ray join"
-Found = tuple[np.ndarray, np.ndarray]
 Knots = Annotated[tuple[Finite, ...], Field(min_length=1)]
 
 
@@ -185,7 +184,7 @@ def _regression(three: Sequence[np.ndarray], f: np.ndarray, true: np.ndarray, kn
     parts = (_columns(scores, f, knots) for scores in three)
     centres = np.empty_like(sizes)
     for place, column in enumerate(chain([f], *parts)):
-        bends = place and 0 < (place - 1) % width < width - 1
+        bends = 0 < (place - 1) % width < width - 1
         enough = not bends or min((true & (column > 0)).sum(), (~true & (column > 0)).sum()) >= FEWEST
         # Of like size, so that all are held back alike, and the search for the best is short.
         centres[place], sizes[place] = column.mean(), column.std() if enough else 0

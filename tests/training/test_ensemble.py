@@ -15,8 +15,8 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
 from axml_ray.experiment import run
-from axml_ray.inference.beam import Found, join_of
-from axml_ray.inference.combining import aligned, combine
+from axml_ray.inference.beam import join_of
+from axml_ray.inference.combining import Found, aligned, combine
 from axml_ray.inference.ensemble import open_trees, votes_of
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.joining import Join
