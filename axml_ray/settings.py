@@ -271,6 +271,9 @@ class TrainingSettings(Settings):
     """Scorings without a gain in nDCG@5 after which a level stops."""
     documents: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
     """Train on that many of the training documents only, always the same ones; trees are clustered by all of them."""
+    true_candidates: Annotated[bool, Field(exclude_if=lambda value: value)] = True
+    """A level's candidates are first the children of a text's true clusters, also of those that its beam missed (the
+    paper's way); False trains on what prediction meets, the children of the beam alone."""
     precision: Precision = "auto"
     """Of matrix products; auto takes bfloat16 where the hardware computes it. Master weights are float32."""
 

@@ -19,6 +19,7 @@ classifiers and correction of scores are left out, but for the table `additions`
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
 - `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers or
   the correction of scores (where `valid` is still the network's).
+- `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
@@ -46,7 +47,7 @@ from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.progress import JOURNAL
 
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
-TABLES = ("kinds", "features", "K", "H", "path", "networks", "averaging", "additions", "vectors")
+TABLES = ("kinds", "features", "K", "H", "path", "networks", "averaging", "additions", "candidates", "vectors")
 VALID = "valid"
 QUICK_DOCUMENTS = 2_500
 PLAIN_ATTENTION = {"evidence": False, "attention_start": "random"}
@@ -84,6 +85,10 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         **{table: [(name, {"network": values}) for name, values in rows] for table, rows in networks.items()},
         "additions": additions,
         "averaging": [(f"averaging {word}", {"training": {"averaging": word == "on"}}) for word in ("on", "off")],
+        "candidates": [
+            (f"candidates {row}", {"training": {"true_candidates": row == "with true"}})
+            for row in ("with true", "of the beam")
+        ],
         "vectors": [
             (f"vectors {row}", {"corpus": {"word_vectors": value, "name": f"{name}-{row}"}})
             for row, value in words.items()

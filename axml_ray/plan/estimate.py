@@ -167,7 +167,7 @@ def _without_mends(
                 seconds=work.total / (rates[index] * workers) if rates else None,
             )
         )
-    files = [candidates_bytes(counts, shape, settings.tree.beam) for shape in shapes[:-1]]
+    files = [candidates_bytes(counts, shape, settings) for shape in shapes[:-1]]
     return Plan(
         name=settings.name,
         counts=counts,

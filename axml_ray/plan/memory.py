@@ -218,12 +218,14 @@ def corpus_bytes(counts: Counts) -> int:
     return tokens + FLOAT * word_values(counts)
 
 
-def candidates_bytes(counts: Counts, shape: LevelShape, beam: int) -> int:
-    """Of the file that a scored level leaves for the one below: nodes, scores and parents of each training document.
+def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) -> int:
+    """Of the files that a scored level leaves for the one below: nodes and scores of each training document, and its
+    parents with true ones.
 
     Workers map it, so those of one machine share what of it is in memory, and the system may drop it.
     """
-    return counts.documents * min(beam, shape.nodes) * (4 + 4 + 4)
+    kept = 4 + 4 + (4 if settings.training.true_candidates else 0)
+    return counts.documents * min(settings.tree.beam, shape.nodes) * kept
 
 
 def main_memory(counts: Counts, memory: Memory) -> int:

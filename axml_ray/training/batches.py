@@ -141,7 +141,7 @@ def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHO
     else:
         parents = np.asarray(data.parents[rows], dtype=np.int64)
         candidates = Candidates.of(parents, level, shard)
-        # A true node whose parent isn't a candidate (more than C are true) is not trained on.
+        # A true node whose parent isn't among them (the beam missed it, or more than C are true) is not trained on.
         positives = candidates.positives(level, document, nodes)
         count = int(level.children(parents).sum())
     return Batch(

@@ -28,7 +28,7 @@ class Scored:
     Attributes:
         train: beam of the training documents.
         valid: beam of the validation documents.
-        parents: int32 [documents, C], nodes whose children are candidates of the next level.
+        parents: int32 [documents, C], nodes whose children are candidates of the next level; -1 where there are fewer.
     """
 
     def __init__(self, directory: Path):
@@ -36,9 +36,10 @@ class Scored:
             # copy-on-write: PyTorch wants arrays that could be written
             return np.load(directory / name, mmap_mode="c", allow_pickle=False)
 
-        self.train = Beam(torch.from_numpy(mapped(NODES)), torch.from_numpy(mapped(SCORES)))
+        nodes = mapped(NODES)
+        self.train = Beam(torch.from_numpy(nodes), torch.from_numpy(mapped(SCORES)))
         self.valid = Beam(torch.from_numpy(mapped(VALID_NODES)), torch.from_numpy(mapped(VALID_SCORES)))
-        self.parents = mapped(PARENTS)
+        self.parents = mapped(PARENTS) if (directory / PARENTS).exists() else nodes
 
 
 def is_scored(directory: Path, mark: str) -> bool:
@@ -57,6 +58,7 @@ def score_level(
     valid: Ragged,
     valid_beam: Beam | None,
     keep: int,
+    true_candidates: bool,
     precision: Precision,
     workers: Workers,
 ) -> None:
@@ -72,6 +74,7 @@ def score_level(
         valid: word ids of the validation documents.
         valid_beam: their beam of the level above.
         keep: C.
+        true_candidates: whether the true nodes that a beam missed are parents too; else the beam is.
         precision: of matrix products.
         workers: this worker and its like.
     """
@@ -79,9 +82,12 @@ def score_level(
     with written_together(directory, workers, MANIFEST, {"format": FORMAT, "fingerprint": mark}) as work:
         arrays: dict[str, np.ndarray] = {}
         if workers.first:
-            kinds = ((NODES, np.int32), (SCORES, np.float32), (PARENTS, np.int32))
+            kinds: dict[str, type] = {NODES: np.int32, SCORES: np.float32}
+            if true_candidates:
+                kinds[PARENTS] = np.int32
             arrays = {
-                name: np.lib.format.open_memmap(work / name, mode="w+", dtype=kind, shape=shape) for name, kind in kinds
+                name: np.lib.format.open_memmap(work / name, mode="w+", dtype=kind, shape=shape)
+                for name, kind in kinds.items()
             }
         for rows, best in expand_all(network, train, train_beam, keep, precision=precision, workers=workers):
             if workers.first:
@@ -90,7 +96,8 @@ def score_level(
                 width = best.scores.shape[1]
                 arrays[NODES][rows] = nodes
                 arrays[SCORES][rows, :width], arrays[SCORES][rows, width:] = best.scores.numpy(), -np.inf
-                arrays[PARENTS][rows] = choose_parents(nodes, positives.take(rows), keep)
+                if true_candidates:
+                    arrays[PARENTS][rows] = choose_parents(nodes, positives.take(rows), keep)
         found = expand_rows(network, valid, valid_beam, keep, precision=precision, workers=workers)
         if workers.first:
             np.save(work / VALID_NODES, found.nodes.numpy().astype(np.int32))

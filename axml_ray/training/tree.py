@@ -135,7 +135,8 @@ class TreeTraining:
                     score_level(
                         network, directory, mark, train=train.tokens, positives=positives,
                         train_beam=None if scored is None else scored.train, valid=valid.tokens, valid_beam=valid_beam,
-                        keep=min(self.beam, level.nodes), precision=precision, workers=self.workers,
+                        keep=min(self.beam, level.nodes), true_candidates=self.settings.training.true_candidates,
+                        precision=precision, workers=self.workers,
                     )  # fmt: skip
                     self._say({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)

@@ -392,3 +392,16 @@ class TestScored:
             assert set(parents[:count]) <= true
             others = [node for node in found.train.nodes[row].tolist() if node not in true]
             assert parents[count:] == others[: 3 - count]
+
+    def test_of_the_beam_alone(self, home, corpus, tmp_path, stop):
+        """What the level above found is all that is scored: nothing true is put in, and no file of it is kept."""
+        settings = fresh(experiment(home, true_candidates=False), tmp_path)
+        stop(2, 1)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        found = Scored(beside(settings, 1, "scored"))
+        assert np.array_equal(found.parents, found.train.nodes.numpy())
+        assert not (beside(settings, 1, "scored") / PARENTS).exists()
+        train_tree(settings, corpus, build=False)
+        about = json.loads(level_file(settings, 2, LEVEL_MANIFEST).read_text())
+        assert about["valid_nDCG@5"] > 90
