@@ -307,12 +307,20 @@ class LinearSettings(Settings):
     """The readable name of each label is one more training text of it. Where the corpus has no names, a label is its
     own and should be readable."""
 
+    neighbours: Annotated[NotNegative, Field(exclude_if=lambda value: not value)] = 0
+    """k: training texts most like a text, by the same features, whose labels vote beside the classifiers; 0 for none.
+    They know at once what classifiers learn from many texts."""
+    neighbours_weight: Annotated[Share, Field(exclude_if=lambda value: value == 0.2)] = 0.2
+    """Share of these votes in the classifiers' scores."""
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.cluster_size is not None:
             _check_power_of_two("linear.cluster_size", self.cluster_size)
         if self.learned_join and not self.weight:
             raise ValueError("linear.learned_join: it joins linear classifiers, and linear.weight is 0; set both")
+        if self.neighbours and not self.weight:
+            raise ValueError("linear.neighbours: they vote beside linear classifiers, and linear.weight is 0; set both")
         if self.lead_letters is not None and not self.lead_words:
             raise ValueError("linear.lead_letters: it is of the first linear.lead_words, which are 0; set both")
         return self

@@ -12,7 +12,9 @@ from axml_ray.inference.combining import Found
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.joining import Join
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
-from axml_ray.linear.classifiers import LinearTree, fingerprint_of
+from axml_ray.linear import classifiers, neighbours
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.network.precision import autocast
@@ -21,10 +23,12 @@ from axml_ray.settings import Experiment, Precision, SettingsError, fingerprint
 from axml_ray.training.level_files import finished, read_level
 from axml_ray.training.tree import (
     LINEAR,
+    NEIGHBOURS,
     TREE,
     level_directory,
     level_fingerprint,
     linear_fingerprint,
+    neighbours_fingerprint,
     tree_directory,
 )
 from axml_ray.tree.label_tree import LabelTree
@@ -207,16 +211,22 @@ def open_tree(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:
 
 
 def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> LinearTree:
-    """The linear classifiers of a run's tree, mapped from their file.
+    """The linear classifiers of a run's tree and the texts that vote beside them, mapped from their files.
 
     Raises:
         SettingsError: they are missing, cut short, or were fitted with other settings.
     """
     path = tree_directory(settings.run_directory, number) / LINEAR
-    if fingerprint_of(path) != linear_fingerprint(settings, corpus, number):
+    if fingerprint_of(path, classifiers.ABOUT) != linear_fingerprint(settings, corpus, number):
         raise SettingsError(f"{path}: no linear classifiers of these settings; run jobs/train_ensemble.py")
+    beside, mark = settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus)
+    if settings.linear.neighbours and fingerprint_of(beside, neighbours.ABOUT) != mark:
+        raise SettingsError(f"{beside}: no training texts of these settings; run jobs/train_ensemble.py")
     try:
-        return LinearTree.load(path, len(tree.label_order))
+        linear = LinearTree.load(path, len(tree.label_order))
+        if settings.linear.neighbours:
+            linear = linear.beside(beside, settings.linear.neighbours, settings.linear.neighbours_weight)
+        return linear
     except (OSError, ValueError) as error:
         raise SettingsError(f"{error}; remove the file and train again") from None
 
@@ -247,7 +257,9 @@ def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     numbers = range(settings.ensemble.trees)
     networks = [level_fingerprint(settings, corpus, number, 1) for number in numbers]
     linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
-    return fingerprint(networks, linear, settings.linear.weight, settings.ensemble.top_labels)
+    kept = settings.linear.neighbours and [settings.linear.neighbours, settings.linear.neighbours_weight]
+    votes = [kept, neighbours_fingerprint(settings, corpus)] if kept else []
+    return fingerprint(networks, linear, settings.linear.weight, settings.ensemble.top_labels, *votes)
 
 
 def trained_levels(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> list[dict[str, Tensor]]:

@@ -9,6 +9,7 @@
       word_vectors.safetensors  only if all networks share them, as where training froze them
       tree-0/tree.safetensors, tree-0/level-1/model.safetensors, ...
       tree-0/linear.safetensors only of a run with linear classifiers
+      neighbours.safetensors    only of a run whose training texts vote beside them: their strongest words, and labels
 
 - A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
   before it is used, and nothing in it is ever run.
@@ -41,6 +42,7 @@ from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.level_network import Level
 from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
+from axml_ray.training.tree import NEIGHBOURS
 from axml_ray.tree.label_tree import LabelTree
 
 FORMAT, VERSION = "axml-ray bundle", 1
@@ -110,6 +112,10 @@ class BundleSettings(Settings):
     """Kind and sizes of every level's network."""
     linear_weight: Annotated[float, Field(ge=0, lt=1, exclude_if=lambda value: not value)] = 0.0
     """Share of linear classifiers in a tree's scores; 0 where it has none."""
+    neighbours: Annotated[int, Field(ge=0, exclude_if=lambda value: not value)] = 0
+    """Training texts whose labels vote beside them; 0 where none do."""
+    neighbours_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
+    """Share of these votes in the classifiers' scores."""
     join: Annotated[Learned | None, Field(exclude_if=lambda value: value is None)] = None
     """How a tree's networks and classifiers are joined, where that is learned."""
     frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
@@ -227,9 +233,15 @@ class Bundle:
             if linear_file(number) not in self.manifest.files:
                 raise self._wrong(linear_file(number), "it is missing")
             join = Join(share, self.settings.join, self.labels.counts)
-            linear = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1])), join
-            if (words := len(linear[0].features.beginnings)) != self.manifest.words:
+            own = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1]))
+            if (words := len(own.features.beginnings)) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {words:,} words")
+            if count := self.settings.neighbours:
+                if NEIGHBOURS not in self.manifest.files:
+                    raise self._wrong(NEIGHBOURS, "it is missing")
+                alone, weight = own, self.settings.neighbours_weight
+                own = self._read(NEIGHBOURS, lambda path: alone.beside(path, count, weight))
+            linear = own, join
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:
@@ -308,7 +320,7 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
             raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
-    optional = {SHARED_WORDS, *map(linear_file, range(len(manifest.level_sizes)))}
+    optional = {SHARED_WORDS, NEIGHBOURS, *map(linear_file, range(len(manifest.level_sizes)))}
     if listed - optional != manifest.expected_files:
         wrong = sorted((listed - optional) ^ manifest.expected_files)[0]
         known = "is missing from its files" if wrong not in listed else "is no file of a bundle"

@@ -37,7 +37,7 @@ from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import Weights, save_weights
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.tree import LINEAR, tree_directory
+from axml_ray.training.tree import LINEAR, NEIGHBOURS, tree_directory
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
@@ -127,6 +127,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         if settings.linear.weight:
             trained_linear(settings, corpus, number, tree)  # or the error that says what is missing
             shutil.copyfile(tree_directory(settings.run_directory, number) / LINEAR, work / linear_file(number))
+    if settings.linear.neighbours:
+        shutil.copyfile(settings.run_directory / NEIGHBOURS, work / NEIGHBOURS)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
     known = corpus.labels
     trained = slice(corpus.trained)
@@ -139,6 +141,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         precision=settings.training.precision,
         network=settings.network,
         linear_weight=settings.linear.weight,
+        neighbours=settings.linear.neighbours,
+        neighbours_weight=settings.linear.neighbours_weight if settings.linear.neighbours else 0.0,
         join=join_of(settings, corpus).learned,
         frequency=None if correction is None else correction.coefficients,
     )

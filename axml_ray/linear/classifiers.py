@@ -14,7 +14,7 @@ Legend: N documents, F features of a text, n_d nodes of level d.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,13 +24,14 @@ from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
 from axml_ray.files import save_tensors, whole_file
+from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
+from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
-_METADATA = {"format": "axml-ray linear classifiers", "version": "3"}
+ABOUT = {"format": "axml-ray linear classifiers", "version": "3"}
 FREQUENCY, BEGINNINGS, RUNS, LABEL_ORDER = "frequency", "beginnings", "runs", "label_order"
-FINGERPRINT = "fingerprint"
 CHILDREN = 4096
 """Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
@@ -47,14 +48,16 @@ class LinearTree:
         tree: its shape.
         weights: for levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
         features: of the texts.
+        neighbours: training texts whose labels vote too, if they do; they have a file of their own.
     """
 
     tree: LabelTree
     weights: Sequence[sparse.csr_matrix]
     features: TextFeatures
+    neighbours: Neighbours | None = None
 
     def find(self, tokens: Ragged, top: int, children: int = CHILDREN) -> tuple[np.ndarray, np.ndarray]:
-        """The best labels of each document, by beam search.
+        """The best labels of each document, by beam search; with neighbours, of those and of theirs.
 
         Args:
             tokens: word ids.
@@ -72,7 +75,8 @@ class LinearTree:
         step = max(1, MOST_SCORES // max(children, *families, *whole))
         found = [self._find(rows[start : start + step], children, top) for start in range(0, len(tokens), step)]
         labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
-        return labels, np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
+        scores = np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
+        return (labels, scores) if self.neighbours is None else self.neighbours.ranking(rows, labels, scores)
 
     def _find(self, rows: sparse.csr_matrix, most: int, top: int) -> tuple[np.ndarray, np.ndarray]:
         document = np.arange(rows.shape[0])[:, None]
@@ -106,7 +110,7 @@ class LinearTree:
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
             logs += log_probability((rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
-        return found
+        return found if self.neighbours is None else self.neighbours.scores(rows, labels, found)
 
     def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
         """Margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""
@@ -127,6 +131,20 @@ class LinearTree:
         """The weights of levels that are scored whole, a row a feature: a text has few of them."""
         small = (level == 0 or size <= WHOLE_LEVEL for level, size in enumerate(self.tree.level_sizes))
         return [weights.T.tocsr() for weights, whole in zip(self.weights, small, strict=True) if whole]
+
+    def beside(self, path: Path, count: int, share: float) -> "LinearTree":
+        """The same with neighbours, of the same texts' features.
+
+        Args:
+            path: of their file.
+            count: of the training texts that vote on a text.
+            share: of the votes in the scores.
+
+        Raises:
+            FileNotFoundError, ValueError: as of `Neighbours.load`.
+        """
+        found = Neighbours.load(path, len(self.features), len(self.tree.label_order), count, share)
+        return replace(self, neighbours=found)
 
     def save(self, path: Path, fingerprint: str) -> None:
         """Write the classifiers; a reader sees the old file or the whole new one.
@@ -149,7 +167,7 @@ class LinearTree:
                 f"offsets.{level}": torch.from_numpy(weights.indptr.astype(np.int64)),
             }
         with whole_file(path) as temporary:
-            save_tensors(tensors, temporary, {**_METADATA, FINGERPRINT: fingerprint, **about})
+            save_tensors(tensors, temporary, {**ABOUT, FINGERPRINT: fingerprint, **about})
 
     @classmethod
     def load(cls, path: Path, labels: int) -> "LinearTree":
@@ -165,7 +183,7 @@ class LinearTree:
         """
         try:
             with safe_open(path, framework="pt") as file:
-                about = _checked_metadata(file.metadata())
+                about = checked_metadata(file.metadata(), ABOUT)
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
             parts = [Ragged(arrays.pop(name), arrays.pop(f"{name}.offsets")) for name in (BEGINNINGS, RUNS)]
             features = _features(arrays.pop(FREQUENCY), parts, about)
@@ -174,21 +192,16 @@ class LinearTree:
                 raise ValueError(f"it has {len(order):,} labels, not {labels:,}")
             tree = LabelTree(label_order=order, first_child=tuple(arrays[f"children.{level}"] for level in levels))
             weights = [
-                _matrix(arrays, level, (nodes, len(features) + 1))
+                matrix(
+                    (arrays[f"{part}.{level}"] for part in ("values", "words", "offsets")),
+                    (nodes, len(features) + 1),
+                    f"level {level}",
+                )
                 for level, nodes in zip(levels, tree.level_sizes, strict=True)
             ]
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no linear classifiers of these labels: {error}") from None
         return cls(tree, weights, features)
-
-
-def fingerprint_of(path: Path) -> str | None:
-    """The fingerprint that classifiers were saved with; None where no whole file of them lies."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _checked_metadata(file.metadata()).get(FINGERPRINT)
-    except (OSError, ValueError, SafetensorError):
-        return None
 
 
 def log_probability(margins: np.ndarray) -> np.ndarray:
@@ -205,45 +218,15 @@ def _best(values: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
 
 
-def _checked_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
-    found = metadata or {}
-    for key, expected in _METADATA.items():
-        if found.get(key) != expected:
-            raise ValueError(f"its {key} is {found.get(key)!r}, not {expected!r}")
-    return found
-
-
 def _features(frequency: np.ndarray, parts: Sequence[Ragged], about: Mapping[str, str]) -> TextFeatures:
     documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
     counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
     if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
         raise ValueError("it doesn't say how many documents hold each feature")
-    if not all(map(_is_ragged, parts)) or parts[0].offsets.shape != parts[1].offsets.shape:
+    if not all(map(is_ragged, parts)) or parts[0].offsets.shape != parts[1].offsets.shape:
         raise ValueError("it doesn't say what parts words have")
     if len(parts[0]) + sum(kinds(each) for each in parts) != len(frequency):
         raise ValueError("it doesn't say what parts words have")
     if lead[0] < 0 or not 1 <= lead[1] < np.inf:
         raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
     return TextFeatures(frequency, documents, parts[0], parts[1], *lead)
-
-
-def _is_ragged(rows: Ragged) -> bool:
-    """Whether these are rows of numbers from 0 on."""
-    values, offsets = rows.values, rows.offsets
-    if (values.dtype, offsets.dtype, values.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or not len(offsets):
-        return False
-    ends = not offsets[0] and offsets[-1] == len(values) and not (rows.lengths < 0).any()
-    return bool(ends and values.min(initial=0) >= 0)
-
-
-def _matrix(arrays: dict[str, np.ndarray], level: int, shape: tuple[int, int]) -> sparse.csr_matrix:
-    values, words, offsets = (arrays[f"{part}.{level}"] for part in ("values", "words", "offsets"))
-    if (values.dtype, words.dtype, offsets.dtype) != (np.float32, np.int32, np.int64):
-        raise ValueError(f"level {level} is of other types")
-    if offsets.shape != (shape[0] + 1,) or offsets[0] or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"level {level} hasn't {shape[0]:,} nodes")
-    if words.shape != values.shape or words.min(initial=0) < 0 or words.max(initial=0) >= shape[1]:
-        raise ValueError(f"level {level} has features beyond the {shape[1] - 1:,} there are")
-    if not np.isfinite(values).all():
-        raise ValueError(f"level {level} has weights that aren't finite")
-    return sparse.csr_matrix((values, words, offsets), shape=shape)

@@ -21,8 +21,11 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
-from axml_ray.linear.classifiers import fingerprint_of
+from axml_ray.linear import classifiers, neighbours
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.neighbours import Neighbours
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import Experiment
@@ -32,6 +35,7 @@ from axml_ray.training.level_files import finished
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
     LINEAR,
+    NEIGHBOURS,
     TREE,
     TreeTraining,
     drop_scored,
@@ -39,6 +43,8 @@ from axml_ray.training.tree import (
     level_fingerprint,
     linear_fingerprint,
     linear_texts,
+    neighbours_fingerprint,
+    part_of,
     tree_directory,
     tree_fingerprint,
 )
@@ -139,13 +145,13 @@ def train_ensemble(
 
 
 def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
-    """Fit the linear classifiers that are missing."""
+    """Fit the linear classifiers that are missing, and lay out the texts that vote beside them."""
     options: dict[str, Any] = {"num_cpus": 1, "max_retries": 2, "max_calls": 1, **APART}
     options["memory"] = settings.resources.of_a_worker.get("memory")
     tasks = {
         ray.remote(**options)(_fit_linear).remote(settings, number): number
         for number in range(settings.ensemble.trees)
-        if fingerprint_of(tree_directory(settings.run_directory, number) / LINEAR)
+        if fingerprint_of(tree_directory(settings.run_directory, number) / LINEAR, classifiers.ABOUT)
         != linear_fingerprint(settings, corpus, number)
     }
     for task, number in tasks.items():
@@ -153,6 +159,12 @@ def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
             log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, ray.get(task))
         except ray.exceptions.RayError as error:
             raise RuntimeError(f"linear classifiers of tree {number + 1} failed: {root_cause(error)}") from error
+    mark, path = neighbours_fingerprint(settings, corpus), settings.run_directory / NEIGHBOURS
+    if settings.linear.neighbours and fingerprint_of(path, neighbours.ABOUT) != mark:
+        try:
+            ray.get(ray.remote(**options)(_lay_out_neighbours).remote(settings))
+        except ray.exceptions.RayError as error:
+            raise RuntimeError(f"training texts as neighbours failed: {root_cause(error)}") from error
 
 
 def _fit_linear(settings: Experiment, number: int) -> float:
@@ -166,6 +178,15 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear, seed)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     return time.monotonic() - began
+
+
+def _lay_out_neighbours(settings: Experiment) -> None:
+    """Save the training texts by their features, which are the same for every tree's classifiers."""
+    corpus = Corpus.open(settings.corpus_directory)
+    features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
+    train = part_of(corpus.split("train"), settings.training.documents)
+    found = Neighbours.fit(features.rows(train.tokens), train.labels, corpus.trained)
+    found.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
 
 
 def _end(trees: list[ray.ObjectRef]) -> None:

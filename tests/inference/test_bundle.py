@@ -40,6 +40,7 @@ from axml_ray.inference.weights import SCALES, group_size, load_weights, quantiz
 from axml_ray.judging import open_run
 from axml_ray.network.level_network import TABLE
 from axml_ray.settings import LinearSettings, SettingsError
+from axml_ray.training.tree import neighbours_fingerprint
 
 TREE, MODEL = "tree-1/tree.safetensors", "tree-0/level-2/model.safetensors"
 
@@ -144,6 +145,38 @@ class TestExport:
         with pytest.raises(SettingsError, match=r"linear\.safetensors: no linear classifiers of these settings"):
             run.ensemble()
         assert Ensemble.open(plain, run.corpus).trees[0].linear is None
+
+    def test_neighbours(self, tmp_path):
+        run = train_run(tmp_path, epochs=1, linear=0.4, neighbours=7)
+        export_bundle(run.settings, tmp_path / "bundle", "bfloat16")
+        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
+        plain = run.settings.model_copy(update={"linear": LinearSettings(weight=0.4)})
+        bundle, alone = Bundle.open(tmp_path / "bundle"), Ensemble.open(plain, run.corpus)
+        for mine, theirs, without in zip(bundle.ensemble().trees, run.ensemble().trees, alone.trees, strict=True):
+            for found, right in zip(mine.linear[0].find(tokens, 20), theirs.linear[0].find(tokens, 20), strict=True):
+                assert np.array_equal(found, right)
+            linear, votes = theirs.linear[0], theirs.linear[0].neighbours
+            assert (votes.count, votes.share) == (7, 0.2) and without.linear[0].neighbours is None
+            share = votes.votes(linear.features.rows(tokens))[:, given].toarray()
+            expected = 0.8 * without.linear[0].score(tokens, given) + 0.2 * share
+            np.testing.assert_allclose(mine.linear[0].score(tokens, given), expected, rtol=1e-5, atol=1e-7)
+        more = run.settings.linear.model_copy(update={"neighbours": 8})
+        marks = {
+            join_fingerprint(one, run.corpus)
+            for one in (run.settings, plain, run.settings.model_copy(update={"linear": more}))
+        }
+        assert len(marks) == 3
+        (tmp_path / "bundle" / "neighbours.safetensors").unlink()
+        sign(tmp_path / "bundle")
+        with pytest.raises(BundleError, match=r"neighbours\.safetensors: cannot be used \(it is missing\)"):
+            Bundle.open(tmp_path / "bundle").ensemble()
+        read = run.settings.linear.model_copy(update={"lead_words": 3})  # of other features
+        assert neighbours_fingerprint(run.settings.model_copy(update={"linear": read}), run.corpus) != (
+            neighbours_fingerprint(run.settings, run.corpus)
+        )
+        (run.settings.run_directory / "neighbours.safetensors").write_bytes(b"")
+        with pytest.raises(SettingsError, match=r"neighbours\.safetensors: no training texts of these settings; run"):
+            run.ensemble()
 
     def test_learned_join(self, tmp_path):
         run = train_run(tmp_path, epochs=1, linear=0.4)

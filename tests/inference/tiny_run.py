@@ -11,8 +11,17 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.inference.ensemble import FREQUENCY, Ensemble, correction_fingerprint
 from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.neighbours import Neighbours
 from axml_ray.settings import Experiment, LinearSettings
-from axml_ray.training.tree import LINEAR, TREE, TreeTraining, linear_fingerprint, tree_directory
+from axml_ray.training.tree import (
+    LINEAR,
+    NEIGHBOURS,
+    TREE,
+    TreeTraining,
+    linear_fingerprint,
+    neighbours_fingerprint,
+    tree_directory,
+)
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
@@ -36,6 +45,7 @@ def train_run(
     height: int = 1,
     epochs: int = 4,
     linear: float = 0.0,
+    neighbours: int = 0,
     correction: Coefficients | None = None,
     **network: Any,
 ) -> Run:
@@ -48,7 +58,7 @@ def train_run(
     shape = settings.network.model_copy(update={"evidence": network.get("kind", "attention") == "attention", **network})
     ensemble = settings.ensemble.model_copy(update={"trees": trees, "top_labels": 20})
     settings = settings.model_copy(
-        update={"network": shape, "ensemble": ensemble, "linear": LinearSettings(weight=linear)}
+        update={"network": shape, "ensemble": ensemble, "linear": LinearSettings(weight=linear, neighbours=neighbours)}
     )
     for number in range(trees):
         directory = tree_directory(settings.run_directory, number)
@@ -60,6 +70,9 @@ def train_run(
             train = corpus.split("train")
             fitted = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
             fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
+            if neighbours and not number:
+                known = Neighbours.fit(fitted.features.rows(train.tokens), train.labels, corpus.trained)
+                known.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
     if correction is not None:
         ensemble = ensemble.model_copy(update={"frequency_correction": True})
         settings = settings.model_copy(update={"ensemble": ensemble})

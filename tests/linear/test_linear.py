@@ -14,7 +14,8 @@ from sklearn.svm import LinearSVC
 
 from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.linear import classifiers
-from axml_ray.linear.classifiers import LinearTree, fingerprint_of
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import ABOUT, LinearTree
 from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
@@ -182,9 +183,9 @@ def test_a_file_keeps_everything_and_is_checked(
     linear: LinearTree, corpus: tuple[Ragged, Ragged], tmp_path: Path
 ) -> None:
     path = tmp_path / "linear.safetensors"
-    assert fingerprint_of(path) is None
+    assert fingerprint_of(path, ABOUT) is None
     linear.save(path, "mark")
-    assert fingerprint_of(path) == "mark"
+    assert fingerprint_of(path, ABOUT) == "mark"
     opened = LinearTree.load(path, LABELS)
     for mine, read in zip(linear.find(corpus[0], 5, children=9), opened.find(corpus[0], 5, children=9), strict=True):
         np.testing.assert_array_equal(mine, read)
@@ -199,7 +200,7 @@ def test_a_file_keeps_everything_and_is_checked(
         ("runs.offsets", arrays["runs.offsets"][:-1], "what parts words have"),
         ("frequency", arrays["frequency"] * DOCUMENTS * 2, "how many documents hold each feature"),
         ("label_order", arrays["label_order"] * np.int32(0), "label"),
-        ("words.1", arrays["words.1"] + np.int32(500), "features beyond"),
+        ("words.1", arrays["words.1"] + np.int32(500), "columns beyond"),
     ):
         save_file({**arrays, name: array}, wrong, metadata)
         with pytest.raises(ValueError, match=f"wrong.safetensors holds no linear classifiers.*{said}"):
@@ -208,7 +209,7 @@ def test_a_file_keeps_everything_and_is_checked(
     with pytest.raises(ValueError, match=r"its first \d+ words count 0.5 times"):
         LinearTree.load(wrong, LABELS)
     path.write_bytes(path.read_bytes()[:-8])
-    assert fingerprint_of(path) is None
+    assert fingerprint_of(path, ABOUT) is None
     with pytest.raises(ValueError, match="holds no linear classifiers"):
         LinearTree.load(path, LABELS)
     linear.tree.save(path)

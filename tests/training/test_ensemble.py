@@ -131,6 +131,15 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     more = small(linear={"weight": 0.4, "learned_join": True}, ensemble=given)
     with pytest.raises(SettingsError, match="no learned join of these trees"):
         join_of(more, corpus)
+    # Nor for the labels of the training texts that are most like a text: here those that share its label's word.
+    beside = small(linear={"weight": 0.5, "neighbours": 5, "neighbours_weight": 1.0})
+    assert run(beside)["ensemble"]["P@1"] > 80 and states(beside) == weights and files() == after
+    laid_out = (runs / "neighbours.safetensors").stat().st_ino
+    tree, test = open_trees(beside, corpus)[0], corpus.split("test")
+    votes = tree.by_members(test.tokens, 10)[1]
+    assert np.mean([row[0] in true for row, true in zip(votes[0], test.labels, strict=True)]) > 0.8
+    fewer = small(linear={"weight": 0.5, "neighbours": 3})
+    assert run(fewer)["ensemble"]["P@1"] > 80 and (runs / "neighbours.safetensors").stat().st_ino == laid_out
     # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
     networks = small()
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights

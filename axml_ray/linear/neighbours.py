@@ -1,0 +1,197 @@
+"""The labels of the training texts that are most like a text, as votes beside the classifiers.
+
+Not in the paper. Networks and classifiers learn what many texts have in common; a text that nearly repeats another has
+that one's labels, however rare they are, and this needs no training.
+
+A text is its strongest features by TF-IDF, and like another by their inner product s. Of the k training texts that are
+most like it (of more, where some are equally so), a label's vote is Σ s⁴ over those that have it, divided by Σ s⁴ over
+all of them. A share of the classifiers' scores is these votes.
+
+- **A file** of safetensors, whole or not there, checked when it is opened, mapped and shared by the processes of a
+  machine: for each feature, the texts that hold it.
+- **Nothing depends on the batch**: a text is scored by itself.
+
+Legend: N documents, D training documents, L trained labels, F features of a text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from scipy import sparse
+
+from axml_ray.files import save_tensors, whole_file
+from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
+from axml_ray.ragged import Ragged
+
+ABOUT = {"format": "axml-ray neighbours", "version": "1"}
+FEATURES = 128
+"""Strongest features of a text that are compared: those beyond tell next to nothing, and take time and room."""
+POWER = 4
+"""Of likeness in a vote."""
+MOST_LIKENESSES = 1 << 22
+"""Pairs of a text and a training text that are held at a time, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Training texts, to be found by what they hold, and their labels.
+
+    Attributes:
+        texts: float32 CSR [F, D], the strongest features of each training text.
+        labels: float32 CSR [D, L], 1 for each of its labels.
+        count: k.
+        share: of the votes in the classifiers' scores.
+    """
+
+    texts: sparse.csr_matrix
+    labels: sparse.csr_matrix
+    count: int
+    share: float
+
+    @classmethod
+    def fit(
+        cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int = 20, share: float = 0.2
+    ) -> "Neighbours":
+        """The neighbours among given texts.
+
+        Args:
+            rows: of the training texts, as of `TextFeatures.rows`.
+            labels: theirs; those from `trained` on are left out.
+            trained: L.
+            count: k.
+            share: of the votes.
+        """
+        return cls(strongest(_words(rows), FEATURES).T.tocsr(), _indicators(labels, trained), count, share)
+
+    def votes(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
+        """What the nearest training texts say, float32 CSR [N, L]; nothing where none has a feature of the text.
+
+        Args:
+            rows: of the texts, as of `TextFeatures.rows`.
+        """
+        words = strongest(_words(rows), FEATURES)
+        step = max(1, MOST_LIKENESSES // max(1, self.labels.shape[0]))
+        parts = [self._votes(words[start : start + step]) for start in range(0, words.shape[0], step)]
+        empty = sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)
+        return sparse.vstack([empty, *parts], format="csr")
+
+    def _votes(self, words: sparse.csr_matrix) -> sparse.csr_matrix:
+        near = strongest(words @ self.texts, self.count)
+        near.data **= POWER
+        total = np.maximum(near.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
+        near.data /= np.repeat(total, np.diff(near.indptr))
+        return near @ self.labels
+
+    def ranking(self, rows: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The classifiers' best labels and their neighbours', joined by the share: as many, best first.
+
+        Args:
+            rows: of the texts, as of `TextFeatures.rows`.
+            labels: int32 [N, top], what the classifiers found, -1 for none.
+            scores: float32 [N, top]. A label that one of both left out counts 0 for it.
+
+        Returns:
+            int32 [N, top], equal scores by label id, -1 where there are fewer, and float32 [N, top], 0 there.
+        """
+        there = labels >= 0
+        offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+        shape = len(labels), self.labels.shape[1]
+        own = sparse.csr_matrix((scores[there] * np.float32(1 - self.share), labels[there], offsets), shape=shape)
+        joined = (own + self.votes(rows) * np.float32(self.share)).tocsr()
+        found, points = np.full(labels.shape, -1, np.int32), np.zeros(labels.shape, np.float32)
+        for row, (start, end) in enumerate(pairwise(joined.indptr)):
+            known, values = joined.indices[start:end], joined.data[start:end]
+            best = np.lexsort((known, -values))[: labels.shape[1]]
+            found[row, : len(best)], points[row, : len(best)] = known[best], values[best]
+        return found, points
+
+    def scores(self, rows: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Scores of given labels joined with the votes for them, float32 [N, n].
+
+        Args:
+            rows: of the texts, as of `TextFeatures.rows`.
+            labels: integer [n].
+            scores: float32 [N, n], the classifiers'.
+        """
+        votes = self.votes(rows)[:, labels].toarray()
+        joined: np.ndarray = np.float32(1 - self.share) * scores + np.float32(self.share) * votes
+        return joined
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        """Write the texts and their labels; a reader sees the old file or the whole new one.
+
+        Args:
+            path: where to.
+            fingerprint: of what they depend on.
+        """
+        arrays = {
+            "values": self.texts.data.astype(np.float32),
+            "texts": self.texts.indices.astype(np.int32),
+            "offsets": self.texts.indptr.astype(np.int64),
+            "labels": self.labels.indices.astype(np.int32),
+            "labels.offsets": self.labels.indptr.astype(np.int64),
+        }
+        with whole_file(path) as temporary:
+            save_tensors(
+                {k: torch.from_numpy(v) for k, v in arrays.items()}, temporary, {**ABOUT, FINGERPRINT: fingerprint}
+            )
+
+    @classmethod
+    def load(cls, path: Path, features: int, trained: int, count: int, share: float) -> "Neighbours":
+        """Open what `save` wrote.
+
+        Args:
+            path: of the file.
+            features: F, that it should have.
+            trained: L, likewise.
+            count: k.
+            share: of the votes.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: the file doesn't hold neighbours of this version, or of other features or labels.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                checked_metadata(file.metadata(), ABOUT)
+                arrays: Mapping[str, np.ndarray] = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
+            labels = Ragged(arrays["labels"], arrays["labels.offsets"])
+            if not is_ragged(labels) or labels.values.max(initial=-1) >= trained:
+                raise ValueError(f"its texts haven't labels of the {trained:,} there are")
+            parts = (arrays[name] for name in ("values", "texts", "offsets"))
+            texts = matrix(parts, (features, len(labels)), "the table of its features")
+        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
+        return cls(texts, _indicators(labels, trained), count, share)
+
+
+def strongest(rows: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
+    """The `count` largest values of each row, those equal to the least of them too: float32 CSR of the same shape."""
+    kept = np.ones(rows.nnz, dtype=bool)
+    for start, end in pairwise(rows.indptr):
+        if end - start > count:
+            values = rows.data[start:end]
+            kept[start:end] = values >= np.partition(values, -count)[-count]
+    offsets = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
+    return sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
+
+
+def _words(rows: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Without the column of ones, which is last in each row."""
+    kept = np.ones(rows.nnz, dtype=bool)
+    kept[rows.indptr[1:] - 1] = False
+    offsets = rows.indptr - np.arange(rows.shape[0] + 1)
+    return sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=(rows.shape[0], rows.shape[1] - 1))
+
+
+def _indicators(labels: Ragged, trained: int) -> sparse.csr_matrix:
+    """float32 CSR [D, L]."""
+    known = labels.values < trained
+    offsets = np.concatenate([[0], np.cumsum(known)])[labels.offsets]
+    values = labels.values[known]
+    return sparse.csr_matrix((np.ones(len(values), np.float32), values, offsets), shape=(len(labels), trained))

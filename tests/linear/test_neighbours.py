@@ -1,0 +1,157 @@
+"""Votes of the nearest training texts against their formula. Run: pytest tests/linear/test_neighbours.py"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from scipy import sparse
+from test_linear import DEEP, LABELS, VOCABULARY, WORDS
+
+from axml_ray.linear import neighbours as module
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.neighbours import ABOUT, Neighbours, strongest
+from axml_ray.ragged import Ragged
+from axml_ray.settings import LinearSettings
+
+TRAINED = 5
+
+
+def with_ones(rows: np.ndarray) -> sparse.csr_matrix:
+    return sparse.csr_matrix(np.c_[rows, np.ones(len(rows))].astype(np.float32))
+
+
+def literal_votes(
+    texts: np.ndarray, training: np.ndarray, labels: list[list[int]], features: int, k: int
+) -> np.ndarray:
+    """float64 [N, L], by the module's formula."""
+
+    def cut(row: np.ndarray) -> np.ndarray:
+        least = sorted(row[row > 0], reverse=True)[:features]
+        return np.where(row >= least[-1], row, 0) if least else row
+
+    known, found = [cut(row) for row in training], np.zeros((len(texts), TRAINED))
+    for row, text in enumerate(texts):
+        like = [float(cut(text) @ other) for other in known]
+        near = sorted((one for one in like if one > 0), reverse=True)[:k]
+        chosen = [place for place, one in enumerate(like) if near and one >= near[-1]]
+        for place in chosen:
+            for label in labels[place]:
+                if label < TRAINED:
+                    found[row, label] += like[place] ** 4 / sum(like[other] ** 4 for other in chosen)
+    return found
+
+
+weights = st.integers(0, 4).map(float)  # so that their products are exact, and often equal
+
+
+@given(st.data(), st.integers(1, 6), st.integers(0, 4), st.integers(1, 4), st.integers(1, 4))
+def test_votes(data: st.DataObject, documents: int, texts: int, features: int, k: int) -> None:
+    known, given_texts = (
+        np.array(data.draw(st.lists(st.lists(weights, min_size=4, max_size=4), min_size=n, max_size=n))).reshape(n, 4)
+        for n in (documents, texts)
+    )
+    labels = [sorted(data.draw(st.sets(st.integers(0, TRAINED + 1), max_size=3))) for _ in range(documents)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "FEATURES", features)
+        patch.setattr(module, "MOST_LIKENESSES", data.draw(st.sampled_from([1, 1 << 22])))
+        neighbours = Neighbours.fit(with_ones(known), Ragged.from_rows(labels), TRAINED, k, 0.3)
+        votes = neighbours.votes(with_ones(given_texts))
+    assert votes.shape == (texts, TRAINED) and votes.dtype == np.float32
+    expected = literal_votes(given_texts, known, labels, features, k)
+    np.testing.assert_allclose(votes.toarray(), expected, rtol=1e-5)
+
+
+@given(st.lists(st.lists(weights, min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 7))
+def test_strongest_keeps_equals(rows: list[list[float]], count: int) -> None:
+    found = strongest(sparse.csr_matrix(np.array(rows, np.float32)), count).toarray()
+    for row, kept in zip(rows, found.tolist(), strict=True):
+        least = sorted((value for value in row if value), reverse=True)[:count]
+        assert kept == [value if least and value >= least[-1] else 0 for value in row]
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[LinearTree, Neighbours, Ragged]:
+    random = np.random.default_rng(3)
+    labels = [np.unique(random.integers(0, LABELS + 2, random.integers(1, 4))) for _ in range(90)]
+    tokens = Ragged.from_rows([np.r_[2 + 2 * row % 50, random.integers(1, WORDS, 5)] for row in labels])
+    linear = fit_linear(DEEP, tokens, Ragged.from_rows(labels), VOCABULARY, LinearSettings(cluster_size=None))
+    neighbours = Neighbours.fit(linear.features.rows(tokens), Ragged.from_rows(labels), LABELS, 4, 0.25)
+    texts = [*(np.r_[row, row[:1]] for row in tokens.take(np.arange(20))), np.array([0, 1]), np.array([1])]
+    return linear, neighbours, Ragged.from_rows(texts)
+
+
+@pytest.fixture
+def file(parts: tuple[LinearTree, Neighbours, Ragged], tmp_path: Path) -> Path:
+    path = tmp_path / "neighbours.safetensors"
+    parts[1].save(path, "mark")
+    return path
+
+
+class TestBesideClassifiers:
+    def test_scores_and_rankings_are_shares(self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path) -> None:
+        linear, neighbours, tokens = parts
+        both, labels = linear.beside(file, 4, 0.25), np.array([5, 0, 17])
+        votes = neighbours.votes(linear.features.rows(tokens)).toarray().astype(np.float64)
+        assert votes[:20].any(axis=1).all() and not votes[20:].any()
+        expected = 0.75 * linear.score(tokens, labels) + 0.25 * votes[:, labels]
+        np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5, atol=1e-7)
+        own, points = linear.find(tokens, 6, children=9)
+        mixed, joined = both.find(tokens, 6, children=9)
+        assert mixed.dtype == np.int32 and joined.dtype == np.float32
+        for row in range(len(tokens)):
+            total = 0.25 * votes[row]
+            total[own[row][own[row] >= 0]] += 0.75 * points[row][own[row] >= 0]
+            best = np.lexsort((np.arange(LABELS), -total.astype(np.float32)))[:6]
+            best = best[total[best] > 0]
+            np.testing.assert_allclose(joined[row], np.pad(total[best], (0, 6 - len(best))), rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(total[mixed[row][: len(best)]], total[best], rtol=1e-5)
+            assert (mixed[row][len(best) :] == -1).all()
+
+    def test_a_text_is_scored_by_itself(self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path) -> None:
+        linear, _, tokens = parts
+        both = linear.beside(file, 4, 0.25)
+        labels, scores = both.find(tokens, 6)
+        for row in range(len(tokens)):
+            one, points = both.find(tokens.take(np.array([row])), 6)
+            assert np.array_equal(one[0], labels[row]) and np.array_equal(points[0], scores[row])
+        nothing = both.find(tokens.take(np.array([], np.int64)), 6)
+        assert nothing[0].shape == nothing[1].shape == (0, 6)
+
+    def test_a_file_keeps_everything_and_is_checked(
+        self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path
+    ) -> None:
+        linear, neighbours, tokens = parts
+        assert fingerprint_of(file, ABOUT) == "mark" and fingerprint_of(file.with_name("none"), ABOUT) is None
+        rows, features = linear.features.rows(tokens), len(linear.features)
+        opened = Neighbours.load(file, features, LABELS, 4, 0.25)
+        assert (opened.votes(rows) != neighbours.votes(rows)).nnz == 0
+        for sizes in ((features - 1, LABELS), (features, 3)):
+            with pytest.raises(ValueError, match=r"neighbours\.safetensors holds no training texts of these features"):
+                Neighbours.load(file, *sizes, 4, 0.25)
+        with safe_open(file, framework="np") as opened_file:
+            metadata = opened_file.metadata()
+            arrays = {name: opened_file.get_tensor(name) for name in opened_file.keys()}  # noqa: SIM118
+        wrong = file.with_name("wrong.safetensors")
+        for name, array, said in (
+            ("texts", arrays["texts"] + np.int32(500), "columns beyond"),
+            ("offsets", arrays["offsets"][::-1].copy(), "rows"),
+            ("values", arrays["values"] * np.float32(np.nan), "finite"),
+            ("values", arrays["values"].astype(np.float64), "other types"),
+            ("labels", arrays["labels"] - np.int32(9), "labels of the 24"),
+            ("labels.offsets", arrays["labels.offsets"][:-1], "labels of the 24"),
+        ):
+            save_file({**arrays, name: array}, wrong, metadata)
+            with pytest.raises(ValueError, match=f"wrong.safetensors holds no training texts.*{said}"):
+                Neighbours.load(wrong, features, LABELS, 4, 0.25)
+        linear.save(file, "mark")
+        assert fingerprint_of(file, ABOUT) is None
+        with pytest.raises(ValueError, match="its format is 'axml-ray linear classifiers'"):
+            Neighbours.load(file, features, LABELS, 4, 0.25)
+        with pytest.raises(FileNotFoundError):
+            Neighbours.load(file.with_name("none"), features, LABELS, 4, 0.25)
