@@ -3,9 +3,9 @@
 Not in the paper. Networks and classifiers learn what many texts have in common; a text that nearly repeats another has
 that one's labels, however rare they are, and this needs no training.
 
-A text is its strongest features by TF-IDF, and like another by their inner product s. Of the k training texts that are
-most like it (of more, where some are equally so), a label's vote is Σ s⁴ over those that have it, divided by Σ s⁴ over
-all of them. A share of the classifiers' scores is these votes.
+A text is its strongest features by TF-IDF, and like another by their cosine s. Of the k training texts that are most
+like it (the first of equals), a label's vote is Σ s⁴ over those that have it, divided by Σ s⁴ over all of them. A share
+of the classifiers' scores is these votes.
 
 - **A file** of safetensors, whole or not there, checked when it is opened, mapped and shared by the processes of a
   machine: for each feature, the texts that hold it.
@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
+from axml_ray.corpus.label_features import strongest
 from axml_ray.files import save_tensors, whole_file
 from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
 from axml_ray.ragged import Ragged
@@ -42,7 +43,7 @@ class Neighbours:
     """Training texts, to be found by what they hold, and their labels.
 
     Attributes:
-        texts: float32 CSR [F, D], the strongest features of each training text.
+        texts: float32 CSR [F, D], the strongest features of each training text, of length one.
         labels: float32 CSR [D, L], 1 for each of its labels.
         count: k.
         share: of the votes in the classifiers' scores.
@@ -168,17 +169,6 @@ class Neighbours:
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
         return cls(texts, _indicators(labels, trained), count, share)
-
-
-def strongest(rows: sparse.csr_matrix, count: int) -> sparse.csr_matrix:
-    """The `count` largest values of each row, those equal to the least of them too: float32 CSR of the same shape."""
-    kept = np.ones(rows.nnz, dtype=bool)
-    for start, end in pairwise(rows.indptr):
-        if end - start > count:
-            values = rows.data[start:end]
-            kept[start:end] = values >= np.partition(values, -count)[-count]
-    offsets = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
-    return sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
 
 
 def _words(rows: sparse.csr_matrix) -> sparse.csr_matrix:
