@@ -220,8 +220,9 @@ class NetworkSettings(Settings):
     evidence: bool = False
     """Not in the paper: adds to a label's logit, times one learned weight, how well its attention vector matches the
     text (the log of the mean of the exponentiated attention scores). Learns faster, above all from few documents."""
-    attention_start: Literal["random", "features"] = "random"
-    """Where attention vectors begin: at random, as in the paper, or at the words of their label's TF-IDF centroid."""
+    attention_start: Literal["random", "features", "names"] = "random"
+    """Where attention vectors begin: at random, as in the paper, at the words of their label's TF-IDF centroid, or at
+    those of its readable name. Where the corpus has no names a label is its own and should be readable."""
     path_weight: Share = 0.25
     """How much the score of its parent counts in a node's (as logarithms): 1 is the paper's product of probabilities
     (equation 1). A level is trained on the whole beam above it, whether or not a node of that beam is true, so what it
@@ -427,7 +428,7 @@ class Experiment(BaseSettings):
             ("tree.features", self.tree.features, "tfidf"),
             ("network.attention_start", self.network.attention_start, "random"),
         ):
-            if value in ("word_vectors", "features"):
+            if value in ("word_vectors", "features", "names"):
                 raise ValueError(
                     f"{key} is {value}, which reads label features as words; those of corpus.label_features have "
                     f"columns of their own: set {key} to {mend}"

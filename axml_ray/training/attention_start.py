@@ -2,8 +2,9 @@
 
 The encoder, as it stands before a level is trained, reads the training texts once; the mean hidden state of each word
 is taken. A node's vector points from the mean of all words to the mean of its own: those of its TF-IDF centroid, from
-which the tree was built. So a level starts as a nearest-centroid classifier in the space of its encoder, and labels of
-few documents start where their words are. With few documents this is worth many epochs (benchmarks/results).
+which the tree was built, or those of its labels' names. So a level starts as a nearest-centroid classifier in the space
+of its encoder, and labels of few documents start where their words are. With few documents this is worth many epochs
+(benchmarks/results).
 
 Shapes: V words, D hidden, L labels, n nodes, B documents, T tokens.
 """
@@ -13,8 +14,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.preprocessing import normalize
 from torch import Tensor
 
+from axml_ray.corpus.label_features import bag_of_words, weigh, word_weights
+from axml_ray.corpus.store import Corpus
+from axml_ray.linear.label_names import name_texts
 from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
@@ -26,6 +31,8 @@ from axml_ray.tree.label_tree import LabelTree
 
 # Length of a vector at the start. Small, so that training can still turn it; of 0.5, 2 and 8, 2 learned fastest.
 START_LENGTH = 2.0
+# Words of a label's name that are read.
+NAME_WORDS = 500
 # Nodes whose vectors are made at a time.
 NODES_AT_ONCE = 1 << 14
 
@@ -47,6 +54,25 @@ def word_states(network: LevelNetwork, tokens: Ragged, words: int, precision: Pr
     count = total[:, -1:]
     mean = total[:, :-1].sum(0) / count.sum()
     return (total[:, :-1] / count.clamp(min=1) - mean) * (count > 0)
+
+
+def name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
+    """TF-IDF of the words of each trained label's name, float32 CSR [L, V], rows of length one.
+
+    Args:
+        corpus: whose labels have names, or are their own.
+        tokens: word ids of the training documents, which tell how common a word is.
+
+    A label without a name, or whose name has no word of the vocabulary, has its TF-IDF centroid.
+    """
+    centroids = normalize(corpus.label_features())
+    words = centroids.shape[1]
+    names = name_texts(corpus.labels, corpus.tokenizer, NAME_WORDS)
+    rows = bag_of_words(names.tokens, words)
+    weigh(rows, word_weights(np.bincount(bag_of_words(tokens, words).indices, minlength=words), len(tokens)))
+    unnamed = np.setdiff1d(np.arange(corpus.trained), names.labels.values)
+    order = np.argsort(np.concatenate([names.labels.values, unnamed]))
+    return sparse.vstack([rows, centroids[unnamed]], format="csr")[order]
 
 
 def node_features(tree: LabelTree, level: int, label_features: sparse.csr_matrix) -> sparse.csr_matrix:

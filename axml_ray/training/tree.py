@@ -21,7 +21,7 @@ from axml_ray.network.level_network import Level, LevelNetwork
 from axml_ray.network.networks import network_of
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, fingerprint
-from axml_ray.training.attention_start import start_attention
+from axml_ray.training.attention_start import name_features, start_attention
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.level import LevelTraining, Report, Validation
@@ -198,8 +198,10 @@ class TreeTraining:
         network.to(self.workers.device)
         settings = self.settings.training
         training = LevelTraining(network, data, validation, settings, self.seed, self.workers, self._say, checkpoints)
-        if not checkpoints.resume(training) and self.settings.network.attention_start == "features":
-            features = self.corpus.label_features()
+        start = self.settings.network.attention_start
+        if not checkpoints.resume(training) and start != "random":
+            named = start == "names"
+            features = name_features(self.corpus, data.tokens) if named else self.corpus.label_features()
             start_attention(network, self.tree, data.tokens, features, settings.precision, self.workers)
         score = training.run()
         about = {

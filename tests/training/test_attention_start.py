@@ -5,20 +5,31 @@ Run: pytest tests/training/test_attention_start.py
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from tiny_corpus import experiment, train_tree, write_corpus
 
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.store import MANIFEST, Corpus
+from axml_ray.files import write_json
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import Level
 from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training import attention_start as module
-from axml_ray.training.attention_start import START_LENGTH, node_features, start_attention, word_states
+from axml_ray.training.attention_start import (
+    START_LENGTH,
+    name_features,
+    node_features,
+    start_attention,
+    word_states,
+)
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
@@ -73,6 +84,26 @@ def test_word_states_are_means_over_tokens(features: sparse.csr_matrix, tokens: 
     assert not found[11].any()
 
 
+def test_name_features_are_the_tf_idf_of_names(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "tiny")
+    known, named = corpus.labels, {2: "Key5, or key1 key5", 0: "key1", 7: "of unknown words"}
+    names = tuple(named.get(label, name) for label, name in enumerate(known.labels))
+    LabelIndex(known.labels, names, known.counts).save(corpus.directory / "labels.parquet")
+    files = corpus.manifest["files"] | {"labels.parquet": (corpus.directory / "labels.parquet").stat().st_size}
+    write_json(corpus.directory / MANIFEST, {**corpus.manifest, "files": files})
+    corpus, tokens = Corpus.open(corpus.directory), corpus.split("train").tokens
+    found = name_features(corpus, tokens).toarray()
+    words = {word: number for number, word in enumerate(corpus.tokenizer.words)}
+    holding = {word: sum(words[word] in row for row in tokens) for word in ("key1", "key5")}
+    weight = {word: 1 + np.log((len(tokens) + 1) / (count + 1)) for word, count in holding.items()}
+    expected = corpus.label_features().toarray()
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    for label, own in ((2, {"key5": (1 + np.log(2)) * weight["key5"], "key1": weight["key1"]}), (0, {"key1": 1.0})):
+        expected[label] = 0
+        expected[label, [words[word] for word in own]] = list(own.values()) / np.linalg.norm(list(own.values()))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("height", [0, 1, 2])
 def test_node_features_are_the_sums_of_their_labels(features: sparse.csr_matrix, height: int) -> None:
     tree = LabelTree.build(features, height=height, cluster_size=2, seed=0)
@@ -83,6 +114,19 @@ def test_node_features_are_the_sums_of_their_labels(features: sparse.csr_matrix,
             nodes, _ = tree.node_labels(level, np.array([label], np.int32), np.array([0, 1]))
             expected[nodes[0]] += dense[label]
         np.testing.assert_allclose(node_features(tree, level, features).toarray(), expected, atol=1e-6)
+
+
+def test_a_tree_starts_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr("axml_ray.training.tree.start_attention", lambda *given: started.append(given[3]))
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    for start in ("random", "features", "names"):
+        settings = experiment(tmp_path, epochs=(1,))
+        network = settings.network.model_copy(update={"attention_start": start})
+        train_tree(settings.model_copy(update={"network": network, "name": start}), corpus)
+    centroids, names = corpus.label_features(), name_features(corpus, corpus.split("train").tokens)
+    expected = [centroids, centroids, names, names]  # two levels each
+    assert [abs(one - other).max() < 1e-6 for one, other in zip(started, expected, strict=True)] == [True] * 4
 
 
 @pytest.mark.parametrize("level", [1, 2])
