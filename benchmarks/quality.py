@@ -10,7 +10,8 @@ config's are trained to see what one more is worth.
 - Figures: the measures of `FIGURES` of the config's number of trees, the mean over the seeds, and `P@1_half_spread` and
   so on, half the distance between the best and the worst seed (0 for one seed).
 - Rows: for each seed its settings, seconds, and the scores of one tree, two, and so on: the mean over all choices of so
-  many of its trees. Nothing is chosen by them.
+  many of its trees, and half the distance between the best choice and the worst. Nothing is chosen by them. Trees of a
+  run differ by their seeds alone, so those of one tree are of as many seeds as there are trees.
 - `--part` tells results of other settings apart: `benchmarks/results/quality-CORPUS-NAME.json`.
 - The table of README is made of these files: `python benchmarks/quality_table.py`.
 """
@@ -41,6 +42,8 @@ from axml_ray.experiment import run
 from axml_ray.inference.ensemble import votes_of
 from axml_ray.settings import Experiment, SettingsError
 
+Of = tuple[str, dict[str, float]]
+"""A number of trees, and something by measure."""
 SEEDS_APART = 100
 FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
@@ -84,7 +87,9 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 
 def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str, Any]:
-    """The row of one run: `seed`, `settings`, `seconds`, `documents`, `by_trees` (scores by number of trees)."""
+    """The row of one run: `seed`, `settings`, `seconds`, `documents`; by number of trees `by_trees`, the scores, and
+    `half_spread_by_trees`.
+    """
     values = settings.model_dump()
     # The trees of a run count their seeds on from its own.
     values |= {"name": name, "seed": seed * SEEDS_APART}
@@ -106,11 +111,12 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
     files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
     told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
-    return row | {"by_trees": dict(by_trees(chosen, corpus)), "settings": told}
+    means, spreads = (dict(found) for found in zip(*by_trees(chosen, corpus), strict=True))
+    return row | {"by_trees": means, "half_spread_by_trees": spreads, "settings": told}
 
 
-def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[str, float]]]:
-    """Scores of the test split in percent, for one tree, two, and so on: means over all choices of so many."""
+def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[Of, Of]]:
+    """Scores of the test split in percent, for one tree, two, and so on: means and half spreads of all choices."""
     predictions = Predictions.open(settings.run_directory / PREDICTIONS / "test")
     assert predictions is not None
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
@@ -124,7 +130,11 @@ def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[s
             of_chosen.add(top, truth.values, truth.offsets)
     for count in trees:
         found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]
-        yield str(count + 1), {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+        every = {name: [one[name] for one in found] for name in found[0]}
+        yield (
+            (str(count + 1), {name: float(np.mean(values)) for name, values in every.items()}),
+            (str(count + 1), {name: (max(values) - min(values)) / 2 for name, values in every.items()}),
+        )
 
 
 def figures(rows: Sequence[Mapping[str, Any]], trees: int) -> dict[str, float]:

@@ -122,7 +122,8 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Scores]]:
                     means = {name: sum(one[name] for one in seeds) / len(seeds) for name in scores}
                     trees = "one tree" if count == "1" else f"{count} trees"
                     told = f"axml-ray, {trees}" + (f", {part}" if part not in ("", trees) else "")
-                    told += f" (seeds: {len(seeds)})"
+                    # Trees of a run differ by their seeds alone.
+                    told += f" (seeds: {len(seeds) * (len(first['by_trees']) if count == '1' else 1)})"
                     yield f"**{told}**", means
 
 

@@ -23,11 +23,13 @@ def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
     trained = train_run(tmp_path, trees=3)
     predict_split(trained.settings, trained.corpus, "test")
     metrics = evaluate(trained.settings, trained.corpus)
-    found = dict(quality.by_trees(trained.settings, trained.corpus))
-    assert list(found) == ["1", "2", "3"]
+    found, spreads = map(dict, zip(*quality.by_trees(trained.settings, trained.corpus), strict=True))
+    assert list(found) == list(spreads) == ["1", "2", "3"]
     for name, score in metrics["ensemble"].items():
         assert found["3"][name] == pytest.approx(score)
-        assert found["1"][name] == pytest.approx(sum(tree[name] for tree in metrics["trees"]) / 3)
+        alone = [tree[name] for tree in metrics["trees"]]
+        assert found["1"][name] == pytest.approx(sum(alone) / 3)
+        assert spreads["1"][name] == pytest.approx((max(alone) - min(alone)) / 2) and spreads["3"][name] == 0
 
 
 def test_the_table_names_scores_and_what_was_not_run(tmp_path: Path) -> None:
@@ -37,6 +39,7 @@ def test_the_table_names_scores_and_what_was_not_run(tmp_path: Path) -> None:
     lines = quality_table.table(tmp_path)
     (ours,) = [line for line in lines if line.startswith("| **axml-ray, 3 trees, short (seeds: 2)**")]
     assert ours.split("|")[2].strip() == "**93.5**"
+    assert any(line.startswith("| **axml-ray, one tree, short (seeds: 6)**") for line in lines)
     assert "`tibkat`" in lines[-2] and "eurlex57k" not in lines[-2]
     assert quality.figures(rows, 3)["P@1_half_spread"] == 0.5
 
