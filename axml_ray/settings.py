@@ -320,8 +320,6 @@ class LinearSettings(Settings):
             _check_power_of_two("linear.cluster_size", self.cluster_size)
         if self.learned_join and not self.weight:
             raise ValueError("linear.learned_join: it joins linear classifiers, and linear.weight is 0; set both")
-        if self.neighbours and not self.weight:
-            raise ValueError("linear.neighbours: they vote beside linear classifiers, and linear.weight is 0; set both")
         if self.lead_letters is not None and not self.lead_words:
             raise ValueError("linear.lead_letters: it is of the first linear.lead_words, which are 0; set both")
         return self

@@ -390,6 +390,7 @@ def _model_files(directory: Path) -> Iterator[Path]:
     """Trees and weights of a run: what prediction reads."""
     yield from directory.glob("tree-*/tree.*")
     yield from directory.glob("tree-*/linear.*")
+    yield from directory.glob("neighbours.*")
     for path in directory.glob("tree-*/level-*/*"):
         # Beside a level lie the scores of its documents, which only training reads.
         if path.is_file() and not path.parent.suffix:

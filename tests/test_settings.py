@@ -185,8 +185,6 @@ def test_letters_of_the_first_words_need_first_words(tmp_path: Path) -> None:
         load(config(tmp_path, PACKAGES + "linear: {weight: 0.5, lead_letters: 4}"))
     with pytest.raises(SettingsError, match=r"linear\.learned_join: it joins linear classifiers.*set both"):
         load(config(tmp_path, PACKAGES + "linear: {learned_join: true}"))
-    with pytest.raises(SettingsError, match=r"linear\.neighbours: they vote beside linear classifiers.*set both"):
-        load(config(tmp_path, PACKAGES + "linear: {neighbours: 10}"))
 
 
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:

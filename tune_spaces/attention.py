@@ -25,7 +25,7 @@ def network(draw: Draw) -> None:
     if kind == "attention":
         draw.suggest_int("network.fully_connected.0", 64, 512, log=True)
         draw.suggest_categorical("network.evidence", [False, True])
-        draw.suggest_categorical("network.attention_start", ["random", "features"])
+        draw.suggest_categorical("network.attention_start", ["random", "features", "names"])
         return
     # The other two have neither, whatever the config says.
     draw.fix("network.evidence", False)

@@ -127,7 +127,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         if settings.linear.weight:
             trained_linear(settings, corpus, number, tree)  # or the error that says what is missing
             shutil.copyfile(tree_directory(settings.run_directory, number) / LINEAR, work / linear_file(number))
-    if settings.linear.neighbours:
+    neighbours = settings.linear.neighbours if settings.linear.weight else 0
+    if neighbours:
         shutil.copyfile(settings.run_directory / NEIGHBOURS, work / NEIGHBOURS)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
     known = corpus.labels
@@ -141,8 +142,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         precision=settings.training.precision,
         network=settings.network,
         linear_weight=settings.linear.weight,
-        neighbours=settings.linear.neighbours,
-        neighbours_weight=settings.linear.neighbours_weight if settings.linear.neighbours else 0.0,
+        neighbours=neighbours,
+        neighbours_weight=settings.linear.neighbours_weight if neighbours else 0.0,
         join=join_of(settings, corpus).learned,
         frequency=None if correction is None else correction.coefficients,
     )

@@ -59,7 +59,7 @@ def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str) -> sp
         raise ValueError(f"{name} is of other types")
     if offsets.shape != (shape[0] + 1,) or offsets[0] or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
         raise ValueError(f"{name} hasn't {shape[0]:,} rows")
-    if columns.shape != values.shape or columns.min(initial=0) < 0 or columns.max(initial=0) >= max(1, shape[1]):
+    if columns.shape != values.shape or columns.min(initial=0) < 0 or columns.max(initial=-1) >= shape[1]:
         raise ValueError(f"{name} has columns beyond the {shape[1]:,} there are")
     if not np.isfinite(values).all():
         raise ValueError(f"{name} has values that aren't finite")

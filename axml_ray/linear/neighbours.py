@@ -3,9 +3,9 @@
 Not in the paper. Networks and classifiers learn what many texts have in common; a text that nearly repeats another has
 that one's labels, however rare they are, and this needs no training.
 
-A text is its strongest features by TF-IDF, and like another by their cosine s. Of the k training texts that are most
-like it (the first of equals), a label's vote is Σ s⁴ over those that have it, divided by Σ s⁴ over all of them. A share
-of the classifiers' scores is these votes.
+A text is its strongest features by TF-IDF, and like another by the cosine s of those that aren't in every tenth text.
+Of the k training texts that are most like it (the first of equals), a label's vote is Σ s⁴ over those that have it,
+divided by Σ s⁴ over all of them. A share of the classifiers' scores is these votes.
 
 - **A file** of safetensors, whole or not there, checked when it is opened, mapped and shared by the processes of a
   machine: for each feature, the texts that hold it.
@@ -32,8 +32,13 @@ from axml_ray.ragged import Ragged
 ABOUT = {"format": "axml-ray neighbours", "version": "1"}
 FEATURES = 128
 """Strongest features of a text that are compared: those beyond tell next to nothing, and take time and room."""
+SHARE, FEW = 0.1, 1_000
+"""Features that more than this share of the training texts hold, and more than a few, are passed over: they tell little
+and take most of the time."""
 POWER = 4
 """Of likeness in a vote."""
+LONGEST = 1.001
+"""A text of length one, but for rounding."""
 MOST_LIKENESSES = 1 << 22
 """Pairs of a text and a training text that are held at a time, at most."""
 
@@ -43,7 +48,7 @@ class Neighbours:
     """Training texts, to be found by what they hold, and their labels.
 
     Attributes:
-        texts: float32 CSR [F, D], the strongest features of each training text, of length one.
+        texts: float32 CSR [F, D], the strongest features of each training text: cosines with a text of length one.
         labels: float32 CSR [D, L], 1 for each of its labels.
         count: k.
         share: of the votes in the classifiers' scores.
@@ -67,7 +72,13 @@ class Neighbours:
             count: k.
             share: of the votes.
         """
-        return cls(strongest(_words(rows), FEATURES).T.tocsr(), _indicators(labels, trained), count, share)
+        texts = strongest(_words(rows), FEATURES).T.tocsr()
+        held = np.diff(texts.indptr)
+        rare = held <= max(FEW, SHARE * len(labels))
+        kept = np.repeat(rare, held)
+        offsets = np.concatenate([[0], np.cumsum(np.where(rare, held, 0))])
+        texts = sparse.csr_matrix((texts.data[kept], texts.indices[kept], offsets), shape=texts.shape)
+        return cls(texts, _indicators(labels, trained), count, share)
 
     def votes(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
         """What the nearest training texts say, float32 CSR [N, L]; nothing where none has a feature of the text.
@@ -166,6 +177,8 @@ class Neighbours:
                 raise ValueError(f"its texts haven't labels of the {trained:,} there are")
             parts = (arrays[name] for name in ("values", "texts", "offsets"))
             texts = matrix(parts, (features, len(labels)), "the table of its features")
+            if texts.data.min(initial=0) < 0 or texts.data.max(initial=0) > LONGEST:
+                raise ValueError("its texts aren't of length one")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
         return cls(texts, _indicators(labels, trained), count, share)

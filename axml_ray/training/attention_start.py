@@ -33,6 +33,8 @@ from axml_ray.tree.label_tree import LabelTree
 START_LENGTH = 2.0
 # Words of a label's name that are read.
 NAME_WORDS = 500
+# Texts whose words are counted at a time.
+TEXTS_AT_ONCE = 1 << 15
 # Nodes whose vectors are made at a time.
 NODES_AT_ONCE = 1 << 14
 
@@ -61,18 +63,24 @@ def name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
 
     Args:
         corpus: whose labels have names, or are their own.
-        tokens: word ids of the training documents, which tell how common a word is.
+        tokens: word ids of the training documents, as they are read, which tell how common a word is.
 
-    A label without a name, or whose name has no word of the vocabulary, has its TF-IDF centroid.
+    A label without a name, or whose name has none of these words, has its TF-IDF centroid.
     """
     centroids = normalize(corpus.label_features())
-    words = centroids.shape[1]
+    frequency = np.zeros(centroids.shape[1], dtype=np.int64)
+    for start in range(0, len(tokens), TEXTS_AT_ONCE):
+        some = tokens.take(np.arange(start, min(start + TEXTS_AT_ONCE, len(tokens))))
+        frequency += np.bincount(bag_of_words(some, len(frequency)).indices, minlength=len(frequency))
     names = name_texts(corpus.labels, corpus.tokenizer, NAME_WORDS)
-    rows = bag_of_words(names.tokens, words)
-    weigh(rows, word_weights(np.bincount(bag_of_words(tokens, words).indices, minlength=words), len(tokens)))
-    unnamed = np.setdiff1d(np.arange(corpus.trained), names.labels.values)
-    order = np.argsort(np.concatenate([names.labels.values, unnamed]))
-    return sparse.vstack([rows, centroids[unnamed]], format="csr")[order]
+    rows = bag_of_words(names.tokens, len(frequency))
+    rows.data[frequency[rows.indices] == 0] = 0  # the encoder says nothing of them
+    rows.eliminate_zeros()
+    weigh(rows, word_weights(frequency, len(tokens)))
+    told = np.flatnonzero(np.diff(rows.indptr))
+    named = names.labels.values[told]
+    others = np.setdiff1d(np.arange(corpus.trained), named)
+    return sparse.vstack([rows[told], centroids[others]], format="csr")[np.argsort(np.concatenate([named, others]))]
 
 
 def node_features(tree: LabelTree, level: int, label_features: sparse.csr_matrix) -> sparse.csr_matrix:

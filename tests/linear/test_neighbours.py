@@ -84,6 +84,17 @@ def file(parts: tuple[LinearTree, Neighbours, Ragged], tmp_path: Path) -> Path:
     return path
 
 
+def test_features_of_every_tenth_text_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEW", 2)
+    rows = np.eye(40, 40) + np.eye(40)[:, [0]].T * 0.5  # the first feature is in all, each has one of its own
+    rows[:4, 1] = 1  # and four of forty have the second
+    found = Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED)
+    held = np.diff(found.texts.indptr)
+    assert not held[0] and held[1] == 4 and (held[2:] == 1).all()
+    monkeypatch.setattr(module, "FEW", 40)
+    assert np.diff(Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED).texts.indptr)[0] == 40
+
+
 class TestBesideClassifiers:
     def test_scores_and_rankings_are_shares(self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path) -> None:
         linear, neighbours, tokens = parts
@@ -133,6 +144,8 @@ class TestBesideClassifiers:
             ("texts", arrays["texts"] + np.int32(500), "columns beyond"),
             ("offsets", arrays["offsets"][::-1].copy(), "rows"),
             ("values", arrays["values"] * np.float32(np.nan), "finite"),
+            ("values", arrays["values"] * np.float32(1e30), "length one"),
+            ("labels.offsets", np.zeros(1, np.int64), "labels of the 24|columns beyond the 0"),
             ("values", arrays["values"].astype(np.float64), "other types"),
             ("labels", arrays["labels"] - np.int32(9), "labels of the 24"),
             ("labels.offsets", arrays["labels.offsets"][:-1], "labels of the 24"),
