@@ -42,8 +42,6 @@ from axml_ray.experiment import run
 from axml_ray.inference.ensemble import votes_of
 from axml_ray.settings import Experiment, SettingsError
 
-Of = tuple[str, dict[str, float]]
-"""A number of trees, and something by measure."""
 SEEDS_APART = 100
 FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
@@ -111,11 +109,12 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
     files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
     told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
-    means, spreads = (dict(found) for found in zip(*by_trees(chosen, corpus), strict=True))
-    return row | {"by_trees": means, "half_spread_by_trees": spreads, "settings": told}
+    found = list(by_trees(chosen, corpus))
+    row |= {"by_trees": {count: means for count, means, _ in found}}
+    return row | {"half_spread_by_trees": {count: spreads for count, _, spreads in found}, "settings": told}
 
 
-def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[Of, Of]]:
+def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
     """Scores of the test split in percent, for one tree, two, and so on: means and half spreads of all choices."""
     predictions = Predictions.open(settings.run_directory / PREDICTIONS / "test")
     assert predictions is not None
@@ -131,10 +130,8 @@ def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[Of, Of]]:
     for count in trees:
         found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]
         every = {name: [one[name] for one in found] for name in found[0]}
-        yield (
-            (str(count + 1), {name: float(np.mean(values)) for name, values in every.items()}),
-            (str(count + 1), {name: (max(values) - min(values)) / 2 for name, values in every.items()}),
-        )
+        means = {name: float(np.mean(values)) for name, values in every.items()}
+        yield str(count + 1), means, {name: (max(values) - min(values)) / 2 for name, values in every.items()}
 
 
 def figures(rows: Sequence[Mapping[str, Any]], trees: int) -> dict[str, float]:

@@ -87,6 +87,16 @@ def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) ->
     return counts
 
 
+def indicators(rows: Ragged, columns: int) -> sparse.csr_matrix:
+    """1 for each value of a row, where it stands as often as it is there; those from `columns` on are left out.
+
+    float32 CSR [rows, columns].
+    """
+    width = max(columns, int(rows.values.max(initial=-1)) + 1)
+    ones = np.ones(len(rows.values), np.float32)
+    return sparse.csr_matrix((ones, rows.values, rows.offsets), shape=(len(rows), width))[:, :columns]
+
+
 def word_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
     """How much each word tells: float32 [words], the smoothed inverse document frequency.
 
@@ -333,7 +343,4 @@ def label_centroids(tokens: Ragged, labels: Ragged, words: int, trained: int) ->
     frequency = np.bincount(bag.indices, minlength=words)
     found = document_features(tokens, word_weights(frequency, len(tokens)))
     vectors = sparse.csr_matrix((found.weights, found.words, found.offsets), shape=(len(tokens), words))
-    given = sparse.csr_matrix(
-        (np.ones(len(labels.values), np.float32), labels.values, labels.offsets), shape=(len(labels), trained)
-    )
-    return strongest((given.T.tocsr() @ vectors).tocsr(), None)
+    return strongest((indicators(labels, trained).T.tocsr() @ vectors).tocsr(), None)

@@ -257,9 +257,10 @@ def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     numbers = range(settings.ensemble.trees)
     networks = [level_fingerprint(settings, corpus, number, 1) for number in numbers]
     linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
-    kept = settings.linear.neighbours and [settings.linear.neighbours, settings.linear.neighbours_weight]
-    votes = [kept, neighbours_fingerprint(settings, corpus)] if kept else []
-    return fingerprint(networks, linear, settings.linear.weight, settings.ensemble.top_labels, *votes)
+    how, votes = settings.linear, []
+    if how.weight and how.neighbours:
+        votes = [how.neighbours, how.neighbours_weight, neighbours_fingerprint(settings, corpus)]
+    return fingerprint(networks, linear, how.weight, settings.ensemble.top_labels, *votes)
 
 
 def trained_levels(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> list[dict[str, Tensor]]:

@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
-from axml_ray.corpus.label_features import strongest
+from axml_ray.corpus.label_features import indicators, strongest
 from axml_ray.files import save_tensors, whole_file
 from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
 from axml_ray.ragged import Ragged
@@ -60,9 +60,7 @@ class Neighbours:
     share: float
 
     @classmethod
-    def fit(
-        cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int = 20, share: float = 0.2
-    ) -> "Neighbours":
+    def fit(cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int, share: float) -> "Neighbours":
         """The neighbours among given texts.
 
         Args:
@@ -72,13 +70,12 @@ class Neighbours:
             count: k.
             share: of the votes.
         """
-        texts = strongest(_words(rows), FEATURES).T.tocsr()
-        held = np.diff(texts.indptr)
-        rare = held <= max(FEW, SHARE * len(labels))
-        kept = np.repeat(rare, held)
-        offsets = np.concatenate([[0], np.cumsum(np.where(rare, held, 0))])
-        texts = sparse.csr_matrix((texts.data[kept], texts.indices[kept], offsets), shape=texts.shape)
-        return cls(texts, _indicators(labels, trained), count, share)
+        texts = strongest(rows[:, :-1], FEATURES).T.tocsr()
+        rare = np.diff(texts.indptr) <= max(FEW, SHARE * len(labels))
+        texts = sparse.diags(rare.astype(np.float32)) @ texts
+        texts.eliminate_zeros()
+        texts.sort_indices()
+        return cls(texts, indicators(labels, trained), count, share)
 
     def votes(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
         """What the nearest training texts say, float32 CSR [N, L]; nothing where none has a feature of the text.
@@ -86,7 +83,7 @@ class Neighbours:
         Args:
             rows: of the texts, as of `TextFeatures.rows`.
         """
-        words = strongest(_words(rows), FEATURES)
+        words = strongest(rows[:, :-1], FEATURES)
         step = max(1, MOST_LIKENESSES // max(1, self.labels.shape[0]))
         parts = [self._votes(words[start : start + step]) for start in range(0, words.shape[0], step)]
         empty = sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)
@@ -181,20 +178,4 @@ class Neighbours:
                 raise ValueError("its texts aren't of length one")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
-        return cls(texts, _indicators(labels, trained), count, share)
-
-
-def _words(rows: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Without the column of ones, which is last in each row."""
-    kept = np.ones(rows.nnz, dtype=bool)
-    kept[rows.indptr[1:] - 1] = False
-    offsets = rows.indptr - np.arange(rows.shape[0] + 1)
-    return sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=(rows.shape[0], rows.shape[1] - 1))
-
-
-def _indicators(labels: Ragged, trained: int) -> sparse.csr_matrix:
-    """float32 CSR [D, L]."""
-    known = labels.values < trained
-    offsets = np.concatenate([[0], np.cumsum(known)])[labels.offsets]
-    values = labels.values[known]
-    return sparse.csr_matrix((np.ones(len(values), np.float32), values, offsets), shape=(len(labels), trained))
+        return cls(texts, indicators(labels, trained), count, share)

@@ -19,7 +19,7 @@ from itertools import chain
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.label_features import bag_of_words, weigh, word_weights
+from axml_ray.corpus.label_features import bag_of_words, indicators, weigh, word_weights
 from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
@@ -105,13 +105,7 @@ class TextFeatures:
     @cached_property
     def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
         """How often each word has each beginning, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
-        beginnings, runs = (
-            sparse.csr_matrix(
-                (np.ones(len(parts.values), np.float32), parts.values, parts.offsets), shape=(len(parts), kinds(parts))
-            )
-            for parts in (self.beginnings, self.runs)
-        )
-        return beginnings, runs
+        return indicators(self.beginnings, kinds(self.beginnings)), indicators(self.runs, kinds(self.runs))
 
 
 def _runs(word: str, letters: int) -> Iterable[str]:

@@ -185,7 +185,8 @@ def _lay_out_neighbours(settings: Experiment) -> None:
     corpus = Corpus.open(settings.corpus_directory)
     features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
     train = part_of(corpus.split("train"), settings.training.documents)
-    found = Neighbours.fit(features.rows(train.tokens), train.labels, corpus.trained)
+    votes = settings.linear.neighbours, settings.linear.neighbours_weight
+    found = Neighbours.fit(features.rows(train.tokens), train.labels, corpus.trained, *votes)
     found.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
 
 

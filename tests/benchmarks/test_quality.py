@@ -23,7 +23,8 @@ def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
     trained = train_run(tmp_path, trees=3)
     predict_split(trained.settings, trained.corpus, "test")
     metrics = evaluate(trained.settings, trained.corpus)
-    found, spreads = map(dict, zip(*quality.by_trees(trained.settings, trained.corpus), strict=True))
+    rows = list(quality.by_trees(trained.settings, trained.corpus))
+    found, spreads = ({count: scores[of] for count, *scores in rows} for of in (0, 1))
     assert list(found) == list(spreads) == ["1", "2", "3"]
     for name, score in metrics["ensemble"].items():
         assert found["3"][name] == pytest.approx(score)

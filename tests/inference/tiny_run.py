@@ -71,7 +71,9 @@ def train_run(
             fitted = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
             fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
             if neighbours and not number:
-                known = Neighbours.fit(fitted.features.rows(train.tokens), train.labels, corpus.trained)
+                known = Neighbours.fit(
+                    fitted.features.rows(train.tokens), train.labels, corpus.trained, neighbours, 0.2
+                )
                 known.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
     if correction is not None:
         ensemble = ensemble.model_copy(update={"frequency_correction": True})

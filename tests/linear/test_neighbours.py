@@ -88,11 +88,13 @@ def test_features_of_every_tenth_text_are_passed_over(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "FEW", 2)
     rows = np.eye(40, 40) + np.eye(40)[:, [0]].T * 0.5  # the first feature is in all, each has one of its own
     rows[:4, 1] = 1  # and four of forty have the second
-    found = Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED)
+    found = Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED, 20, 0.2)
     held = np.diff(found.texts.indptr)
     assert not held[0] and held[1] == 4 and (held[2:] == 1).all()
     monkeypatch.setattr(module, "FEW", 40)
-    assert np.diff(Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED).texts.indptr)[0] == 40
+    assert (
+        np.diff(Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED, 20, 0.2).texts.indptr)[0] == 40
+    )
 
 
 class TestBesideClassifiers:
