@@ -17,10 +17,12 @@ classifiers and correction of scores are left out, but for the table `additions`
 - `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree; none
   with what the config adds to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
-- `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers or
-  the correction of scores (where `valid` is still the network's).
+- `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers,
+  these and neighbours, or the correction of scores (where `valid` is still the network's).
 - `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
+- `validation`: 50 to 1,000 validation documents. They choose each level's best moment and, as trees are not corrected
+  here, nothing else. `valid` is then of other documents in each row.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
 Figures: for each row `NAME_P@1`, `NAME_P@5`, `NAME_PSP@5`, `NAME_valid`, such as `random_P@5` or `K=128_P@5`.
@@ -47,7 +49,19 @@ from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.progress import JOURNAL
 
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
-TABLES = ("kinds", "features", "K", "H", "path", "networks", "averaging", "additions", "candidates", "vectors")
+TABLES = (
+    "kinds",
+    "features",
+    "K",
+    "H",
+    "path",
+    "networks",
+    "averaging",
+    "additions",
+    "candidates",
+    "vectors",
+    "validation",
+)
 VALID = "valid"
 QUICK_DOCUMENTS = 2_500
 PLAIN_ATTENTION = {"evidence": False, "attention_start": "random"}
@@ -71,11 +85,15 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         "path": [(f"path={weight:g}", {"path_weight": weight}) for weight in (0, 0.25, 0.5, 1)],
         "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
     }
+    starts = (start for start in ("features", "names") if start != settings.network.attention_start)
+    classifiers = {"weight": 0.5, "neighbours": 0}
     additions: list[Row] = [
         ("as it is", {}),
         *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
+        *((f"start at {start}", {"network": {"attention_start": start}}) for start in starts),
         ("without both", {"network": PLAIN_ATTENTION}),
-        ("with linear", {"linear": {"weight": 0.5}}),
+        ("with linear", {"linear": classifiers}),
+        ("with linear and neighbours", {"linear": {**classifiers, "neighbours": settings.linear.neighbours or 20}}),
         ("with frequency correction", {"ensemble": {"frequency_correction": True}}),
     ]
     words = {"train": "train", "random": "random"} | ({"file": str(vectors)} if vectors else {})
@@ -93,6 +111,10 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
             (f"vectors {row}", {"corpus": {"word_vectors": value, "name": f"{name}-{row}"}})
             for row, value in words.items()
         ],
+        "validation": [
+            (f"validation {documents}", {"corpus": {"valid_documents": documents, "name": f"{name}-valid{documents}"}})
+            for documents in (50, 200, 1_000)
+        ],
     }
 
 
@@ -105,7 +127,8 @@ def scores(
 ) -> dict[str, Any]:
     """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree."""
     values = settings.model_dump()
-    values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed, "linear": {"weight": 0.0}}
+    values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed}
+    values["linear"] |= {"weight": 0.0}
     values["ensemble"] |= {"trees": 1, "frequency_correction": False}
     for group, change in changes.items():
         values[group] |= change
