@@ -4,10 +4,11 @@
                                    [--quick] [--json PATH] [--training.epochs 4 3, or any other setting]
 
 Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
-tables of K and H have), in a run of its own below the config's `runs`; a row that is finished is not run again. Scores
-are of the test split, in percent, the mean over the seeds and half the distance between the best and the worst seed;
-nothing is chosen by them. What may choose is `valid`, the last level's nDCG@5 on validation. The config's linear
-classifiers and correction of scores are left out, but for the table `additions`.
+tables of K and H have), in a run below the config's `runs`. Rows that differ in nothing a tree is trained with share
+one, and what is trained is not trained again. Scores are of the test split, in percent, the mean over the seeds and half
+the distance between the best and the worst seed; nothing is chosen by them. What may choose is `valid`, the last level's
+nDCG@5 on validation. The config's linear classifiers and correction of scores are left out, but for the table
+`additions`.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
@@ -45,7 +46,7 @@ from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.experiment import run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.training.progress import JOURNAL
 
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
@@ -123,18 +124,22 @@ def _beam(candidates: int, size: int) -> int:
 
 
 def scores(
-    settings: Experiment, changes: Mapping[str, Any], name: str, seed: int, documents: int | None
+    settings: Experiment, changes: Mapping[str, Any], name: str, seed: int, documents: int | None, runs: dict[str, str]
 ) -> dict[str, Any]:
-    """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree."""
-    values = settings.model_dump()
-    values |= {"name": f"ablations-{settings.name}-{name}", "seed": seed}
-    values["linear"] |= {"weight": 0.0}
+    """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree.
+
+    `runs` are the names of those there are by what they were trained with, and this one's is added.
+    """
+    values = settings.model_dump() | {"seed": seed}
+    values["linear"] |= {"weight": 0.0, "learned_join": False}
     values["ensemble"] |= {"trees": 1, "frequency_correction": False}
     for group, change in changes.items():
         values[group] |= change
     if documents:
         values["corpus"] |= {"max_train_documents": documents, "name": f"{values['corpus']['name']}-{documents}"}
-    changed = Experiment(**values)
+    plain = Experiment(**values)
+    trained_with = fingerprint(plain.corpus, plain.tree, plain.network, plain.training, seed)
+    changed = plain.model_copy(update={"name": runs.setdefault(trained_with, f"ablations-{settings.name}-{name}")})
     found = run(changed)
     journal = (changed.run_directory / "tree-0" / JOURNAL).read_text(encoding="utf-8").splitlines()
     scored = [line["scoring"]["nDCG@5"] for line in map(json.loads, journal) if _of_last_level(line)]
@@ -154,6 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     rows: list[dict[str, Any]] = []
+    runs: dict[str, str] = {}
     try:
         documents = (
             min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if given.quick else None
@@ -164,7 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
                 for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
                     label = label.replace("=", "").replace(" ", "-")
-                    found.append(scores(settings, changes, label, seed, documents))
+                    found.append(scores(settings, changes, label, seed, documents, runs))
                 by_column = {column: [one["ensemble"][column] for one in found] for column in (*COLUMNS, VALID)}
                 means = {column: statistics.mean(values) for column, values in by_column.items()}
                 spread = {column: (max(values) - min(values)) / 2 for column, values in by_column.items()}
