@@ -5,9 +5,9 @@
 
 Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
 tables of K and H have), in a run below the config's `runs`. Rows that differ in nothing a tree is trained with share
-one, and what is trained is not trained again. Scores are of the test split, in percent, the mean over the seeds and half
-the distance between the best and the worst seed; nothing is chosen by them. What may choose is `valid`, the last level's
-nDCG@5 on validation. The config's linear classifiers and correction of scores are left out, but for the table
+one, and what is trained is not trained again. Scores are of the test split, in percent, the mean over the seeds and
+half the distance between the best and the worst seed; nothing is chosen by them. What may choose is `valid`, the last
+level's nDCG@5 on validation. The config's linear classifiers and correction of scores are left out, but for the table
 `additions`.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
