@@ -44,7 +44,6 @@ from axml_ray.training.tree import (
     linear_fingerprint,
     linear_texts,
     neighbours_fingerprint,
-    part_of,
     tree_directory,
     tree_fingerprint,
 )
@@ -184,9 +183,8 @@ def _lay_out_neighbours(settings: Experiment) -> None:
     """Save the training texts by their features, which are the same for every tree's classifiers."""
     corpus = Corpus.open(settings.corpus_directory)
     features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
-    train = part_of(corpus.split("train"), settings.training.documents)
-    votes = settings.linear.neighbours, settings.linear.neighbours_weight
-    found = Neighbours.fit(features.rows(train.tokens), train.labels, corpus.trained, *votes)
+    texts = linear_texts(settings, corpus)
+    found = Neighbours.fit(features.rows(texts.tokens), texts.labels, corpus.trained, settings.linear.voting)
     found.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
 
 

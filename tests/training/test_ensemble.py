@@ -143,11 +143,14 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
     networks = small()
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
-    named = small(linear={"weight": 0.5, "label_names": True})
+    named = small(linear={"weight": 0.5, "label_names": True, "neighbours": 5})
     assert run(named)["ensemble"]["P@1"] > 80 and states(named) == weights
     corpus = Corpus.open(named.corpus_directory)
     fitted = LinearTree.load(runs / "tree-0" / "linear.safetensors", corpus.trained)
-    assert fitted.features.documents == corpus.documents("train") + corpus.trained
+    both = fitted.beside(runs / "neighbours.safetensors", named.linear.voting)
+    assert both.neighbours is not None
+    texts = corpus.documents("train") + corpus.trained
+    assert (fitted.features.documents, both.neighbours.labels.shape[0]) == (texts, texts)
 
 
 def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
