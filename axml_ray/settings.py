@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -41,20 +41,6 @@ LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
-
-
-class Voting(NamedTuple):
-    """How the labels of the training texts that are most like a text vote.
-
-    Attributes:
-        k: of these texts.
-        share: of their votes in the scores.
-        power: of likeness in a vote.
-    """
-
-    k: int
-    share: float
-    power: float
 
 
 class Settings(BaseModel):
@@ -327,13 +313,6 @@ class LinearSettings(Settings):
     They know at once what classifiers learn from many texts."""
     neighbours_weight: Annotated[Share, Field(exclude_if=lambda value: value == 0.2)] = 0.2
     """Share of these votes in the classifiers' scores."""
-    neighbours_power: Annotated[float, Field(gt=0, allow_inf_nan=False, exclude_if=lambda value: value == 4)] = 4.0
-    """A neighbour's vote counts its likeness, a cosine, to this power: less where the most alike are hardly alike."""
-
-    @property
-    def voting(self) -> Voting:
-        """How neighbours vote."""
-        return Voting(self.neighbours, self.neighbours_weight, self.neighbours_power)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -225,7 +225,7 @@ def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: Labe
     try:
         linear = LinearTree.load(path, len(tree.label_order))
         if settings.linear.neighbours:
-            linear = linear.beside(beside, settings.linear.voting)
+            linear = linear.beside(beside, settings.linear.neighbours, settings.linear.neighbours_weight)
         return linear
     except (OSError, ValueError) as error:
         raise SettingsError(f"{error}; remove the file and train again") from None
@@ -259,7 +259,7 @@ def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
     how, votes = settings.linear, []
     if how.weight and how.neighbours:
-        votes = [*how.voting, neighbours_fingerprint(settings, corpus)]
+        votes = [how.neighbours, how.neighbours_weight, neighbours_fingerprint(settings, corpus)]
     return fingerprint(networks, linear, how.weight, settings.ensemble.top_labels, *votes)
 
 

@@ -41,7 +41,7 @@ from axml_ray.inference.joining import Join, Learned
 from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.level_network import Level
-from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError, Voting
+from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
 from axml_ray.training.tree import NEIGHBOURS
 from axml_ray.tree.label_tree import LabelTree
 
@@ -116,8 +116,6 @@ class BundleSettings(Settings):
     """Training texts whose labels vote beside them; 0 where none do."""
     neighbours_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
     """Share of these votes in the classifiers' scores."""
-    neighbours_power: Annotated[float, Field(gt=0, allow_inf_nan=False, exclude_if=lambda value: value == 4)] = 4.0
-    """Of likeness in a vote."""
     join: Annotated[Learned | None, Field(exclude_if=lambda value: value is None)] = None
     """How a tree's networks and classifiers are joined, where that is learned."""
     frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
@@ -238,12 +236,11 @@ class Bundle:
             own = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1]))
             if (words := len(own.features.beginnings)) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {words:,} words")
-            if self.settings.neighbours:
+            if count := self.settings.neighbours:
                 if NEIGHBOURS not in self.manifest.files:
                     raise self._wrong(NEIGHBOURS, "it is missing")
-                alone, how = own, self.settings
-                voting = Voting(how.neighbours, how.neighbours_weight, how.neighbours_power)
-                own = self._read(NEIGHBOURS, lambda path: alone.beside(path, voting))
+                alone, weight = own, self.settings.neighbours_weight
+                own = self._read(NEIGHBOURS, lambda path: alone.beside(path, count, weight))
             linear = own, join
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)
 

@@ -144,7 +144,6 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         linear_weight=settings.linear.weight,
         neighbours=neighbours,
         neighbours_weight=settings.linear.neighbours_weight if neighbours else 0.0,
-        neighbours_power=settings.linear.neighbours_power,
         join=join_of(settings, corpus).learned,
         frequency=None if correction is None else correction.coefficients,
     )

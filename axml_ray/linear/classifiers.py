@@ -28,7 +28,6 @@ from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, ma
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Voting
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "3"}
@@ -133,17 +132,18 @@ class LinearTree:
         small = (level == 0 or size <= WHOLE_LEVEL for level, size in enumerate(self.tree.level_sizes))
         return [weights.T.tocsr() for weights, whole in zip(self.weights, small, strict=True) if whole]
 
-    def beside(self, path: Path, voting: Voting) -> "LinearTree":
+    def beside(self, path: Path, count: int, share: float) -> "LinearTree":
         """The same with neighbours, of the same texts' features.
 
         Args:
             path: of their file.
-            voting: how many training texts vote on a text, their share of the scores, and the power of their likeness.
+            count: of the training texts that vote on a text.
+            share: of the votes in the scores.
 
         Raises:
             FileNotFoundError, ValueError: as of `Neighbours.load`.
         """
-        found = Neighbours.load(path, len(self.features), len(self.tree.label_order), voting)
+        found = Neighbours.load(path, len(self.features), len(self.tree.label_order), count, share)
         return replace(self, neighbours=found)
 
     def save(self, path: Path, fingerprint: str) -> None:

@@ -4,8 +4,8 @@ Not in the paper. Networks and classifiers learn what many texts have in common;
 that one's labels, however rare they are, and this needs no training.
 
 A text is its strongest features by TF-IDF, and like another by the cosine s of those that aren't in every tenth text.
-Of the k training texts that are most like it (the first of equals), a label's vote is Σ sᵖ over those that have it,
-divided by Σ sᵖ over all of them. A share of the classifiers' scores is these votes.
+Of the k training texts that are most like it (the first of equals), a label's vote is Σ s⁴ over those that have it,
+divided by Σ s⁴ over all of them. A share of the classifiers' scores is these votes.
 
 - **A file** of safetensors, whole or not there, checked when it is opened, mapped and shared by the processes of a
   machine: for each feature, the texts that hold it.
@@ -28,7 +28,6 @@ from axml_ray.corpus.label_features import indicators, strongest
 from axml_ray.files import save_tensors, whole_file
 from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Voting
 
 ABOUT = {"format": "axml-ray neighbours", "version": "1"}
 FEATURES = 128
@@ -36,6 +35,8 @@ FEATURES = 128
 SHARE, FEW = 0.1, 1_000
 """Features that more than this share of the training texts hold, and more than a few, are passed over: they tell little
 and take most of the time."""
+POWER = 4
+"""Of likeness in a vote."""
 LONGEST = 1.001
 """A text of length one, but for rounding."""
 MOST_LIKENESSES = 1 << 22
@@ -49,29 +50,32 @@ class Neighbours:
     Attributes:
         texts: float32 CSR [F, D], the strongest features of each training text: cosines with a text of length one.
         labels: float32 CSR [D, L], 1 for each of its labels.
-        voting: how many of them vote (k), their share of the classifiers' scores, and p.
+        count: k.
+        share: of the votes in the classifiers' scores.
     """
 
     texts: sparse.csr_matrix
     labels: sparse.csr_matrix
-    voting: Voting
+    count: int
+    share: float
 
     @classmethod
-    def fit(cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, voting: Voting) -> "Neighbours":
+    def fit(cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int, share: float) -> "Neighbours":
         """The neighbours among given texts.
 
         Args:
             rows: of the training texts, as of `TextFeatures.rows`.
             labels: theirs; those from `trained` on are left out.
             trained: L.
-            voting: k, share and p.
+            count: k.
+            share: of the votes.
         """
         texts = strongest(rows[:, :-1], FEATURES).T.tocsr()
         rare = np.diff(texts.indptr) <= max(FEW, SHARE * len(labels))
         texts = sparse.diags(rare.astype(np.float32)) @ texts
         texts.eliminate_zeros()
         texts.sort_indices()
-        return cls(texts, indicators(labels, trained), voting)
+        return cls(texts, indicators(labels, trained), count, share)
 
     def votes(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
         """What the nearest training texts say, float32 CSR [N, L]; nothing where none has a feature of the text.
@@ -86,8 +90,8 @@ class Neighbours:
         return sparse.vstack([empty, *parts], format="csr")
 
     def _votes(self, words: sparse.csr_matrix) -> sparse.csr_matrix:
-        near = strongest(words @ self.texts, self.voting.k)
-        near.data **= np.float32(self.voting.power)
+        near = strongest(words @ self.texts, self.count)
+        near.data **= POWER
         total = np.maximum(near.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
         near.data /= np.repeat(total, np.diff(near.indptr))
         return near @ self.labels
@@ -106,9 +110,8 @@ class Neighbours:
         there = labels >= 0
         offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
         shape = len(labels), self.labels.shape[1]
-        share = np.float32(self.voting.share)
-        own = sparse.csr_matrix((scores[there] * (1 - share), labels[there], offsets), shape=shape)
-        joined = (own + self.votes(rows) * share).tocsr()
+        own = sparse.csr_matrix((scores[there] * np.float32(1 - self.share), labels[there], offsets), shape=shape)
+        joined = (own + self.votes(rows) * np.float32(self.share)).tocsr()
         found, points = np.full(labels.shape, -1, np.int32), np.zeros(labels.shape, np.float32)
         for row, (start, end) in enumerate(pairwise(joined.indptr)):
             known, values = joined.indices[start:end], joined.data[start:end]
@@ -124,8 +127,8 @@ class Neighbours:
             labels: integer [n].
             scores: float32 [N, n], the classifiers'.
         """
-        share = np.float32(self.voting.share)
-        joined: np.ndarray = (1 - share) * scores + share * self.votes(rows)[:, labels].toarray()
+        votes = self.votes(rows)[:, labels].toarray()
+        joined: np.ndarray = np.float32(1 - self.share) * scores + np.float32(self.share) * votes
         return joined
 
     def save(self, path: Path, fingerprint: str) -> None:
@@ -148,14 +151,15 @@ class Neighbours:
             )
 
     @classmethod
-    def load(cls, path: Path, features: int, trained: int, voting: Voting) -> "Neighbours":
+    def load(cls, path: Path, features: int, trained: int, count: int, share: float) -> "Neighbours":
         """Open what `save` wrote.
 
         Args:
             path: of the file.
             features: F, that it should have.
             trained: L, likewise.
-            voting: k, share and p.
+            count: k.
+            share: of the votes.
 
         Raises:
             FileNotFoundError: no such file.
@@ -174,4 +178,4 @@ class Neighbours:
                 raise ValueError("its texts aren't of length one")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
-        return cls(texts, indicators(labels, trained), voting)
+        return cls(texts, indicators(labels, trained), count, share)

@@ -184,7 +184,8 @@ def _lay_out_neighbours(settings: Experiment) -> None:
     corpus = Corpus.open(settings.corpus_directory)
     features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
     texts = linear_texts(settings, corpus)
-    found = Neighbours.fit(features.rows(texts.tokens), texts.labels, corpus.trained, settings.linear.voting)
+    votes = settings.linear.neighbours, settings.linear.neighbours_weight
+    found = Neighbours.fit(features.rows(texts.tokens), texts.labels, corpus.trained, *votes)
     found.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
 
 

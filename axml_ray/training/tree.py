@@ -58,9 +58,7 @@ def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: in
 
 def linear_fingerprint(settings: Experiment, corpus: Corpus, tree: int) -> str:
     """Changes with all that a tree's linear classifiers depend on."""
-    how = settings.linear.model_dump(
-        exclude={"weight", "learned_join", "neighbours", "neighbours_weight", "neighbours_power"}
-    )
+    how = settings.linear.model_dump(exclude={"weight", "learned_join", "neighbours", "neighbours_weight"})
     return fingerprint(tree_fingerprint(settings, corpus, tree), how, settings.training.documents)
 
 

@@ -57,8 +57,9 @@ def train_run(
     settings = experiment(home, tree={"height": height, "cluster_size": 4, "beam": 3}, epochs=(epochs,))
     shape = settings.network.model_copy(update={"evidence": network.get("kind", "attention") == "attention", **network})
     ensemble = settings.ensemble.model_copy(update={"trees": trees, "top_labels": 20})
-    members = LinearSettings(weight=linear, neighbours=neighbours, neighbours_power=3)
-    settings = settings.model_copy(update={"network": shape, "ensemble": ensemble, "linear": members})
+    settings = settings.model_copy(
+        update={"network": shape, "ensemble": ensemble, "linear": LinearSettings(weight=linear, neighbours=neighbours)}
+    )
     for number in range(trees):
         directory = tree_directory(settings.run_directory, number)
         directory.mkdir(parents=True)
@@ -71,7 +72,7 @@ def train_run(
             fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
             if neighbours and not number:
                 known = Neighbours.fit(
-                    fitted.features.rows(train.tokens), train.labels, corpus.trained, settings.linear.voting
+                    fitted.features.rows(train.tokens), train.labels, corpus.trained, neighbours, 0.2
                 )
                 known.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
     if correction is not None:

@@ -17,10 +17,9 @@ from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.linear.neighbours import ABOUT, Neighbours
 from axml_ray.ragged import Ragged
-from axml_ray.settings import LinearSettings, Voting
+from axml_ray.settings import LinearSettings
 
 TRAINED = 5
-VOTING = Voting(4, 0.25, 4)
 
 
 def with_ones(rows: np.ndarray) -> sparse.csr_matrix:
@@ -28,7 +27,7 @@ def with_ones(rows: np.ndarray) -> sparse.csr_matrix:
 
 
 def literal_votes(
-    texts: np.ndarray, training: np.ndarray, labels: list[list[int]], features: int, k: int, power: float
+    texts: np.ndarray, training: np.ndarray, labels: list[list[int]], features: int, k: int
 ) -> np.ndarray:
     """float64 [N, L], by the module's formula."""
 
@@ -43,31 +42,27 @@ def literal_votes(
         for place in near:
             for label in labels[place]:
                 if label < TRAINED:
-                    found[row, label] += like[place] ** power / sum(like[other] ** power for other in near)
+                    found[row, label] += like[place] ** 4 / sum(like[other] ** 4 for other in near)
     return found
 
 
-@given(
-    st.data(), st.integers(1, 6), st.integers(0, 4), st.integers(1, 5), st.integers(1, 7), st.sampled_from([1, 2.5, 4])
-)
-def test_votes(data: st.DataObject, documents: int, texts: int, features: int, k: int, power: float) -> None:
+@given(st.data(), st.integers(1, 6), st.integers(0, 4), st.integers(1, 5), st.integers(1, 7))
+def test_votes(data: st.DataObject, documents: int, texts: int, features: int, k: int) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
     known, asked = (random.uniform(0.5, 1, (n, 4)) * random.integers(0, 2, (n, 4)) for n in (documents, texts))
     labels = [sorted(data.draw(st.sets(st.integers(0, TRAINED + 1), max_size=3))) for _ in range(documents)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "FEATURES", features)
         patch.setattr(module, "MOST_LIKENESSES", data.draw(st.sampled_from([1, 1 << 22])))
-        neighbours = Neighbours.fit(with_ones(known), Ragged.from_rows(labels), TRAINED, Voting(k, 0.3, power))
+        neighbours = Neighbours.fit(with_ones(known), Ragged.from_rows(labels), TRAINED, k, 0.3)
         votes = neighbours.votes(with_ones(asked))
     assert votes.shape == (texts, TRAINED) and votes.dtype == np.float32
-    np.testing.assert_allclose(
-        votes.toarray(), literal_votes(asked, known, labels, features, k, power), rtol=1e-3, atol=1e-6
-    )
+    np.testing.assert_allclose(votes.toarray(), literal_votes(asked, known, labels, features, k), rtol=1e-3, atol=1e-6)
 
 
 def test_the_first_of_equals_votes() -> None:
     rows = with_ones(np.array([[0, 1], [3, 4], [3, 4], [3, 4.0]]))
-    votes = Neighbours.fit(rows, Ragged.from_rows([[0], [1], [2], [3]]), TRAINED, Voting(2, 0.3, 4)).votes(rows[3])
+    votes = Neighbours.fit(rows, Ragged.from_rows([[0], [1], [2], [3]]), TRAINED, 2, 0.3).votes(rows[3])
     np.testing.assert_allclose(votes.toarray(), [[0, 0.5, 0.5, 0, 0]])
 
 
@@ -77,7 +72,7 @@ def parts() -> tuple[LinearTree, Neighbours, Ragged]:
     labels = [np.unique(random.integers(0, LABELS + 2, random.integers(1, 4))) for _ in range(90)]
     tokens = Ragged.from_rows([np.r_[2 + 2 * row % 50, random.integers(1, WORDS, 5)] for row in labels])
     linear = fit_linear(DEEP, tokens, Ragged.from_rows(labels), VOCABULARY, LinearSettings(cluster_size=None))
-    neighbours = Neighbours.fit(linear.features.rows(tokens), Ragged.from_rows(labels), LABELS, VOTING)
+    neighbours = Neighbours.fit(linear.features.rows(tokens), Ragged.from_rows(labels), LABELS, 4, 0.25)
     texts = [*(np.r_[row, row[:1]] for row in tokens.take(np.arange(20))), np.array([0, 1]), np.array([1])]
     return linear, neighbours, Ragged.from_rows(texts)
 
@@ -93,17 +88,19 @@ def test_features_of_every_tenth_text_are_passed_over(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "FEW", 2)
     rows = np.eye(40, 40) + np.eye(40)[:, [0]].T * 0.5  # the first feature is in all, each has one of its own
     rows[:4, 1] = 1  # and four of forty have the second
-    found = Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED, VOTING)
+    found = Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED, 20, 0.2)
     held = np.diff(found.texts.indptr)
     assert not held[0] and held[1] == 4 and (held[2:] == 1).all()
     monkeypatch.setattr(module, "FEW", 40)
-    assert np.diff(Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED, VOTING).texts.indptr)[0] == 40
+    assert (
+        np.diff(Neighbours.fit(with_ones(rows), Ragged.from_rows([[0]] * 40), TRAINED, 20, 0.2).texts.indptr)[0] == 40
+    )
 
 
 class TestBesideClassifiers:
     def test_scores_and_rankings_are_shares(self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path) -> None:
         linear, neighbours, tokens = parts
-        both, labels = linear.beside(file, VOTING), np.array([5, 0, 17])
+        both, labels = linear.beside(file, 4, 0.25), np.array([5, 0, 17])
         votes = neighbours.votes(linear.features.rows(tokens)).toarray().astype(np.float64)
         assert votes[:20].any(axis=1).all() and not votes[20:].any()
         expected = 0.75 * linear.score(tokens, labels) + 0.25 * votes[:, labels]
@@ -122,7 +119,7 @@ class TestBesideClassifiers:
 
     def test_a_text_is_scored_by_itself(self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path) -> None:
         linear, _, tokens = parts
-        both = linear.beside(file, VOTING)
+        both = linear.beside(file, 4, 0.25)
         labels, scores = both.find(tokens, 6)
         for row in range(len(tokens)):
             one, points = both.find(tokens.take(np.array([row])), 6)
@@ -136,11 +133,11 @@ class TestBesideClassifiers:
         linear, neighbours, tokens = parts
         assert fingerprint_of(file, ABOUT) == "mark" and fingerprint_of(file.with_name("none"), ABOUT) is None
         rows, features = linear.features.rows(tokens), len(linear.features)
-        opened = Neighbours.load(file, features, LABELS, VOTING)
+        opened = Neighbours.load(file, features, LABELS, 4, 0.25)
         assert (opened.votes(rows) != neighbours.votes(rows)).nnz == 0
         for sizes in ((features - 1, LABELS), (features, 3)):
             with pytest.raises(ValueError, match=r"neighbours\.safetensors holds no training texts of these features"):
-                Neighbours.load(file, *sizes, VOTING)
+                Neighbours.load(file, *sizes, 4, 0.25)
         with safe_open(file, framework="np") as opened_file:
             metadata = opened_file.metadata()
             arrays = {name: opened_file.get_tensor(name) for name in opened_file.keys()}  # noqa: SIM118
@@ -157,10 +154,10 @@ class TestBesideClassifiers:
         ):
             save_file({**arrays, name: array}, wrong, metadata)
             with pytest.raises(ValueError, match=f"wrong.safetensors holds no training texts.*{said}"):
-                Neighbours.load(wrong, features, LABELS, VOTING)
+                Neighbours.load(wrong, features, LABELS, 4, 0.25)
         linear.save(file, "mark")
         assert fingerprint_of(file, ABOUT) is None
         with pytest.raises(ValueError, match="its format is 'axml-ray linear classifiers'"):
-            Neighbours.load(file, features, LABELS, VOTING)
+            Neighbours.load(file, features, LABELS, 4, 0.25)
         with pytest.raises(FileNotFoundError):
-            Neighbours.load(file.with_name("none"), features, LABELS, VOTING)
+            Neighbours.load(file.with_name("none"), features, LABELS, 4, 0.25)

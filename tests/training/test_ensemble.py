@@ -147,7 +147,7 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     assert run(named)["ensemble"]["P@1"] > 80 and states(named) == weights
     corpus = Corpus.open(named.corpus_directory)
     fitted = LinearTree.load(runs / "tree-0" / "linear.safetensors", corpus.trained)
-    both = fitted.beside(runs / "neighbours.safetensors", named.linear.voting)
+    both = fitted.beside(runs / "neighbours.safetensors", 5, 0.2)
     assert both.neighbours is not None
     texts = corpus.documents("train") + corpus.trained
     assert (fitted.features.documents, both.neighbours.labels.shape[0]) == (texts, texts)
