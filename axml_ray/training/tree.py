@@ -69,7 +69,7 @@ def neighbours_fingerprint(settings: Experiment, corpus: Corpus) -> str:
 
 
 def linear_texts(settings: Experiment, corpus: Corpus) -> Split:
-    """What a tree's linear classifiers are learned from: the training documents, and the labels' names where asked."""
+    """What classifiers are learned from, and what neighbours are: training documents, and labels' names where asked."""
     train = part_of(corpus.split("train"), settings.training.documents)
     if not settings.linear.label_names:
         return train
