@@ -111,7 +111,7 @@ def table(results: Path) -> list[str]:
 
 
 def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Scores]]:
-    for path in sorted(results.glob("quality-*.json")):
+    for path in sorted(results.glob("quality-*.json"), key=lambda file: file.stem):
         content = json.loads(path.read_text(encoding="utf-8"))
         first: dict[str, Any] = content["rows"][0]
         if path.stem == f"quality-{corpus}" or path.stem.startswith(f"quality-{corpus}-"):
