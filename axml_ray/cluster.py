@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 
+from axml_ray.memory import ONE_ARENA
 from axml_ray.settings import ResourceSettings, SettingsError
 
 OBJECT_STORE_BYTES = 1 << 30
@@ -21,7 +22,10 @@ def connect() -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # Launchers and controllers hold no CPU, so more processes than cores start at once; Ray would warn of each.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "8")
+    # Ray Train trains in a thread. Ray refuses a variable that the job was submitted with already.
+    for_workers = {name: value for name, value in ONE_ARENA.items() if name not in os.environ}
     if not os.environ.get("RAY_ADDRESS"):
+        os.environ.update(for_workers)
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 
@@ -30,7 +34,7 @@ def connect() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     logging.getLogger("ray").setLevel(logging.WARNING)
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level="WARNING")
+        ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": for_workers})
     else:
         ray.init(
             address="local",

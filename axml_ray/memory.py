@@ -6,6 +6,13 @@ import resource
 import sys
 from pathlib import Path
 
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+"""Environment in which freed memory is kept for every thread of a process.
+
+glibc reads it when the process starts. Later is too late for a process that has threads, as Ray's have: theirs are
+arenas of their own, which give back all large pieces, whatever `keep_freed_memory` says.
+"""
+
 # glibc's numbers of these options, malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
@@ -14,7 +21,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep and reuse large pieces of memory.
 
     It gives each back as soon as it is free, and gets it again page by page, zeroed: half of a training step's time on
-    a CPU, and of clustering some thousand labels.
+    a CPU, and of clustering some thousand labels. In a thread that is older than the call this holds under `ONE_ARENA`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

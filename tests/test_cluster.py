@@ -1,0 +1,53 @@
+"""A job's processes in a cluster of its own and in one that is there already."""
+
+import subprocess
+import sys
+
+import pytest
+
+KEPT = """
+import os, re, sys, threading
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from axml_ray.cluster import connect
+from axml_ray.memory import keep_freed_memory
+
+if sys.argv[1] == "given":
+    cluster = Cluster()
+    cluster.add_node(num_cpus=1, object_store_memory=128 << 20, include_dashboard=False)
+    os.environ["RAY_ADDRESS"] = cluster.address
+connect()
+
+
+@ray.remote(num_cpus=1)
+def kept():
+    keep_freed_memory()
+    found = []
+
+    def held():
+        return int(re.search(r"^VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text(), re.M)[1]) / 1024
+
+    def work():
+        before = held()
+        bytearray(b"1") * (100 << 20)
+        found.append(held() - before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+print(ray.get(kept.remote()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read as Linux writes it")
+@pytest.mark.parametrize("cluster", ["own", "given"])
+def test_a_workers_thread_keeps_the_memory_that_it_freed(cluster: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KEPT, cluster], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[-1]) > 90  # MiB of the 100
