@@ -89,7 +89,7 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
         if how.neighbours:
             place = settings.run_directory / NEIGHBOURS
             fitted = (linear.beside(place, how.neighbours, how.neighbours_weight) for linear in fitted)
-        by_linear[cost] = [linear.find(valid.tokens, top) for linear in fitted]
+        by_linear[cost] = [linear.find(linear.see(valid.tokens), top) for linear in fitted]
     rows = []
     for cost, share in itertools.product(costs, SHARES):
         join = Join(share)

@@ -14,7 +14,7 @@ from axml_ray.inference.joining import Join
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.linear import classifiers, neighbours
 from axml_ray.linear.checked import fingerprint_of
-from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.classifiers import LinearTree, Seen
 from axml_ray.network.candidates import Candidates
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.network.precision import autocast
@@ -102,13 +102,17 @@ class TreePredictor:
         return labels, scores
 
     @torch.inference_mode()
-    def predict_batch(self, batch: TextBatch, top: int) -> Found:
-        """As `predict`, of one batch."""
+    def predict_batch(self, batch: TextBatch, top: int, seen: Seen | None = None) -> Found:
+        """As `predict`, of one batch, of which another tree of the run may have `seen` what classifiers see."""
         found = self._by_networks(batch, top)
         if self.linear is None:
             return found
         linear, join = self.linear
-        return join.ranking(found, linear.find(batch.ragged(), top), top)
+        return join.ranking(found, linear.find(seen or linear.see(batch.ragged()), top), top)
+
+    def see(self, tokens: Ragged) -> Seen | None:
+        """What the classifiers of all trees of a run see of documents (word ids); None without classifiers."""
+        return None if self.linear is None else self.linear[0].see(tokens)
 
     def by_members(self, tokens: Ragged, top: int) -> tuple[Found, Found]:
         """What `predict` joins: the best labels of each document by the networks, and by the classifiers it must have.
@@ -119,7 +123,8 @@ class TreePredictor:
         """
         assert self.linear is not None
         networks = TreePredictor(self.tree, self.networks, self.beam, self.precision, max_tokens=self.max_tokens)
-        return networks.predict(tokens, top), self.linear[0].find(tokens, top)
+        linear, _ = self.linear
+        return networks.predict(tokens, top), linear.find(linear.see(tokens), top)
 
     def _by_networks(self, batch: TextBatch, top: int) -> Found:
         texts, beam = batch.cut(self.max_tokens).to(self.device), None
@@ -139,12 +144,13 @@ class TreePredictor:
         return np.pad(labels, missing, constant_values=-1), np.pad(np.exp(logs), missing)
 
     @torch.inference_mode()
-    def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
+    def score(self, tokens: Ragged, labels: np.ndarray, seen: Seen | None = None) -> np.ndarray:
         """Scores of given labels (`Beam.scores`, not as logarithms), whether or not a beam would reach them.
 
         Args:
             tokens: word ids, at least one a document.
             labels: integer [n], trained labels, in any order.
+            seen: what classifiers see of the documents, where another tree of the run has it already.
 
         Returns:
             float32 [documents, n].
@@ -164,7 +170,8 @@ class TreePredictor:
             scores[batch.rows] = logs.exp().cpu().numpy()
         if self.linear is not None:
             linear, join = self.linear
-            scores = join.scores(labels, scores, linear.score(tokens, labels)).astype(np.float32)
+            by_linear = linear.score(seen or linear.see(tokens), labels)
+            scores = join.scores(labels, scores, by_linear).astype(np.float32)
         return scores
 
     def log_probabilities(

@@ -57,9 +57,10 @@ class Ensemble:
         found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
 
         def work(batch: TextBatch) -> tuple[np.ndarray, list[Found]]:
-            return batch.rows, [tree.predict_batch(batch, self.votes.top_labels) for tree in self.trees]
+            seen = self.trees[0].see(batch.ragged())
+            return batch.rows, [tree.predict_batch(batch, self.votes.top_labels, seen) for tree in self.trees]
 
-        # Sorted and padded once for all trees.
+        # Sorted, padded and looked up once for all trees.
         for rows, of_trees in each_batch(work, length_batches(tokens)):
             for (labels, scores), (some_labels, some_scores) in zip(found, of_trees, strict=True):
                 labels[rows], scores[rows] = some_labels, some_scores
@@ -67,7 +68,8 @@ class Ensemble:
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
         """Scores of given labels, float32 [documents, n]: the sum of every tree's `TreePredictor.score`, corrected."""
-        return self.votes.scores(labels, (tree.score(tokens, labels) for tree in self.trees))
+        seen = self.trees[0].see(tokens)
+        return self.votes.scores(labels, (tree.score(tokens, labels, seen) for tree in self.trees))
 
 
 def open_trees(settings: Experiment, corpus: Corpus) -> list[TreePredictor]:

@@ -41,6 +41,19 @@ WHOLE_LEVEL = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
+class Seen:
+    """What classifiers see of some texts, the same for all trees of a run.
+
+    Attributes:
+        rows: float32 CSR [N, F + 1], as of `TextFeatures.rows`.
+        votes: float32 CSR [N, L], of neighbours, if they vote.
+    """
+
+    rows: sparse.csr_matrix
+    votes: sparse.csr_matrix | None
+
+
+@dataclass(frozen=True, eq=False)
 class LinearTree:
     """The classifiers of all nodes of a tree.
 
@@ -56,11 +69,16 @@ class LinearTree:
     features: TextFeatures
     neighbours: Neighbours | None = None
 
-    def find(self, tokens: Ragged, top: int, children: int = CHILDREN) -> tuple[np.ndarray, np.ndarray]:
+    def see(self, tokens: Ragged) -> Seen:
+        """What `find` and `score` need of documents (word ids), made once for all trees of a run."""
+        rows = self.features.rows(tokens)
+        return Seen(rows, None if self.neighbours is None else self.neighbours.votes(rows))
+
+    def find(self, seen: Seen, top: int, children: int = CHILDREN) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each document, by beam search; with neighbours, of those and of theirs.
 
         Args:
-            tokens: word ids.
+            seen: of the documents.
             top: labels wanted.
             children: of the best nodes of a level that are scored, at most, or of one.
 
@@ -68,15 +86,17 @@ class LinearTree:
             Label ids, int32 [N, top], best first, -1 where the beam held fewer; and their probabilities, float32
             [N, top], 0 there.
         """
-        rows = self.features.rows(tokens)
+        rows = seen.rows
         sizes = self.tree.level_sizes
         families = (self.tree.max_children(level) for level in range(len(sizes)))
         whole = (size for size in sizes if size <= WHOLE_LEVEL)
         step = max(1, MOST_SCORES // max(children, *families, *whole))
-        found = [self._find(rows[start : start + step], children, top) for start in range(0, len(tokens), step)]
+        found = [self._find(rows[start : start + step], children, top) for start in range(0, rows.shape[0], step)]
         labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
         scores = np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
-        return (labels, scores) if self.neighbours is None else self.neighbours.ranking(rows, labels, scores)
+        if self.neighbours is None or seen.votes is None:
+            return labels, scores
+        return self.neighbours.ranking(seen.votes, labels, scores)
 
     def _find(self, rows: sparse.csr_matrix, most: int, top: int) -> tuple[np.ndarray, np.ndarray]:
         document = np.arange(rows.shape[0])[:, None]
@@ -97,20 +117,21 @@ class LinearTree:
         labels = np.where(np.isfinite(best), labels, -1).astype(np.int32)
         return np.pad(labels, missing, constant_values=-1), np.pad(np.exp(best), missing)
 
-    def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
+    def score(self, seen: Seen, labels: np.ndarray) -> np.ndarray:
         """Probabilities of given labels, float32 [N, n], whether or not a beam would reach them.
 
         Args:
-            tokens: word ids.
+            seen: of the documents.
             labels: integer [n], trained labels, in any order.
         """
-        rows = self.features.rows(tokens)
-        logs = np.zeros((len(tokens), len(labels)), dtype=np.float32)
+        logs = np.zeros((seen.rows.shape[0], len(labels)), dtype=np.float32)
         for weights, nodes in zip(self.weights, self.tree.paths(labels), strict=True):
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
-            logs += log_probability((rows @ weights[distinct].T).toarray())[:, which]
+            logs += log_probability((seen.rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
-        return found if self.neighbours is None else self.neighbours.scores(rows, labels, found)
+        if self.neighbours is None or seen.votes is None:
+            return found
+        return self.neighbours.scores(seen.votes, labels, found)
 
     def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
         """Margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""

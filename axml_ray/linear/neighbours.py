@@ -96,11 +96,13 @@ class Neighbours:
         near.data /= np.repeat(total, np.diff(near.indptr))
         return near @ self.labels
 
-    def ranking(self, rows: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking(
+        self, votes: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The classifiers' best labels and their neighbours', joined by the share: as many, best first.
 
         Args:
-            rows: of the texts, as of `TextFeatures.rows`.
+            votes: of the texts' neighbours, as of `votes`.
             labels: int32 [N, top], what the classifiers found, -1 for none.
             scores: float32 [N, top]. A label that one of both left out counts 0 for it.
 
@@ -111,7 +113,7 @@ class Neighbours:
         offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
         shape = len(labels), self.labels.shape[1]
         own = sparse.csr_matrix((scores[there] * np.float32(1 - self.share), labels[there], offsets), shape=shape)
-        joined = (own + self.votes(rows) * np.float32(self.share)).tocsr()
+        joined = (own + votes * np.float32(self.share)).tocsr()
         found, points = np.full(labels.shape, -1, np.int32), np.zeros(labels.shape, np.float32)
         for row, (start, end) in enumerate(pairwise(joined.indptr)):
             known, values = joined.indices[start:end], joined.data[start:end]
@@ -119,16 +121,16 @@ class Neighbours:
             found[row, : len(best)], points[row, : len(best)] = known[best], values[best]
         return found, points
 
-    def scores(self, rows: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    def scores(self, votes: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Scores of given labels joined with the votes for them, float32 [N, n].
 
         Args:
-            rows: of the texts, as of `TextFeatures.rows`.
+            votes: of the texts' neighbours, as of `votes`.
             labels: integer [n].
             scores: float32 [N, n], the classifiers'.
         """
-        votes = self.votes(rows)[:, labels].toarray()
-        joined: np.ndarray = np.float32(1 - self.share) * scores + np.float32(self.share) * votes
+        given = votes[:, labels].toarray()
+        joined: np.ndarray = np.float32(1 - self.share) * scores + np.float32(self.share) * given
         return joined
 
     def save(self, path: Path, fingerprint: str) -> None:

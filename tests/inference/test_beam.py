@@ -118,7 +118,7 @@ class TestLinearClassifiers:
     def test_scores_are_means(self, run, both):
         _, corpus, predictor = run
         tokens, labels = corpus.split("valid").tokens, np.array([3, 0, 11])
-        linear = both.linear[0].score(tokens, labels)
+        linear = both.linear[0].score(both.see(tokens), labels)
         expected = 0.7 * predictor.score(tokens, labels) + 0.3 * linear
         np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5)
 
@@ -127,7 +127,7 @@ class TestLinearClassifiers:
         tokens = corpus.split("valid").tokens
         found = as_dictionaries(*both.predict(tokens, 6))
         by_networks = as_dictionaries(*predictor.predict(tokens, 6))
-        by_linear = as_dictionaries(*both.linear[0].find(tokens, 6))
+        by_linear = as_dictionaries(*both.linear[0].find(both.see(tokens), 6))
         for members, alone in zip(both.by_members(tokens, 6), (by_networks, by_linear), strict=True):
             assert as_dictionaries(*members) == alone
         for joined, one, other in zip(found, by_networks, by_linear, strict=True):

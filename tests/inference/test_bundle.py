@@ -134,7 +134,7 @@ class TestExport:
         for mine, theirs in zip(trees, run.ensemble().trees, strict=True):
             assert mine.linear[1].share == theirs.linear[1].share == 0.4
             assert mine.linear[1].learned is theirs.linear[1].learned is None
-            found, right = mine.linear[0].find(tokens, 20), theirs.linear[0].find(tokens, 20)
+            found, right = (tree.linear[0].find(tree.see(tokens), 20) for tree in (mine, theirs))
             assert np.array_equal(found[0], right[0]) and np.array_equal(found[1], right[1])
         plain = run.settings.model_copy(update={"linear": LinearSettings()})
         (tmp_path / "bundle" / "tree-1" / "linear.safetensors").unlink()
@@ -153,13 +153,21 @@ class TestExport:
         plain = run.settings.model_copy(update={"linear": LinearSettings(weight=0.4)})
         bundle, alone = Bundle.open(tmp_path / "bundle"), Ensemble.open(plain, run.corpus)
         for mine, theirs, without in zip(bundle.ensemble().trees, run.ensemble().trees, alone.trees, strict=True):
-            for found, right in zip(mine.linear[0].find(tokens, 20), theirs.linear[0].find(tokens, 20), strict=True):
+            for found, right in zip(
+                *(tree.linear[0].find(tree.see(tokens), 20) for tree in (mine, theirs)), strict=True
+            ):
                 assert np.array_equal(found, right)
             linear, votes = theirs.linear[0], theirs.linear[0].neighbours
             assert (votes.count, votes.share) == (7, 0.2) and without.linear[0].neighbours is None
             share = votes.votes(linear.features.rows(tokens))[:, given].toarray()
-            expected = 0.8 * without.linear[0].score(tokens, given) + 0.2 * share
-            np.testing.assert_allclose(mine.linear[0].score(tokens, given), expected, rtol=1e-5, atol=1e-7)
+            expected = 0.8 * without.linear[0].score(without.see(tokens), given) + 0.2 * share
+            np.testing.assert_allclose(mine.linear[0].score(mine.see(tokens), given), expected, rtol=1e-5, atol=1e-7)
+        together = run.ensemble()
+        for found, tree in zip(together.find(tokens), together.trees, strict=True):  # looked up once for all trees
+            for column, own in zip(found, tree.predict(tokens, together.votes.top_labels), strict=True):
+                assert np.array_equal(column, own)
+        expected = together.votes.scores(given, [tree.score(tokens, given) for tree in together.trees])
+        assert np.array_equal(together.score(tokens, given), expected)
         more = run.settings.linear.model_copy(update={"neighbours": 8})
         marks = {
             join_fingerprint(one, run.corpus)
@@ -199,7 +207,7 @@ class TestExport:
                 np.testing.assert_allclose(found, right, rtol=1e-4)
             np.testing.assert_allclose(tree.score(tokens, given), same.score(tokens, given), rtol=1e-5)
             alone = TreePredictor(plain.tree, plain.networks, plain.beam, plain.precision)
-            parts = alone.score(tokens, given), plain.linear[0].score(tokens, given)
+            parts = alone.score(tokens, given), plain.linear[0].score(plain.see(tokens), given)
             np.testing.assert_allclose(tree.score(tokens, given), join.scores(given, *parts), rtol=1e-4)
         more = learning.model_copy(update={"linear": linear.model_copy(update={"cost": 2.0})})
         assert join_fingerprint(more, run.corpus) != join_fingerprint(learning, run.corpus)

@@ -64,7 +64,7 @@ def test_linear_classifiers_read_all(run, by_networks):
     tokens, labels = run.corpus.split("valid").tokens, np.array([3, 0, 11])
     both = TreePredictor.open(run.settings, run.corpus, 0)
     linear, join = both.linear
-    of_all, of_first = (linear.score(some, labels) for some in (tokens, tokens.cut(READ)))
+    of_all, of_first = (linear.score(linear.see(some), labels) for some in (tokens, tokens.cut(READ)))
     assert not np.allclose(of_all, of_first)
     expected = join.scores(labels, by_networks.score(tokens.cut(READ), labels), of_all)
     np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5)

@@ -39,6 +39,6 @@ def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
     best = []
     for documents in (train, train.and_also(name_texts(index, TOKENIZER, 9))):
         linear = fit_linear(flat, documents.tokens, documents.labels, TOKENIZER.words, LinearSettings(weight=0.5))
-        labels, _ = linear.find(TOKENIZER.encode(["the shark"], 9), 1)
+        labels, _ = linear.find(linear.see(TOKENIZER.encode(["the shark"], 9)), 1)
         best.append(labels[0, 0])
     assert best[1] == 2 != best[0]

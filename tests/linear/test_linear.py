@@ -123,8 +123,8 @@ def test_scores_are_products_along_paths(
     tokens, _ = corpus
     expected = literal_probabilities(linear, literal_rows(tokens, tokens, settings))
     wanted = np.random.default_rng(1).permutation(LABELS)[:9]
-    np.testing.assert_allclose(linear.score(tokens, wanted), expected[:, wanted], rtol=1e-4, atol=1e-6)
-    labels, scores = linear.find(tokens, LABELS, children=LABELS * LABELS)
+    np.testing.assert_allclose(linear.score(linear.see(tokens), wanted), expected[:, wanted], rtol=1e-4, atol=1e-6)
+    labels, scores = linear.find(linear.see(tokens), LABELS, children=LABELS * LABELS)
     assert (np.sort(labels, axis=1) == np.arange(LABELS)).all() and (np.diff(scores, axis=1) <= 0).all()
     np.testing.assert_allclose(scores, np.take_along_axis(expected, labels, axis=1), rtol=1e-4, atol=1e-6)
 
@@ -142,7 +142,7 @@ def test_a_beam_keeps_the_best_nodes(
 
 def check_beam(linear: LinearTree, tokens: Ragged, rows: np.ndarray, children: int, top: int) -> None:
     tree = linear.tree
-    labels, scores = linear.find(tokens, top, children)
+    labels, scores = linear.find(linear.see(tokens), top, children)
     assert labels.shape == scores.shape == (4, top)
     for document, row in enumerate(rows):
         held, logs = np.arange(tree.level_sizes[0]), None
@@ -164,12 +164,12 @@ def check_beam(linear: LinearTree, tokens: Ragged, rows: np.ndarray, children: i
 
 def test_a_text_is_scored_by_itself(linear: LinearTree, corpus: tuple[Ragged, Ragged]) -> None:
     tokens = corpus[0]
-    labels, scores = linear.find(tokens, 6, children=9)
+    labels, scores = linear.find(linear.see(tokens), 6, children=9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "MOST_SCORES", 1)  # document by document
-        same, equal = linear.find(tokens, 6, children=9)
+        same, equal = linear.find(linear.see(tokens), 6, children=9)
     assert np.array_equal(labels, same) and np.array_equal(scores, equal)
-    nothing = linear.find(tokens.take(np.array([], np.int64)), 6, children=9)
+    nothing = linear.find(linear.see(tokens.take(np.array([], np.int64))), 6, children=9)
     assert nothing[0].shape == nothing[1].shape == (0, 6)
 
 
@@ -187,7 +187,8 @@ def test_a_file_keeps_everything_and_is_checked(
     linear.save(path, "mark")
     assert fingerprint_of(path, ABOUT) == "mark"
     opened = LinearTree.load(path, LABELS)
-    for mine, read in zip(linear.find(corpus[0], 5, children=9), opened.find(corpus[0], 5, children=9), strict=True):
+    both = (one.find(one.see(corpus[0]), 5, children=9) for one in (linear, opened))
+    for mine, read in zip(*both, strict=True):
         np.testing.assert_array_equal(mine, read)
     with pytest.raises(ValueError, match=r"safetensors holds no linear classifiers of these labels: it has 24 labels"):
         LinearTree.load(path, 3)

@@ -103,10 +103,10 @@ class TestBesideClassifiers:
         both, labels = linear.beside(file, 4, 0.25), np.array([5, 0, 17])
         votes = neighbours.votes(linear.features.rows(tokens)).toarray().astype(np.float64)
         assert votes[:20].any(axis=1).all() and not votes[20:].any()
-        expected = 0.75 * linear.score(tokens, labels) + 0.25 * votes[:, labels]
-        np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5, atol=1e-7)
-        own, points = linear.find(tokens, 6, children=9)
-        mixed, joined = both.find(tokens, 6, children=9)
+        expected = 0.75 * linear.score(linear.see(tokens), labels) + 0.25 * votes[:, labels]
+        np.testing.assert_allclose(both.score(both.see(tokens), labels), expected, rtol=1e-5, atol=1e-7)
+        own, points = linear.find(linear.see(tokens), 6, children=9)
+        mixed, joined = both.find(both.see(tokens), 6, children=9)
         assert mixed.dtype == np.int32 and joined.dtype == np.float32
         for row in range(len(tokens)):
             total = 0.25 * votes[row]
@@ -120,11 +120,11 @@ class TestBesideClassifiers:
     def test_a_text_is_scored_by_itself(self, parts: tuple[LinearTree, Neighbours, Ragged], file: Path) -> None:
         linear, _, tokens = parts
         both = linear.beside(file, 4, 0.25)
-        labels, scores = both.find(tokens, 6)
+        labels, scores = both.find(both.see(tokens), 6)
         for row in range(len(tokens)):
-            one, points = both.find(tokens.take(np.array([row])), 6)
+            one, points = both.find(both.see(tokens.take(np.array([row]))), 6)
             assert np.array_equal(one[0], labels[row]) and np.array_equal(points[0], scores[row])
-        nothing = both.find(tokens.take(np.array([], np.int64)), 6)
+        nothing = both.find(both.see(tokens.take(np.array([], np.int64))), 6)
         assert nothing[0].shape == nothing[1].shape == (0, 6)
 
     def test_a_file_keeps_everything_and_is_checked(
