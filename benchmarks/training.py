@@ -213,6 +213,11 @@ def open_corpus(name: str) -> tuple[str, Corpus]:
 def first_level(name: str) -> Task:
     """A first level of 2,048 nodes over all training documents of a corpus."""
     shown, corpus = open_corpus(name)
+    return first_level_of(corpus, shown)
+
+
+def first_level_of(corpus: Corpus, shown: str) -> Task:
+    """As `first_level`, of a corpus that is open."""
     train = corpus.split("train")
     owner = np.repeat(np.arange(len(train)), train.labels.lengths)
     known = train.labels.values < corpus.trained

@@ -10,7 +10,6 @@ from typing import TypeVar
 import numpy as np
 
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.combining import Found
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.explain import Step, paths
@@ -68,19 +67,19 @@ class Trees:
         return await self._in_turn(lambda: self._of(edition)[0].find(tokens))
 
     async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[np.ndarray]:
-        """Each tree's scores of given labels: `TreePredictor.score`."""
-        return await self._in_turn(lambda: [tree.score(tokens, labels) for tree in self._trees(edition)])
+        """Each tree's scores of given labels: `Ensemble.score_each`."""
+        return await self._in_turn(lambda: list(self._of(edition)[0].score_each(tokens, labels)))
 
     async def explain(
         self, edition: Edition, words: np.ndarray, real: int, labels: Sequence[int]
     ) -> list[list[tuple[Step, ...]]]:
         """Each tree's paths to some labels of one text: `explain.paths`."""
-        return await self._in_turn(
-            lambda: [paths(tree, words, real, labels, self._of(edition)[1]) for tree in self._trees(edition)]
-        )
 
-    def _trees(self, edition: Edition) -> Sequence[TreePredictor]:
-        return self._of(edition)[0].trees
+        def work() -> list[list[tuple[Step, ...]]]:
+            ensemble, index = self._of(edition)
+            return [paths(tree, words, real, labels, index) for tree in ensemble.trees]
+
+        return await self._in_turn(work)
 
     def _of(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
         if edition not in self._held:

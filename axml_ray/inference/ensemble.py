@@ -1,6 +1,6 @@
 """Several trees that predict together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,8 +68,12 @@ class Ensemble:
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
         """Scores of given labels, float32 [documents, n]: the sum of every tree's `TreePredictor.score`, corrected."""
+        return self.votes.scores(labels, self.score_each(tokens, labels))
+
+    def score_each(self, tokens: Ragged, labels: np.ndarray) -> Iterator[np.ndarray]:
+        """Each tree's `TreePredictor.score` of given labels, one after the other."""
         seen = self.trees[0].see(tokens)
-        return self.votes.scores(labels, (tree.score(tokens, labels, seen) for tree in self.trees))
+        return (tree.score(tokens, labels, seen) for tree in self.trees)
 
 
 def open_trees(settings: Experiment, corpus: Corpus) -> list[TreePredictor]:
