@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 # Loopback only and without a token: these are for a cluster on one's own machine.
 RAY_ENV := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=0.5 \
-	RAY_worker_maximum_startup_concurrency=8 RAY_TRAIN_V2_ENABLED=1
+	RAY_worker_maximum_startup_concurrency=8 RAY_TRAIN_V2_ENABLED=1 MALLOC_ARENA_MAX=1
 
 .PHONY: help setup demo serve test lint format cluster cluster-stop lock clean
 

@@ -1,5 +1,6 @@
 """The Ray cluster that a job runs on: the one it was submitted to, or one in its own process."""
 
+import json
 import logging
 import os
 import warnings
@@ -22,10 +23,7 @@ def connect() -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # Launchers and controllers hold no CPU, so more processes than cores start at once; Ray would warn of each.
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "8")
-    # Ray Train trains in a thread. Ray refuses a variable that the job was submitted with already.
-    for_workers = {name: value for name, value in ONE_ARENA.items() if name not in os.environ}
     if not os.environ.get("RAY_ADDRESS"):
-        os.environ.update(for_workers)
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 
@@ -33,9 +31,16 @@ def connect() -> None:
         return
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     logging.getLogger("ray").setLevel(logging.WARNING)
+    # Ray Train trains in a thread.
+    arenas = {name: os.environ.get(name, value) for name, value in ONE_ARENA.items()}
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": for_workers})
+        # Ray refuses a variable that the job was submitted with already.
+        job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+        given = (job.get("runtime_env") or {}).get("env_vars") or {}
+        missing = {name: value for name, value in arenas.items() if name not in given}
+        ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": missing})
     else:
+        os.environ.update(arenas)
         ray.init(
             address="local",
             log_to_driver=False,

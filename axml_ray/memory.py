@@ -9,8 +9,8 @@ from pathlib import Path
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """Environment in which freed memory is kept for every thread of a process.
 
-glibc reads it when the process starts. Later is too late for a process that has threads, as Ray's have: theirs are
-arenas of their own, which give back all large pieces, whatever `keep_freed_memory` says.
+glibc reads it when the process starts. Later is too late for one that has or had threads, as Ray's do: those have
+arenas of their own, which later ones get too, and which give back all large pieces, whatever `keep_freed_memory` says.
 """
 
 # glibc's numbers of these options, malloc.h
@@ -21,7 +21,8 @@ def keep_freed_memory() -> None:
     """Let glibc keep and reuse large pieces of memory.
 
     It gives each back as soon as it is free, and gets it again page by page, zeroed: half of a training step's time on
-    a CPU, and of clustering some thousand labels. In a thread that is older than the call this holds under `ONE_ARENA`.
+    a CPU, and of clustering some thousand labels. Where a process had threads before, this is sure under
+    `ONE_ARENA` alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -111,7 +111,7 @@ class TreePredictor:
         return join.ranking(found, linear.find(seen or linear.see(batch.ragged()), top), top)
 
     def see(self, tokens: Ragged) -> Seen | None:
-        """What the classifiers of all trees of a run see of documents (word ids); None without classifiers."""
+        """What the classifiers see of documents (word ids); None without classifiers."""
         return None if self.linear is None else self.linear[0].see(tokens)
 
     def by_members(self, tokens: Ragged, top: int) -> tuple[Found, Found]:

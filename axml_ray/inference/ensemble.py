@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from axml_ray.inference.beam import TreePredictor, join_fingerprint
 from axml_ray.inference.combining import Found, Votes
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
+from axml_ray.linear.classifiers import Seen
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 
@@ -57,7 +59,7 @@ class Ensemble:
         found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
 
         def work(batch: TextBatch) -> tuple[np.ndarray, list[Found]]:
-            seen = self.trees[0].see(batch.ragged())
+            seen = self._see(batch.ragged())
             return batch.rows, [tree.predict_batch(batch, self.votes.top_labels, seen) for tree in self.trees]
 
         # Sorted, padded and looked up once for all trees.
@@ -66,13 +68,22 @@ class Ensemble:
                 labels[rows], scores[rows] = some_labels, some_scores
         return found
 
+    def _see(self, tokens: Ragged) -> Seen | None:
+        return self.trees[0].see(tokens) if self._alike else None
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether one tree may see for all; a bundle's may be of several runs."""
+        linear = [tree.linear and tree.linear[0] for tree in self.trees]
+        return all(one and linear[0] and one.sees_like(linear[0]) for one in linear)
+
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
         """Scores of given labels, float32 [documents, n]: the sum of every tree's `TreePredictor.score`, corrected."""
         return self.votes.scores(labels, self.score_each(tokens, labels))
 
     def score_each(self, tokens: Ragged, labels: np.ndarray) -> Iterator[np.ndarray]:
         """Each tree's `TreePredictor.score` of given labels, one after the other."""
-        seen = self.trees[0].see(tokens)
+        seen = self._see(tokens)
         return (tree.score(tokens, labels, seen) for tree in self.trees)
 
 

@@ -69,6 +69,10 @@ class LinearTree:
     features: TextFeatures
     neighbours: Neighbours | None = None
 
+    def sees_like(self, other: "LinearTree") -> bool:
+        """Whether `see` of the other is good for this one. Those of a run share their neighbours."""
+        return (self.neighbours is None) == (other.neighbours is None) and self.features.same_as(other.features)
+
     def see(self, tokens: Ragged) -> Seen:
         """What `find` and `score` need of documents (word ids), made once for all trees of a run."""
         rows = self.features.rows(tokens)

@@ -64,6 +64,10 @@ class TextFeatures:
     def __len__(self) -> int:
         return len(self.frequency)
 
+    def same_as(self, other: "TextFeatures") -> bool:
+        """Whether every text has the same features by both."""
+        return _told(self) == _told(other) and all(map(np.array_equal, _arrays(self), _arrays(other)))
+
     def counts(self, tokens: Ragged) -> sparse.csr_matrix:
         """How often each feature occurs in each text, float32 CSR [N, F].
 
@@ -106,6 +110,15 @@ class TextFeatures:
     def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
         """How often each word has each beginning, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
         return indicators(self.beginnings, kinds(self.beginnings)), indicators(self.runs, kinds(self.runs))
+
+
+def _told(features: TextFeatures) -> tuple[float, ...]:
+    return features.documents, features.lead_words, features.lead_weight
+
+
+def _arrays(features: TextFeatures) -> Iterable[np.ndarray]:
+    beginnings, runs = features.beginnings, features.runs
+    return features.frequency, beginnings.values, beginnings.offsets, runs.values, runs.offsets
 
 
 def _runs(word: str, letters: int) -> Iterable[str]:

@@ -6,6 +6,7 @@ A real run exported, opened again, and damaged in every way that a copy or a str
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,12 @@ class TestExport:
                 assert np.array_equal(column, own)
         expected = together.votes.scores(given, [tree.score(tokens, given) for tree in together.trees])
         assert np.array_equal(together.score(tokens, given), expected)
+        last = together.trees[-1]
+        linear, join = last.linear
+        last.linear = replace(linear, features=replace(linear.features, lead_words=2, lead_weight=9.0)), join
+        own = last.predict(tokens, together.votes.top_labels)[1]
+        assert not np.array_equal(own, found[1])  # a tree that sees otherwise sees for itself
+        assert np.array_equal(Ensemble(together.trees, together.votes).find(tokens)[-1][1], own)
         more = run.settings.linear.model_copy(update={"neighbours": 8})
         marks = {
             join_fingerprint(one, run.corpus)
