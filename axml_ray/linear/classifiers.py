@@ -98,8 +98,9 @@ class LinearTree:
         found = [self._find(rows[start : start + step], children, top) for start in range(0, rows.shape[0], step)]
         labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
         scores = np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
-        if self.neighbours is None or seen.votes is None:
+        if self.neighbours is None:
             return labels, scores
+        assert seen.votes is not None, "seen by a tree without neighbours"
         return self.neighbours.ranking(seen.votes, labels, scores)
 
     def _find(self, rows: sparse.csr_matrix, most: int, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -133,8 +134,9 @@ class LinearTree:
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
             logs += log_probability((seen.rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
-        if self.neighbours is None or seen.votes is None:
+        if self.neighbours is None:
             return found
+        assert seen.votes is not None, "seen by a tree without neighbours"
         return self.neighbours.scores(seen.votes, labels, found)
 
     def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
