@@ -20,7 +20,7 @@ def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Com
 
     def decorate(work: Callable[[Experiment], None]) -> Command:
         def main() -> None:
-            _run(partial(work, from_command_line(description or "")))
+            run_command(partial(work, from_command_line(description or "")))
 
         return main
 
@@ -34,7 +34,7 @@ def job_with_flags(
 
     def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
         def main() -> None:
-            _run(partial(work, *with_flags(description or "", add)))
+            run_command(partial(work, *with_flags(description or "", add)))
 
         return main
 
@@ -48,7 +48,7 @@ def job_of_flags(
 
     def decorate(work: Callable[[argparse.Namespace], None]) -> Command:
         def main() -> None:
-            _run(partial(work, only_flags(description or "", add)))
+            run_command(partial(work, only_flags(description or "", add)))
 
         return main
 
@@ -69,7 +69,7 @@ def job_on_run(
 
     def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
         def main() -> None:
-            _run(partial(_work_on_run, description or "", add_run, work))
+            run_command(partial(_work_on_run, description or "", add_run, work))
 
         return main
 
@@ -110,7 +110,8 @@ def count(word: str) -> int:
     return int(word)
 
 
-def _run(work: Command) -> None:
+def run_command(work: Command) -> None:
+    """Run a job's work; an error ends the process with 2 for wrong settings or input, 1 for a failure, and one line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
@@ -118,6 +119,11 @@ def _run(work: Command) -> None:
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (RuntimeError, OSError) as error:
+        message: object = error
+        if isinstance(error, OSError):
+            if error.strerror is None:  # not the system's
+                raise
+            message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        print(f"error: {message}", file=sys.stderr)
         raise SystemExit(1) from None

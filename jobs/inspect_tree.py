@@ -8,7 +8,7 @@ The tree is that of the run where there is one; else it is built from the prepar
 """
 
 import argparse
-import sys
+from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -17,8 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from axml_ray.configuration import from_command_line
+from axml_ray.console import run_command
 from axml_ray.corpus.store import Corpus
+from axml_ray.judging import SETTINGS
 from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.training.ensemble import has_tree
 from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.features import clustering_features
@@ -67,8 +70,11 @@ def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int
             tree = LabelTree.load(path)
         except ValueError as error:
             raise SettingsError(f"{error}; remove the file, and the job that trains builds it anew") from None
-        if len(tree.label_order) != corpus.trained:
-            raise SettingsError(f"{path}: a tree of another corpus; choose the --name of this corpus's run")
+        if not has_tree(settings, corpus, number):
+            raise SettingsError(
+                f"{path}: a tree of another corpus or of other settings; give {settings.run_directory / SETTINGS} as "
+                "--config, or choose another --name to look at a tree of these settings"
+            )
         return tree, f"of the run {settings.run_directory}"
     check_hierarchy(settings.tree, corpus)
     return build_tree(corpus, settings.tree, settings.seed + number), "built for this look (there is no run)"
@@ -92,14 +98,10 @@ def main() -> None:
     parser.add_argument("--tree", type=int, default=0)
     parser.add_argument("--label")
     parser.add_argument("--picture", type=absolute)
-    flags, rest = parser.parse_known_args()
+    flags, rest = parser.parse_known_args()  # not with the settings, where --tree is a group
     settings = from_command_line(__doc__ or "", rest)
     console = Console(width=None if Console().is_terminal else 110, highlight=False)
-    try:
-        inspect(settings, flags.tree, flags.label, flags.picture, console)
-    except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    run_command(partial(inspect, settings, flags.tree, flags.label, flags.picture, console))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ come back are small.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +67,24 @@ def stage_shards(numbered: Sequence[tuple[int, Any]], stage: Path, settings: Cor
     """Read shards into staged blocks and lists of rejections; one row a block written or failure met."""
     rows: list[dict[str, Any]] = []
     for number, shard in numbered:
+        for left in stage.glob(f"{number:06d}[-.]*"):  # by a task that was killed: Ray starts another
+            left.unlink() if left.is_file() else shutil.rmtree(left)
         try:
             rows += _stage_shard(number, shard, stage, settings)
-        except OSError as error:
-            # As a row, because Ray hides the kind of an exception that a task raises.
-            rows.append({"path": str(shard.path), "rows": 0, "failure": error.strerror or str(error)})
+        # As a row, because Ray hides the kind of an exception that a task raises.
         except ValueError as error:
-            rows.append({"path": str(shard.path), "rows": 0, "failure": str(error)})
+            rows.append({"path": str(shard.path), "rows": 0, "failure": f"cannot be read: {error}"})
+        except OSError as error:
+            rows.append({"path": str(stage), "rows": 0, "failure": f"cannot be written: {error.strerror or error}"})
     return rows
+
+
+def _blocks(shard: Any, size: int) -> Iterator[Block]:
+    """The blocks of a shard; what can't be read is a ValueError, so that an OSError is one of writing."""
+    try:
+        yield from blocks(shard, size)
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
 
 
 def _stage_shard(number: int, shard: Any, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
@@ -95,7 +106,7 @@ def _stage_shard(number: int, shard: Any, stage: Path, settings: CorpusSettings)
 
     held = 0
     rejections = stage / f"{number:06d}.rejected.jsonl"
-    for block in blocks(shard, settings.block_bytes):
+    for block in _blocks(shard, settings.block_bytes):
         if block.rejections:
             bad = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
             with rejections.open("a", encoding="utf-8") as file:
@@ -110,8 +121,21 @@ def _stage_shard(number: int, shard: Any, stage: Path, settings: CorpusSettings)
     return written
 
 
-def count_blocks(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
-    """Count in each block: training documents of each word, documents of each label in train, valid and test."""
+def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+    """Count in each block: documents of each label in train, valid and test."""
+    splits = resolve(splits)
+    for number in numbers:
+        block, split = StagedBlock(Path(paths[number])), splits[number]
+        labels = block.rows("label")
+        of_label = np.repeat(split, labels.lengths)
+        size = block.strings("labels").num_rows
+        counts = [np.bincount(labels.values[of_label == i], minlength=size) for i in range(len(SPLITS))]
+        block.keep("label_counts", np.stack(counts))
+    return []
+
+
+def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+    """Count in each block: training documents of each word."""
     splits = resolve(splits)
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
@@ -122,11 +146,6 @@ def count_blocks(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> l
             train = words.take(np.flatnonzero(split == 0))
         size = block.strings("words").num_rows
         block.keep("word_counts", np.bincount(distinct(train).values, minlength=size))
-        labels = block.rows("label")
-        of_label = np.repeat(split, labels.lengths)
-        size = block.strings("labels").num_rows
-        counts = [np.bincount(labels.values[of_label == i], minlength=size) for i in range(len(SPLITS))]
-        block.keep("label_counts", np.stack(counts))
     return []
 
 

@@ -95,7 +95,7 @@ def _files_of_url(url: str, suffixes: tuple[str, ...]) -> list[Place]:
     below = [place.removeprefix(path).lstrip("/") for place in inside]
     if depth:
         wanted = "/".join(parts[fixed:])
-        found = [name for name in below if _matches(name, wanted, deep)]
+        found = [name for name in below if _matches(name, wanted)]
         if not found:
             raise FileNotFoundError(f"no file matches {url!r}")
     else:
@@ -104,15 +104,20 @@ def _files_of_url(url: str, suffixes: tuple[str, ...]) -> list[Place]:
     return [f"{base.rstrip('/')}/{name}{mark}{query}" for name in sorted(found)]
 
 
-def _matches(name: str, wanted: str, deep: bool) -> bool:
+def _matches(name: str, wanted: str) -> bool:
     if any(part.startswith(".") for part in name.split("/")):
         return False
-    if deep:
-        return fnmatch.fnmatchcase(name, wanted.replace("**/", "*")) or fnmatch.fnmatchcase(
-            name, wanted.replace("**/", "")
-        )
-    names, parts = name.split("/"), wanted.split("/")
-    return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
+    return _parts_match(name.split("/"), wanted.split("/"))
+
+
+def _parts_match(names: list[str], wanted: list[str]) -> bool:
+    """Whether a path is of a pattern, part by part; `**` stands for any number of directories, at the end for files."""
+    if not wanted:
+        return not names
+    if wanted[0] == "**":
+        rest = wanted[1:] or ["*"]
+        return any(_parts_match(names[begin:], rest) for begin in range(len(names)))
+    return bool(names) and fnmatch.fnmatchcase(names[0], wanted[0]) and _parts_match(names[1:], wanted[1:])
 
 
 def _is_wanted(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -4,8 +4,8 @@ Passes with Ray Data, each over files that the pass before wrote, in parts of ab
 
 1. *stage*: read every record once; good ones go to blocks, their texts split into words and words and labels numbered
    by the block, bad ones to a list;
-2. *count*: in how many training documents of a block each word, and how often each label, occurs;
-3. *merge*: rank the words, and the labels, of all blocks, and tell each block their ids;
+2. *labels*: count those of each block, rank those of all, and tell each block their ids;
+3. *words*: likewise, over the training documents that have a label left;
 4. *encode*: write the documents as integers, in files of a fixed number of documents;
 5. *sum*: add up label features, a range of labels at a time.
 
@@ -20,7 +20,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,16 @@ from axml_ray.corpus.draws import assign_splits
 from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.merging import merge
 from axml_ray.corpus.page import write_page
-from axml_ray.corpus.passes import SMALL_BYTES, Plan, count_blocks, count_pieces, encode_files, over, stage_shards
+from axml_ray.corpus.passes import (
+    SMALL_BYTES,
+    Plan,
+    count_labels,
+    count_pieces,
+    count_words,
+    encode_files,
+    over,
+    stage_shards,
+)
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
@@ -82,6 +91,7 @@ def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
         log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
     except SettingsError:
         _check_replaceable(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)  # or there is no need of Ray
     connect()
     with whole_directory(directory) as work, in_use(work):
         _Preparation(settings, work).run(shards, mark, inputs)
@@ -131,7 +141,7 @@ class _Preparation:
         )
         summary = assign_splits(self.settings, splits, about, self._place)
         summary.rejected = rejections
-        labels = self._merge(paths, splits)
+        labels = self._merge_labels(paths, splits)
         for path, split in zip(paths, splits, strict=True):
             summary.leave_out_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
         plan = Plan.of(paths, splits)
@@ -141,6 +151,7 @@ class _Preparation:
                 raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
         summary.count_kept(splits, about)
         del about
+        self._merged("words", count_words, paths, splits)
         tokenizer, frequency = self._vocabulary()
         if self.settings.subwords:
             frequency = self._frequency_of_pieces(paths, splits, len(tokenizer))
@@ -204,7 +215,7 @@ class _Preparation:
         groups = _groups(numbered, sizes, min(settings.block_bytes, SMALL_BYTES))
         rows = over(groups, stage_shards, small=self.small, stage=self.stage, settings=settings)
         if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
-            raise SettingsError(f"corpus: {failures[0][0]} cannot be read: {failures[0][1]}")
+            raise SettingsError(f"corpus: {failures[0][0]} {failures[0][1]}")
         read = sum(row["rows"] for row in rows)
         reasons = self._rejections(read)
         paths = sorted(row["path"] for row in rows)
@@ -237,19 +248,24 @@ class _Preparation:
             )
         return reasons
 
-    def _merge(self, paths: list[str], splits: list[np.ndarray]) -> dict[str, int]:
-        groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
-        over(groups, count_blocks, small=self.small, paths=paths, splits=self._shared(splits))
-        given = {"paths": paths, "stage": self.stage, "work": self.work, "settings": self.settings}
-        found: dict[str, int] = {}
-        for row in over(["words", "labels"], merge, small=self.small, **given):
-            found |= {key: value for key, value in row.items() if value is not None}
+    def _merge_labels(self, paths: list[str], splits: list[np.ndarray]) -> dict[str, int]:
+        found = self._merged("labels", count_labels, paths, splits)
         if not found["all"]:
             raise SettingsError(f"{self._place('train')}: no document has a label; every record's `labels` is empty")
         if not found["labels"]:
             raise SettingsError(f"corpus.min_label_count is {self.settings.min_label_count}: no label occurs so often")
         if not found["trained"]:
             raise SettingsError(f"{self._place('train')}: no training document has a label")
+        return found
+
+    def _merged(
+        self, kind: str, count: Callable[..., Any], paths: list[str], splits: list[np.ndarray]
+    ) -> dict[str, int]:
+        """Count words or labels in the blocks and merge them; what the merge found."""
+        groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
+        over(groups, count, small=self.small, paths=paths, splits=self._shared(splits))
+        given = {"paths": paths, "stage": self.stage, "work": self.work, "settings": self.settings}
+        [found] = over([kind], merge, small=self.small, **given)
         return found
 
     def _shared(self, value: Any) -> Any:

@@ -165,7 +165,8 @@ class SeparatedValues:
         lines = _Lines(self.path)
         file = storable(str(self.path))
         delimiter = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
-        rows = csv.reader(lines, delimiter=delimiter)
+        # Strict, or a cell that begins with a stray quote would hold the rows behind it.
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
         names: list[str] | None = None
         while True:
             line = lines.taken + 1
@@ -174,7 +175,8 @@ class SeparatedValues:
             except StopIteration:
                 break
             except csv.Error as error:
-                yield Rejection(file=file, line=line, reason=f"not a row: {error}")
+                reason = f"not a row: {error}; a cell with a quote in it must be quoted, and the quote doubled"
+                yield Rejection(file=file, line=line, reason=reason)
                 continue
             if not row:
                 continue

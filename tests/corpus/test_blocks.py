@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from corpus.preparing import CUT, Prepare, lines, many, mixed, written
+from corpus.preparing import BAD, CUT, Prepare, lines, many, mixed, written
 
-from axml_ray.corpus.passes import FILE_DOCUMENTS
+from axml_ray.corpus.passes import FILE_DOCUMENTS, stage_shards
+from axml_ray.corpus.sources import shards
 from axml_ray.corpus.store import Corpus
+from axml_ray.settings import CorpusSettings
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -29,6 +31,23 @@ def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) ->
     )
     assert written(whole) == written(split)
     assert whole.fingerprint == split.fingerprint
+
+
+def test_a_task_that_is_started_again_stages_what_it_would_have(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines(many(40)) + BAD)
+    settings = CorpusSettings.model_construct(block_bytes=500)
+    [shard] = shards([tmp_path / "a.jsonl"], settings)
+    stage = tmp_path / "stage"
+    first = stage_shards([(0, shard)], stage, settings)
+    assert [row["failure"] for row in first] == ["cannot be written: No such file or directory"]
+    stage.mkdir()
+    rows = stage_shards([(0, shard), (1, shard)], stage, settings)
+    assert len(rows) == 4 and not any(row["failure"] for row in rows)
+    before = {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()}
+    (stage / "000000-000099").mkdir()
+    assert stage_shards([(0, shard)], stage, settings) == rows[: len(rows) // 2]
+    assert {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()} == before
+    assert not (stage / "000000-000099").exists()
 
 
 TWO_NODES = """

@@ -23,14 +23,18 @@ def test_urls_are_read_through_file_systems(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(LINE)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(LINE * 2))
     (tmp_path / "deep" / "c.jsonl.zst").write_bytes(pa.compress(LINE * 3, "zstd", asbytes=True))
+    (tmp_path / "deep" / "pre-a.jsonl").write_bytes(LINE * 9)
     (tmp_path / "notes.txt").write_bytes(b"x")
     url = tmp_path.as_uri()
     for pattern, counts in [
         (f"{url}/a.jsonl", [1]),
         (url, [1, 2]),
         (f"{url}/*.jsonl*", [1, 2]),
-        (f"{url}/**/*.jsonl*", [1, 2, 3]),
-        (f"{url}/de*/*", [3]),
+        (f"{url}/**/*.jsonl*", [1, 2, 3, 9]),
+        (f"{url}/**/a.jsonl", [1]),
+        (f"{url}/**/deep/**/c*", [3]),
+        (f"{url}/deep/**", [3, 9]),
+        (f"{url}/de*/*", [3, 9]),
     ]:
         found = listed(pattern)
         assert [len(list(shard.read())) for shard in found] == counts, pattern

@@ -121,6 +121,16 @@ def test_rare_labels_are_dropped_and_what_is_left_without(run: Prepare) -> None:
     assert rows(corpus, "train") == {"d0": (["twice"], "a"), "d3": (["often"], "d"), "d4": (["often"], "e")}
     assert rows(corpus, "test") == {"d200000": (["often", "twice"], "f")}
     assert corpus.manifest["counts"]["documents"] == {"train": 3, "valid": 1, "test": 1}
+    assert corpus.tokenizer.words[2:] == ["a", "d", "e"]
+
+
+def test_words_are_counted_in_what_is_left(run: Prepare) -> None:
+    train = [*many(12), *(("text of w1 ghost", []) for _ in range(200))]
+    corpus = run(train=train, test=many(4, "test"), min_document_frequency=2)
+    assert "ghost" not in corpus.tokenizer.words and corpus.documents("train") == 9
+    kept = corpus.split("train")
+    expected = label_centroids(kept.tokens, kept.labels, len(corpus.tokenizer), corpus.trained)
+    assert abs(corpus.label_features() - expected).max() == 0 and corpus.label_features().data.min() > 0
 
 
 def test_labels_unseen_in_train_come_last_with_count_nought(run: Prepare) -> None:

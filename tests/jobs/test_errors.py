@@ -15,8 +15,8 @@ GOOD = [{"text": f"text {i}", "labels": [f"l{i % 3}"]} for i in range(9)]
 
 
 class Case:
-    def __init__(self, job: str, expected: str, **flags: str):
-        self.job, self.expected, self.flags = job, expected, flags
+    def __init__(self, job: str, expected: str, code: int = 2, corpora: str = "corpora", **flags: str):
+        self.job, self.expected, self.code, self.corpora, self.flags = job, expected, code, corpora, flags
 
 
 CASES = {
@@ -45,6 +45,7 @@ CASES = {
         "corpus.label_names: {names} holds no labels; expected lines of label, tab, name",
         label_names="{names}",
     ),
+    "a file in the way": Case("prepare_corpus", "{good}/corpora: Not a directory", code=1, corpora="{good}/corpora"),
 }
 STARTS_RAY = 2
 
@@ -68,6 +69,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
         case.expected = case.expected.format(**paths)
         flags = {"train": "{good}", "test": "{good}", "valid_documents": "3", **case.flags}
         words = [f"--corpus.{key}={value.format(**paths)}" for key, value in flags.items()]
+        words.append(f"--corpora={case.corpora.format(**paths)}")
         home = folder / name
         home.mkdir()
         return subprocess.run(
@@ -94,7 +96,7 @@ def test_one_line_says_what_is_wrong(results: dict[str, Future[subprocess.Comple
     result = results[name].result()
     said = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert said == [f"error: {CASES[name].expected}"], result.stderr
-    assert result.returncode == 2
+    assert result.returncode == CASES[name].code
     assert "Traceback" not in result.stderr + result.stdout
     if list(CASES).index(name) >= STARTS_RAY:
         assert result.stderr.count("\n") == 1

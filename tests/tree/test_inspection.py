@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from scipy import sparse
-from tiny_corpus import LABELS, experiment, write_corpus
+from tiny_corpus import LABELS, write_corpus
 
+from axml_ray.configuration import from_command_line
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.settings import SettingsError
+from axml_ray.training.ensemble import keep_tree
 from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.inspection import clusters_around, described, find_label, label_starts, node_sums, summaries
@@ -92,9 +94,9 @@ def test_a_picture_is_well_formed_whatever_the_names(tmp_path):
 
 def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
-    settings = experiment(tmp_path)
     flags = [f"--runs={tmp_path / 'runs'}", f"--corpora={tmp_path / 'corpora'}", "--name=tiny", "--corpus.name=tiny"]
     flags += ["--corpus.source=installed_packages", "--tree.cluster_size=4", "--seed=3"]
+    settings = from_command_line("", flags)
     job = runpy.run_path(str(ROOT / "jobs" / "inspect_tree.py"))["main"]
     monkeypatch.chdir(tmp_path)
 
@@ -110,7 +112,7 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
 
     directory = tree_directory(settings.run_directory, 0)
     directory.mkdir(parents=True)
-    build_tree(corpus, settings.tree, 77).save(directory / TREE)
+    keep_tree(settings, corpus, 0, build_tree(corpus, settings.tree, 77))
     shown = run("--label", "label-7", "--picture", "seen.svg")
     assert "of the run" in shown and (tmp_path / "seen.svg").is_file()
     own = shown.split("with label-7: ")[1].splitlines()[0].split(", ")
@@ -123,6 +125,7 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
 
     for wrong, message in (
         ("--label=lable-7", "error: --label: no label with training documents is called 'lable-7'; did you mean"),
+        ("--tree.cluster_size=8", f"error: {directory / TREE}: a tree of another corpus or of other settings; give"),
         ("--tree=9", "error: --tree: 9 is not one of the ensemble's, 0 to 2"),
         ("--corpus.name=none", f"error: {tmp_path / 'corpora' / 'none'}: no prepared corpus"),
         ("--tree.knid=random", "error: command line: --tree.knid: unknown setting; did you mean '--tree.kind'?"),
