@@ -103,32 +103,37 @@ def report_path(settings: Experiment, split: str = TEST) -> Path:
 
 
 def predicted(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
-    """The run's predictions of a split, made now where they are missing or of another number of trees.
+    """The run's predictions of a split, made now where they are missing or by other trees.
 
     Raises:
         SettingsError: the split has no documents, the predictions are of other documents, or the run can't be opened.
     """
     if not corpus.documents(split):
         raise SettingsError(f"{corpus.directory}: has no {split} documents to evaluate on")
-    directory = settings.run_directory / PREDICTIONS / split
-    found = Predictions.open(directory)
+    from axml_ray.inference.ensemble import predictions_fingerprint
+
+    found = Predictions.open(settings.run_directory / PREDICTIONS / split)
     if found is None or found.trees != settings.ensemble.trees:
-        _predict(settings, corpus, split)
-        found = Predictions.open(directory)
-        assert found is not None
+        found = _predict(settings, corpus, split)
+    _check_documents(found, corpus, split)
+    if found.made_by not in (None, predictions_fingerprint(settings, corpus)):
+        found = _predict(settings, corpus, split)
+    return found
+
+
+def _check_documents(found: Predictions, corpus: Corpus, split: str) -> None:
     ids, truth = found.documents()
     table = corpus.table(split, ["id", "labels"])
     given = Ragged.from_arrow(table["labels"])
     same = np.array_equal(truth.offsets, given.offsets) and np.array_equal(truth.values, given.values)
     if not same or ids != table["id"].to_pylist():
         raise SettingsError(
-            f"{directory}: predictions of another corpus than {corpus.directory}; if the run is of this corpus, remove "
-            "the directory, and the split is predicted again"
+            f"{found.directory}: predictions of another corpus than {corpus.directory}; if the run is of this corpus, "
+            "remove the directory, and the split is predicted again"
         )
-    return found
 
 
-def _predict(settings: Experiment, corpus: Corpus, split: str) -> None:
+def _predict(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
     # Only here, for stored predictions are judged without Ray.
     from axml_ray.cluster import connect
     from axml_ray.inference.batch import predict_split
@@ -137,7 +142,9 @@ def _predict(settings: Experiment, corpus: Corpus, split: str) -> None:
     Ensemble.open(settings, corpus)  # in an actor the same error would be a page of Ray's
     connect()
     log.info("predict: %s %s documents", f"{corpus.documents(split):,}", split)
-    predict_split(settings, corpus, split)
+    found = Predictions.open(predict_split(settings, corpus, split))
+    assert found is not None
+    return found
 
 
 def seconds_before(path: Path, corpus: Corpus) -> dict[str, float]:

@@ -18,6 +18,8 @@ from axml_ray.settings import SettingsError
 ENSEMBLE = "ensemble"
 PREDICTIONS = "predictions"
 """In a run's directory, its predictions of each split."""
+MADE_BY = "axml_ray.made_by"
+"""In a file's metadata, the fingerprint of the trees that predicted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,12 @@ class Predictions:
     Attributes:
         directory: where they lie.
         trees: how many trees were predicted with.
+        made_by: fingerprint of these; None where the files tell none, or several.
     """
 
     directory: Path
     trees: int
+    made_by: str | None = None
 
     @classmethod
     def open(cls, directory: Path) -> "Predictions | None":
@@ -57,7 +61,9 @@ class Predictions:
         files = sorted(directory.glob("*.parquet"))
         if not files:
             return None
-        names = set.intersection(*(set(_checked(path).names) for path in files))
+        schemas = [_checked(path) for path in files]
+        names = set.intersection(*(set(schema.names) for schema in schemas))
+        [made_by, *others] = {(schema.metadata or {}).get(MADE_BY.encode()) for schema in schemas}
         trees = 0
         while f"tree-{trees}.labels" in names:
             trees += 1
@@ -67,7 +73,7 @@ class Predictions:
                 f"{directory}: not predictions of this version ({', '.join(missing)} missing); remove the directory, "
                 "and the split is predicted again"
             )
-        return cls(directory, trees)
+        return cls(directory, trees, made_by.decode() if made_by and not others else None)
 
     @property
     def rankings(self) -> list[str]:

@@ -19,10 +19,10 @@ from axml_ray.cluster import quiet_data
 from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.upkeep import state_of_input
-from axml_ray.evaluation.predictions import PREDICTIONS
+from axml_ray.evaluation.predictions import MADE_BY, PREDICTIONS
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.bundle import MANIFEST, sha256
-from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.ensemble import Ensemble, predictions_fingerprint
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
@@ -44,7 +44,9 @@ class EnsemblePredictor:
 
     def __init__(self, settings: Experiment, directory: Path):
         use_threads(settings.resources.threads_of_worker)
-        self.ensemble, self.directory = Ensemble.open(settings, Corpus.open(settings.corpus_directory)), directory
+        corpus = Corpus.open(settings.corpus_directory)
+        self.ensemble, self.directory = Ensemble.open(settings, corpus), directory
+        self.made_by = {MADE_BY: predictions_fingerprint(settings, corpus)}
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Predict one slice of a split's file and write it; returns how many rows it has."""
@@ -54,7 +56,7 @@ class EnsemblePredictor:
         for number, found in enumerate(of_trees):
             columns |= _columns(f"tree-{number}", *found)
         with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
-            pq.write_table(pa.table(columns), temporary)
+            pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
         return {"rows": len(table)}
 
 
@@ -192,9 +194,10 @@ def predict_files(
     Raises:
         SettingsError: `output` holds something else, or what another job wrote.
     """
-    _claim(
-        output, {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": _inputs(shards)}
-    )
+    inputs = [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
+    fields = sorted({repr(getattr(shard, "fields", None)) for shard in shards})  # which of a record are read
+    job = {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": inputs, "fields": fields}
+    _claim(output, job)
     finished = _finished(output)
     if finished is not None:
         return finished
@@ -261,10 +264,6 @@ def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], erro
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*(values for values, _ in columns.values()), strict=True):
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
-
-
-def _inputs(shards: Sequence[Shard]) -> list[list[Any]]:
-    return [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
 
 
 def _claim(output: Path, job: dict[str, Any]) -> None:

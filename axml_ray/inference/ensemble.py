@@ -115,3 +115,8 @@ def correction_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that the correction of an ensemble's scores depends on."""
     members = join_fingerprint(settings, corpus)
     return fingerprint(members, "learned join") if settings.linear.learned_join else members
+
+
+def predictions_fingerprint(settings: Experiment, corpus: Corpus) -> str:
+    """Changes with all that the ensemble's predictions depend on."""
+    return fingerprint(correction_fingerprint(settings, corpus), settings.ensemble.frequency_correction)

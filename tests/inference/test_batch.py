@@ -69,6 +69,9 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
     with pytest.raises(SettingsError, match=r"holds predictions of another job \(top_k differ\)"):
         predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
+    read_otherwise = shards([tmp_path / "in"], CorpusSettings.model_construct(text_field="body"), labelled=False)
+    with pytest.raises(SettingsError, match=r"holds predictions of another job \(fields differ\)"):
+        predict_files(bundle_directory, read_otherwise, tmp_path / "out", wanted)
 
 
 def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_path):

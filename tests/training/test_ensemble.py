@@ -99,15 +99,18 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     assert run(settings)["ensemble"] == pytest.approx(metrics["ensemble"])
     after = files()
     assert after["tree-0"] == before["tree-0"] and after.keys() == before.keys()
-    evaluate(settings, Corpus.open(settings.corpus_directory), "valid")
+    corpus = Corpus.open(settings.corpus_directory)
+    valid = evaluate(settings, corpus, "valid")
     # What corrects its scores may come later; nothing is trained for it.
     weights, given = states(settings), {"trees": 2, "top_labels": 10, "frequency_correction": True}
     corrected = small(linear={"weight": 0.5}, ensemble=given)
     again = run(corrected)
     assert again["trees"] == metrics["trees"] and again["seconds"]["train"] > metrics["seconds"]["train"]
     assert files() == after and states(settings) == weights and not (runs / "uncorrected").exists()
-    assert not (runs / "predictions" / "valid").exists()  # what a user had predicted before is by other scores
-    correction = votes_of(corrected, Corpus.open(corrected.corpus_directory)).correction
+    # What had been predicted before is by other scores.
+    assert evaluate(settings, corpus, "valid")["ensemble"] == valid["ensemble"]
+    assert evaluate(corrected, corpus, "valid")["ensemble"] != valid["ensemble"]
+    correction = votes_of(corrected, corpus).correction
     predictions = Predictions.open(runs / "predictions" / "test")
     assert correction is not None and correction.coefficients != Coefficients() and predictions is not None
     for best, *of_trees in zip(*(predictions.read(who) for who in ("ensemble", "tree-0", "tree-1")), strict=True):
@@ -117,7 +120,6 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     # Nor for learning from the validation documents how networks and classifiers are joined.
     joined = small(linear={"weight": 0.5, "learned_join": True}, ensemble=given)
     assert run(joined)["ensemble"]["P@1"] > 80 and states(joined) == weights and files() == after
-    corpus = Corpus.open(joined.corpus_directory)
     join, tree, valid = join_of(joined, corpus), open_trees(joined, corpus)[0], corpus.split("valid")
     members = tree.by_members(valid.tokens, 10)
     assert log_likelihood(join, members, valid.labels) > log_likelihood(Join(0.5), members, valid.labels)
