@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Mapping
 
 from axml_ray.memory import ONE_ARENA
 from axml_ray.settings import ResourceSettings, SettingsError
@@ -61,11 +62,24 @@ def quiet_data() -> None:
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
 
 
+def room_for(asked: Mapping[str, float]) -> int:
+    """How many processes that each ask for so much fit on the nodes, none of which can be lent to another.
+
+    Args:
+        asked: amounts above 0 by Ray's names, CPU, GPU, and memory in bytes.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(min(int(node.get(kind, 0) / each + 1e-6) for kind, each in asked.items()) for node in nodes)
+
+
 def check_fits(resources: ResourceSettings) -> None:
     """Raise where the cluster could never start one tree's workers, instead of waiting for ever.
 
     Raises:
-        SettingsError: the cluster has fewer CPUs or GPUs, or less memory, than the workers of one tree ask for.
+        SettingsError: the cluster has fewer CPUs or GPUs, or less memory, than the workers of one tree ask for, or no
+            room for all of them on single nodes.
     """
     import ray
 
@@ -80,3 +94,9 @@ def check_fits(resources: ResourceSettings) -> None:
                 f"resources: {resources.workers} workers × {each / size:g} {unit} ask for {asked / size:g} {unit}, the "
                 f"cluster has {have.get(kind, 0) / size:.4g}; lower resources.workers or resources.{name}"
             )
+    fit = room_for(resources.of_a_worker)
+    if fit < resources.workers:
+        raise SettingsError(
+            f"resources: {fit} of {resources.workers} workers fit on the cluster's nodes, each whole on one; lower "
+            "resources.workers or what a worker asks for (cpus_per_worker, gpus_per_worker, memory_gib)"
+        )

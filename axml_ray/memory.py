@@ -33,6 +33,7 @@ def keep_freed_memory() -> None:
 def peak_gib() -> float:
     """The most main memory that this process has held so far, GiB."""
     status = Path("/proc/self/status")
-    if status.is_file():  # the other's count begins, on Linux, at the peak of the process that started this one
-        return int(re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)[1]) / 2**20  # type: ignore[index]
+    # The other's count begins, on Linux, at the peak of the process that started this one.
+    if status.is_file() and (found := re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)):
+        return int(found[1]) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "linux" else 2**30)

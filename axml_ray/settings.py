@@ -34,6 +34,9 @@ def absolute_place(place: str | Path) -> str | Path:
     return place if "://" in str(place) else absolute(place)
 
 
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+"""A name that is a directory's."""
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
@@ -67,7 +70,7 @@ class ExpectedCounts(Settings):
 class CorpusSettings(Settings):
     """Which texts, and how they become integers."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "corpus"
+    name: Name = "corpus"
     """Directory of the prepared corpus below `corpora`."""
     source: Literal["auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "installed_packages"] = "auto"
     """Format of the files, told by their names for `auto`; or the docstrings of the installed Python packages."""
@@ -401,7 +404,7 @@ class Experiment(BaseSettings):
         frozen=True, extra="forbid", use_attribute_docstrings=True, env_prefix="AXML_RAY_UNUSED_"
     )
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+    name: Name = "experiment"
     """Directory of the run below `runs`."""
     seed: int = 0
     """Seed of the first tree; the others count on from it."""

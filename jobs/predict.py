@@ -9,9 +9,7 @@ one row with its id and an error.
 import argparse
 import time
 
-import ray
-
-from axml_ray.cluster import connect
+from axml_ray.cluster import connect, room_for
 from axml_ray.console import count, job_of_flags
 from axml_ray.corpus.sources import shards
 from axml_ray.inference.batch import Wanted, predict_files
@@ -65,11 +63,12 @@ def main(given: argparse.Namespace) -> None:
         raise SettingsError(f"--input: {error}") from None
     wanted = Wanted(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
-    have, cpus = int(ray.cluster_resources().get("CPU", 0)), given.cpus_per_actor
-    actors = given.actors or max(1, have // cpus)
-    if cpus * actors > have:
+    fit, cpus = room_for({"CPU": given.cpus_per_actor}), given.cpus_per_actor
+    actors = given.actors or max(1, fit)
+    if actors > fit:
         raise SettingsError(
-            f"--actors: {actors} × {cpus} CPUs, the cluster has {have}; lower --actors or --cpus-per-actor"
+            f"--actors: {actors} × {cpus} CPUs, the cluster's nodes have room for {fit}; lower --actors or "
+            "--cpus-per-actor"
         )
     began = time.monotonic()
     result = predict_files(given.bundle, found, given.output, wanted, actors=actors, cpus_per_actor=cpus)

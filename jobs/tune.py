@@ -8,13 +8,14 @@ settings, as for the other jobs: they hold for every trial. See docs/tuning.md.
 """
 
 import argparse
+import re
 
 from rich.console import Console
 
 from axml_ray.cluster import connect
 from axml_ray.console import count, job_with_flags
 from axml_ray.experiment import prepare_corpus
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import NAME, Experiment, SettingsError
 from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep, run_sweep
@@ -81,8 +82,11 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
 
 def _name(word: str) -> str:
-    if not word.replace("-", "").replace("_", "").replace(".", "").isalnum() or word.startswith("."):
-        raise SettingsError(f"--sweep: letters, digits, '-', '_' and '.' make a name (given: {word!r})")
+    if not re.fullmatch(NAME, word):
+        raise SettingsError(
+            "--sweep: letters from a to z, digits, '-', '_' and '.' make a name, a letter or digit first "
+            f"(given: {word!r})"
+        )
     return word
 
 

@@ -286,6 +286,7 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
             "texts": serving.max_texts,
             "characters": serving.max_characters,
             "labels": serving.max_labels,
+            "explanations": serving.max_explanations,
             "body_bytes": serving.max_body_bytes,
         }
         return {**service.front.description, "limits": limits}

@@ -4,8 +4,8 @@ serve run serve_app.app:build bundle=bundles/quickstart [key=value …]
 
 One ingress answers HTTP, tokenises, collects batches and combines; the trees are in one deployment, or in one each
 (`together=false`). `serve_app.serving` lists the settings. A new bundle is rolled out by deploying the same application
-with another `bundle`, or after exporting to the same place again: requests are answered from the old one until all
-trees hold the new one.
+with another `bundle`, or with another `revision` after exporting to the same place again: requests are answered from
+the old one until all trees hold the new one.
 """
 
 import os
@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
-from serve_app.guard import keys_of_environment
-from serve_app.service import Service
+from serve_app.guard import KEYS_VARIABLE, keys_of_environment
+from serve_app.service import Service, logger
 from serve_app.serving import Served, Serving
 from serve_app.trees import Trees
 
@@ -52,7 +52,9 @@ class Ingress:
         await self.service.drain()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return make_api(self.service, keys_of_environment())
+        keys = keys_of_environment()
+        logger.info("%s", f"{len(keys)} keys are in force" if keys else f"{KEYS_VARIABLE} is not set: all may ask")
+        return make_api(self.service, keys)
 
 
 def build(args: dict[str, Any]) -> Application:

@@ -46,5 +46,7 @@ class Edition:
         """
         bundle = Bundle.open(self.directory, verify=False)
         if sha256(bundle.directory / MANIFEST) != self.mark:
-            raise SettingsError(f"{self.directory}: another bundle than the one deployed; deploy again")
+            raise SettingsError(
+                f"{self.directory}: another bundle than the one deployed; deploy again, with another `revision`"
+            )
         return bundle

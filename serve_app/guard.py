@@ -59,7 +59,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, path = Headers(scope=scope), scope["path"]
+        headers = Headers(scope=scope)
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))  # as the routes are written
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":

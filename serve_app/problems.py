@@ -67,6 +67,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(SettingsError)
     def _refused(request: Request, error: SettingsError) -> Response:
+        error = getattr(error, "cause", error)  # of an error in another process, which Ray's own has the trace of
         field, _, message = str(error).partition(": ")
         return problem(422, str(error), [Wrong(field=field, message=message)])
 

@@ -18,7 +18,7 @@ from axml_ray.corpus.records import Fields, Rejection, storable
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag, ranked
 from axml_ray.inference.combining import Found
-from axml_ray.inference.explain import Step, assembled
+from axml_ray.inference.explain import NOTHING_TO_EXPLAIN, Step, assembled
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.batching import Batcher
@@ -219,11 +219,14 @@ class Service:
             labels: score these alone, and give all of them back.
 
         Raises:
-            SettingsError: a label is unknown, or there is nothing to explain with.
+            SettingsError: a label is unknown, there is nothing to explain with, or too much.
             Busy: too many texts wait.
         """
         front, some = self.front, [storable(text) for text in texts]
-        wanted = None if labels is None else tuple(front.codec.ids(labels).tolist())
+        if explain:
+            each = min(top_k, front.bundle.settings.top_labels) if labels is None else len(labels)
+            self._check_explanations(front, len(some) * each)
+        wanted = None if labels is None else tuple((await asyncio.to_thread(front.codec.ids, labels)).tolist())
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(front.codec.encode, some) if long else front.codec.encode(some)
         question = Question(front, tokens, wanted)
@@ -236,6 +239,13 @@ class Service:
         if explain:
             tags = [await self._explained(front, text, row) for text, row in zip(some, tags, strict=True)]
         return Tagged(tags, tokens.lengths, used, front)
+
+    def _check_explanations(self, front: Front, labels: int) -> None:
+        if front.bundle.settings.network.kind != "attention":
+            raise SettingsError(NOTHING_TO_EXPLAIN)
+        if labels > self.serving.max_explanations:
+            most = f"at most {self.serving.max_explanations:,} are explained a request"
+            raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: ask for fewer texts or labels")
 
     async def _rank(self, questions: list[Question]) -> list[tuple[Found, int]]:
         """The rankings that questions of one kind ask for, and how many trees they are of."""

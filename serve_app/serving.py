@@ -32,6 +32,8 @@ class Serving(Settings):
     """Characters of a text."""
     max_labels: Positive = 1_000
     """Labels that a request may ask the scores of."""
+    max_explanations: Positive = 320
+    """Labels of all its texts that a request may have explained."""
     max_body_bytes: Positive = 4 << 20
     """Bytes of a request's body."""
     time_limit_s: Seconds = 20.0
@@ -71,6 +73,8 @@ class Served(Serving):
 
     bundle: AbsolutePath
     """Directory that `jobs/export_bundle.py` wrote; all nodes must see it under this path."""
+    revision: str = ""
+    """Anything: `serve deploy` opens the bundle anew only where a setting has changed, such as this one."""
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> Self:

@@ -61,3 +61,33 @@ def test_a_workers_thread_keeps_the_memory_that_it_freed(cluster: str, arenas: d
     assert done.returncode == 0, done.stderr
     held = float(done.stdout.splitlines()[-1])  # MiB of the 100
     assert held > 90 if kept else held < 10
+
+
+SMALL_NODES = """
+import os
+
+from ray.cluster_utils import Cluster
+
+from axml_ray.cluster import check_fits, connect, room_for
+from axml_ray.settings import ResourceSettings, SettingsError
+
+cluster = Cluster()
+for cpus in (3, 2):
+    cluster.add_node(num_cpus=cpus, object_store_memory=128 << 20, include_dashboard=False)
+os.environ["RAY_ADDRESS"] = cluster.address
+connect()
+print([room_for({"CPU": cpus}) for cpus in (0.5, 1, 1.5, 2, 3, 4)])
+check_fits(ResourceSettings(workers=2, cpus_per_worker=2))
+try:
+    check_fits(ResourceSettings(workers=2, cpus_per_worker=2.5))
+except SettingsError as error:
+    print(error)
+"""
+
+
+def test_what_no_single_node_has_room_for_is_an_error() -> None:
+    done = subprocess.run([sys.executable, "-c", SMALL_NODES], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rooms, error = done.stdout.splitlines()[-2:]
+    assert rooms == "[10, 5, 3, 2, 1, 0]"
+    assert error.startswith("resources: 1 of 2 workers fit on the cluster's nodes, each whole on one; lower")

@@ -4,6 +4,7 @@ A server keeps them where requests arrive, and the trees wherever there is room.
 """
 
 import difflib
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,9 @@ from axml_ray.inference.explain import Explanation
 from axml_ray.inference.highlight import as_ansi, as_html
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
+
+NEAR_LABELS, NEAR_CHARACTERS = 20_000, 200
+"""Labels, and characters of an unknown one, up to which it is compared with all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,11 @@ class Codec:
         """
         for label in labels:
             if label not in self.id_of:
-                near = difflib.get_close_matches(label, self.id_of, n=1)
-                mend = f"did you mean {near[0]!r}?" if near else "tagger.labels lists all"
-                raise SettingsError(f"labels: no label is called {label!r}; {mend}")
+                # Comparing takes a second for each 100,000 labels.
+                few = len(label) <= NEAR_CHARACTERS and len(self.id_of) <= NEAR_LABELS
+                near = difflib.get_close_matches(label, self.id_of, n=1) if few else []
+                mend = f"did you mean {near[0]!r}?" if near else "tagger.labels, or GET /v1/labels, tells them"
+                raise SettingsError(f"labels: no label is called {reprlib.repr(label)}; {mend}")
         return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
 
 

@@ -24,6 +24,7 @@ from axml_ray.tree.inspection import label_starts
 
 TYPICAL = 3
 """Labels that a cluster is named by: its most frequent ones."""
+NOTHING_TO_EXPLAIN = "explain: networks without attention (network.kind bilstm or xml_cnn) can't explain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,7 @@ def paths(
         SettingsError: the networks have no attention.
     """
     if not all(isinstance(network, AttentionXML) for network in tree.networks):
-        raise SettingsError("explain: networks without attention (network.kind bilstm or xml_cnn) can't explain")
+        raise SettingsError(NOTHING_TO_EXPLAIN)
     if not labels:
         return []
     nodes_of_level = tree.tree.paths(np.array(labels))

@@ -33,6 +33,8 @@ from axml_ray.tree.label_tree import LabelTree
 START_LENGTH = 2.0
 # Words of a label's name that are read.
 NAME_WORDS = 500
+# Words of texts whose states are summed at a time: a float32 of 2^24 no longer grows by 1.
+WORDS_AT_ONCE = 15 << 20
 # Texts whose words are counted at a time.
 TEXTS_AT_ONCE = 1 << 15
 # Nodes whose vectors are made at a time.
@@ -44,6 +46,7 @@ def word_states(network: LevelNetwork, tokens: Ragged, words: int, precision: Pr
     """The mean hidden state of each word less that of all words, float32 [V, D]; zero for words without a token."""
     network.eval()
     total = torch.zeros(words, network.attention.dimension + 1, device=workers.device)
+    part, held = torch.zeros_like(total), 0
     for rows in by_length(tokens.lengths, SCORING_BATCH)[workers.rank :: workers.count]:
         lengths = torch.from_numpy(tokens.lengths[rows]).to(workers.device)
         padded = padded_tokens(tokens, rows, int(lengths.max())).to(workers.device)
@@ -51,8 +54,13 @@ def word_states(network: LevelNetwork, tokens: Ragged, words: int, precision: Pr
             states = network.encode(padded, lengths).float()
         real = torch.arange(padded.shape[1], device=workers.device) < lengths[:, None]
         counted = torch.nn.functional.pad(states, (0, 1), value=1.0)
-        total.index_add_(0, padded[real], counted[real])
-    total = workers.sum(total)
+        part.index_add_(0, padded[real], counted[real])
+        held += int(tokens.lengths[rows].sum())
+        if held >= WORDS_AT_ONCE:
+            total += part
+            part.zero_()
+            held = 0
+    total = workers.sum(total.add_(part))
     count = total[:, -1:]
     mean = total[:, :-1].sum(0) / count.sum()
     return (total[:, :-1] / count.clamp(min=1) - mean) * (count > 0)

@@ -20,7 +20,7 @@ from axml_ray.linear.label_names import name_texts
 from axml_ray.network.level_network import Level, LevelNetwork
 from axml_ray.network.networks import network_of
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, fingerprint
+from axml_ray.settings import Experiment, Precision, fingerprint
 from axml_ray.training.attention_start import name_features, start_attention
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
@@ -122,7 +122,7 @@ class TreeTraining:
         train = part_of(self.corpus.split("train"), self.settings.training.documents).cut(read)
         valid = self.corpus.split("valid").cut(read)
         vectors = torch.from_numpy(self.corpus.word_vectors())
-        precision = self.settings.training.precision
+        precision = self.workers.agreed(self.settings.training.precision)
         levels = len(self.tree.level_sizes)
         above: dict[str, Tensor] | None = None
         scored: Scored | None = None
@@ -134,7 +134,7 @@ class TreeTraining:
             data = LevelData(train.tokens, positives, None if scored is None else scored.parents)
             valid_beam = None if scored is None else scored.valid
             validation = Validation(valid.tokens, self._nodes(number, valid), valid_beam)
-            trained = self._train_or_open(network, above, data, validation)
+            trained = self._train_or_open(network, above, data, validation, precision)
             if number < levels:
                 directory = self._scored_directory(number)
                 mark = fingerprint(level_fingerprint(self.settings, self.corpus, self.number, number), self.beam)
@@ -173,7 +173,12 @@ class TreeTraining:
         return bool(self.workers.from_first(torch.tensor([float(found)])).item())
 
     def _train_or_open(
-        self, network: LevelNetwork, above: dict[str, Tensor] | None, data: LevelData, validation: Validation
+        self,
+        network: LevelNetwork,
+        above: dict[str, Tensor] | None,
+        data: LevelData,
+        validation: Validation,
+        precision: Precision,
     ) -> bool:
         """Leaves the network with the level's weights; says whether they were trained now."""
         number = network.level.number
@@ -196,13 +201,13 @@ class TreeTraining:
         if above is not None:
             network.inherit(above)
         network.to(self.workers.device)
-        settings = self.settings.training
+        settings = self.settings.training.model_copy(update={"precision": precision})
         training = LevelTraining(network, data, validation, settings, self.seed, self.workers, self._say, checkpoints)
         start = self.settings.network.attention_start
         if not checkpoints.resume(training) and start != "random":
             named = start == "names"
             features = name_features(self.corpus, data.tokens) if named else self.corpus.label_features()
-            start_attention(network, self.tree, data.tokens, features, settings.precision, self.workers)
+            start_attention(network, self.tree, data.tokens, features, precision, self.workers)
         score = training.run()
         about = {
             "tree": self.number,

@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from axml_ray.network.precision import reduces
 from axml_ray.network.rows import Shard
+from axml_ray.settings import Precision
 
 CPU = torch.device("cpu")
 
@@ -47,6 +49,16 @@ class Workers:
             values = values.to(self.device)
             dist.all_reduce(values)
         return values
+
+    def agreed(self, precision: Precision) -> Precision:
+        """A precision that all workers compute in: for "auto" bfloat16 where it pays on the hardware of each.
+
+        What workers exchange must be of one kind, and "auto" alone is what each of them thinks best.
+        """
+        if precision != "auto" or self.count == 1:
+            return precision
+        able = self.sum(torch.tensor([float(reduces(self.device, precision))]))
+        return "bfloat16" if able.item() == self.count else "float32"
 
     @property
     def shard(self) -> Shard:

@@ -6,6 +6,7 @@ sweep that goes on hands the earlier trials in again, in their order, and is whe
 """
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ REDRAWS = 40
 TRIED = 50
 """Draws that are checked before a sweep starts."""
 
+log = logging.getLogger(__name__)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -51,6 +53,8 @@ class Search:
         self._trials: list[optuna.Trial] = []
         self._drawn: list[dict[str, Any]] = []
         self._first = space.of_settings(base) if base else None
+        if base and not self._first:
+            log.info("tune: the space can't draw the config's own settings; the first trial is drawn as the others")
 
     def again(self, parameters: Mapping[str, Any]) -> None:
         """Hand in a trial of an earlier start.

@@ -128,13 +128,24 @@ class Space:
                 drawn = self.draw(optuna.trial.FixedTrial(values))
         except (ValueError, UserWarning):
             return None
-        return drawn if settings_of(base, drawn) == base else None
+        # Not `base` itself, some of which isn't written with its settings.
+        return drawn if settings_of(base, drawn) == settings_of(base, {}) else None
 
     def draw(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
-        """The parameters of a trial."""
+        """The parameters of a trial.
+
+        Raises:
+            SettingsError: one isn't a plain value.
+        """
         draw = Draw(trial)
         for function in self.functions:
             function(draw)
+        for name, value in draw.parameters.items():
+            if not isinstance(value, str | int | float | None):
+                raise SettingsError(
+                    f"the space draws {value!r} for {name}, which is no text, number, truth value or None; draw a list "
+                    f"by its places, {name}.0 and on"
+                )
         return draw.parameters
 
 

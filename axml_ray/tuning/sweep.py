@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import ray
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from axml_ray.cluster import check_fits
+from axml_ray.cluster import check_fits, room_for
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.settings import Experiment, LinearSettings, ResourceSettings, SettingsError
@@ -122,11 +121,9 @@ def places(resources: ResourceSettings, at_once: int | None = None) -> int:
         SettingsError: not even one trial fits, or not as many as asked for.
     """
     check_fits(resources)
-    have = ray.cluster_resources()
     # Clustering the labels is a task of one CPU, before the workers start.
-    asked = {kind: resources.workers * each for kind, each in resources.of_a_worker.items()}
-    asked["CPU"] = max(1.0, asked["CPU"])
-    fit = max(1, min(int(have.get(kind, 0) / each + 1e-6) for kind, each in asked.items()))
+    asked = {**resources.of_a_worker, "CPU": max(resources.cpus_per_worker, 1 / resources.workers)}
+    fit = max(1, room_for(asked) // resources.workers)
     if at_once is not None and at_once > fit:
         raise SettingsError(
             f"--at-once: the workers of {at_once} trials don't fit, those of {fit} do; lower it, or resources.workers "

@@ -200,11 +200,19 @@ function showWhy() {
   }));
   element["why-empty"].hidden = true;
   element["why-content"].hidden = false;
+  showWords();
+}
+
+/** The attention that is shown: the label's, or that of the chosen node. */
+function shownWeights() {
+  const { words, trees } = why.label.explanation;
+  return why.lit ? trees[why.lit[0]][why.lit[1]].weights : words.map((word) => word.weight);
 }
 
 function lightNode(tree, step) {
   const same = why.lit?.[0] === tree && why.lit?.[1] === step;
   why.lit = same ? null : [tree, step];
+  showWords();
   show();
 }
 
@@ -213,8 +221,8 @@ function light(now) {
   let pieces = [now];
   let best = null;
   if (why?.text === now) {
-    const { words, trees } = why.label.explanation;
-    const weights = why.lit ? trees[why.lit[0]][why.lit[1]].weights : words.map((word) => word.weight);
+    const { words } = why.label.explanation;
+    const weights = shownWeights();
     const most = Math.max(...weights, Number.MIN_VALUE);
     const points = Array.from(now); // `start` and `end` count code points
     const piece = (start, end) => points.slice(start, end).join("");
@@ -230,14 +238,16 @@ function light(now) {
       done = end;
     }
     pieces.push(piece(done));
-    showWords(words, weights, most);
-    showPressed();
   }
   element.mirror.replaceChildren(...pieces, "\u200b"); // an empty line at the end has a height, too
   if (best) bringIntoView(best);
 }
 
-function showWords(words, weights, most) {
+/** List the words that it is highest for, and mark what was chosen: also of a text that has changed since. */
+function showWords() {
+  const { words } = why.label.explanation;
+  const weights = shownWeights();
+  const most = Math.max(...weights, Number.MIN_VALUE);
   const order = [...weights.keys()].sort((one, other) => weights[other] - weights[one]);
   const strongest = order.slice(0, MOST_WORDS).filter((place) => weights[place] / most >= FAINT);
   element.words.replaceChildren(...strongest.map((place) => {
@@ -247,9 +257,6 @@ function showWords(words, weights, most) {
   }));
   const said = strongest.slice(0, SAID_WORDS).map((place) => words[place].word).join(", ");
   element["why-status"].textContent = said ? `${why.label.name}: most attention to ${said}` : why.label.name;
-}
-
-function showPressed() {
   element.mean.setAttribute("aria-pressed", String(!why.lit));
   for (const [tree, section] of [...element.trees.children].entries()) {
     for (const [step, button] of section.querySelectorAll("button").entries()) {
@@ -297,6 +304,7 @@ labels.addEventListener("keydown", (event) => {
 });
 element.mean.addEventListener("click", () => {
   why.lit = null;
+  showWords();
   show();
 });
 

@@ -107,7 +107,11 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     [
         ([], "--space: name at least one, such as tune_spaces.tree"),
         (["--space", "tune_spaces.tree", "--part", "2"], "command line: argument --part: expected a number above 0"),
-        (["--space", "tune_spaces.tree", "--sweep", "../x"], "--sweep: letters, digits, '-', '_' and '.' make a name"),
+        (
+            ["--space", "tune_spaces.tree", "--sweep", "../x"],
+            "--sweep: letters from a to z, digits, '-', '_' and '.' make a name",
+        ),
+        (["--space", "tune_spaces.tree", "--sweep", "größe"], "--sweep: letters from a to z"),
     ],
 )
 def test_a_wrong_flag_is_one_line_before_anything_starts(tmp_path: Path, flags: list[str], message: str) -> None:

@@ -121,6 +121,15 @@ class TestRefusals:
         content = refused(tag(server, text="a", labels=[tagger.labels[0] + "x"]), 422, "labels")
         assert tagger.labels[0] in content["detail"]
 
+    def test_a_long_or_unknown_label_comes_back_short(self, server: str) -> None:
+        assert len(refused(tag(server, text="a", labels=["x" * 50_000]), 422, "labels")["detail"]) < 200
+
+    def test_more_explanations_than_may_be_asked_for(self, server: str, tagger: Tagger) -> None:
+        wanted = list(tagger.labels[:9])
+        content = refused(tag(server, texts=["a"] * 36, labels=wanted, explain=True), 422, "explain")
+        assert "324 labels of all texts; at most 320" in content["detail"]
+        assert tag(server, texts=["a"] * 36, labels=wanted).status_code == 200
+
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nothing", b'{"text": 1}', b'{"text": NaN}', b"{" * 5_000])
     def test_what_is_not_a_request(self, server: str, body: bytes) -> None:
         response = requests.post(f"{server}/v1/tag", body, headers={"Content-Type": "application/json"}, timeout=60)
@@ -200,7 +209,13 @@ class TestTheRest:
     def test_the_model(self, server: str, tagger: Tagger) -> None:
         model = requests.get(f"{server}/v1/model", timeout=60).json()
         assert model["labels"] == len(tagger.labels) and model["trees"] == TREES
-        assert model["limits"] == {"texts": 40, "characters": 5_000, "labels": 1_000, "body_bytes": 100_000}
+        assert model["limits"] == {
+            "texts": 40,
+            "characters": 5_000,
+            "labels": 1_000,
+            "explanations": 320,
+            "body_bytes": 100_000,
+        }
 
     def test_health(self, server: str) -> None:
         assert requests.get(f"{server}/healthz", timeout=60).json() == {"status": "ok"}

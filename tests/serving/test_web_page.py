@@ -408,6 +408,23 @@ def test_an_old_answer_never_replaces_a_newer_one(page):
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+def test_words_are_never_those_of_another_label(server, page):
+    tag(page)
+    choose(page, 0)
+    held: list[Route] = []
+    page.route("**/v1/tag", lambda route: held.append(route))
+    with page.expect_request("**/v1/tag"):
+        options(page).nth(1).click()
+    page.get_by_role("textbox", name="Text to tag").press_sequentially("s")
+    held[0].continue_()
+    label = asked(server, "/v1/tag", text=TEXT)["results"][0]["labels"][1]
+    expect(page.locator("#why-title")).to_have_text(label["name"])
+    strongest = max(why(server, TEXT, label["label"])["words"], key=lambda word: word["weight"])["word"]
+    expect(page.locator("#words li").first).to_contain_text(strongest)
+    expect(page.locator("#why-status")).to_contain_text(f"{label['name']}: most attention to {strongest}")
+    expect(page.locator("#mirror mark")).to_have_count(0)
+
+
 def test_a_key_is_asked_for_and_kept_in_the_tab(locked, opened):
     page = opened(locked)
     field = page.get_by_label("Key of this server")

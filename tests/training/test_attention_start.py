@@ -77,7 +77,12 @@ def literal_states(network: AttentionXML, tokens: Ragged) -> np.ndarray:
     return np.stack([np.mean(of_word[w], axis=0) - mean if w in of_word else np.zeros(dimension) for w in range(WORDS)])
 
 
-def test_word_states_are_means_over_tokens(features: sparse.csr_matrix, tokens: Ragged) -> None:
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+def test_word_states_are_means_over_tokens(
+    features: sparse.csr_matrix, tokens: Ragged, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WORDS_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "SCORING_BATCH", 2)
     network = network_of(LabelTree.build(features, height=1, cluster_size=4, seed=0), 1)
     found = word_states(network, tokens, WORDS, "float32", Workers()).numpy()
     np.testing.assert_allclose(found, literal_states(network, tokens), atol=1e-6)

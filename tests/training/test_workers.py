@@ -138,6 +138,9 @@ def run_all(rank: int, home: str, count: int) -> None:
         rows = torch.arange(sizes[rank] * 3).view(-1, 3) + 100 * rank
         found[f"gather, {name}"] = (workers.gather(rows), workers.gather(rows[:, 0].float()))
     found["sum"] = workers.sum(torch.tensor([1.0 + rank, 10.0], dtype=torch.float64))
+    for name, able in (("some", [True, False, True]), ("all", [True] * 3)):
+        with patch("axml_ray.network.precision.computes_bfloat16", lambda device, able=able: able[rank]):
+            found[f"precision, {name} able"] = [workers.agreed(one) for one in ("auto", "float32", "bfloat16")]
     found["from first"] = workers.from_first(torch.tensor([7.0 + rank]))
     if count > 1:
         found["traffic"] = {deep: traffic(workers, deep) for deep in (False, True)}
@@ -270,6 +273,13 @@ class TestTogether:
         for one in results[count]:
             assert one["sum"].tolist() == [count * (count + 1) / 2, 10.0 * count]
             assert one["from first"].tolist() == [7.0]
+
+
+def test_all_workers_compute_in_one_precision(results):
+    for count in COUNTS:
+        for found in results[count]:
+            assert found["precision, some able"] == ["float32", "float32", "bfloat16"]
+            assert found["precision, all able"] == ["bfloat16", "float32", "bfloat16"]
 
 
 def test_one_worker_alone(results):

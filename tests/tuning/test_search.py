@@ -128,5 +128,6 @@ class TestTheUsersOwnSettings:
         text = (
             "def space(draw):\n    for place in (0, 1):\n        draw.suggest_int(f'training.epochs.{place}', 2, 9)\n"
         )
-        base = load(training={"epochs": [4, 3], "average_after": [1, 1]}, corpus={"source": "installed_packages"})
+        corpus = {"source": "installed_packages", "expected": {"labels": 7}}  # isn't written with the settings
+        base = load(training={"epochs": [4, 3], "average_after": [1, 1]}, corpus=corpus)
         assert of_text(tmp_path, text).of_settings(base) == {"training.epochs.0": 4, "training.epochs.1": 3}
