@@ -18,7 +18,7 @@ from axml_ray.cluster import connect
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, Ranking
 from axml_ray.evaluation.rankings import hits
 from axml_ray.files import whole_file
 from axml_ray.inference.batch import predict_split
@@ -159,8 +159,11 @@ def _check_settings(settings: Experiment) -> None:
 def _keep_settings(settings: Experiment) -> None:
     # After the corpus is prepared: a run that never began for a wrong path mustn't refuse the right one.
     settings.run_directory.mkdir(parents=True, exist_ok=True)
-    with whole_file(settings.run_directory / SETTINGS) as temporary:
-        now = settings.model_dump(mode="json")
+    now, path = settings.model_dump(mode="json"), settings.run_directory / SETTINGS
+    before = read_yaml(path) if path.exists() else now
+    if any(before.get(part) != now.get(part) for part in ("ensemble", "linear")):
+        shutil.rmtree(settings.run_directory / PREDICTIONS, ignore_errors=True)  # by other scores
+    with whole_file(path) as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 

@@ -110,15 +110,22 @@ def predicted(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
     """
     if not corpus.documents(split):
         raise SettingsError(f"{corpus.directory}: has no {split} documents to evaluate on")
-    from axml_ray.inference.ensemble import predictions_fingerprint
-
     found = Predictions.open(settings.run_directory / PREDICTIONS / split)
     if found is None or found.trees != settings.ensemble.trees:
         found = _predict(settings, corpus, split)
     _check_documents(found, corpus, split)
-    if found.made_by not in (None, predictions_fingerprint(settings, corpus)):
-        found = _predict(settings, corpus, split)
-    return found
+    return found if _are_of(settings, corpus, found) else _predict(settings, corpus, split)
+
+
+def _are_of(settings: Experiment, corpus: Corpus, found: Predictions) -> bool:
+    """Whether predictions are of the run as it is now, as far as can be told."""
+    from axml_ray.inference.ensemble import predictions_fingerprint
+
+    try:
+        return found.made_by is None or found.made_by == predictions_fingerprint(settings, corpus)
+    except SettingsError as error:  # a hierarchy's file that is gone
+        log.info("evaluate: the stored predictions are taken as they are (%s)", error)
+        return True
 
 
 def _check_documents(found: Predictions, corpus: Corpus, split: str) -> None:

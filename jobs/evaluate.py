@@ -2,8 +2,8 @@
 
 python jobs/evaluate.py --run runs/quickstart [--split test] [--against runs/other] [--open]
 
-Stored predictions are used; only where they are missing is the split predicted. The run's directory gets metrics.json
-and report/index.html (of another split than test: metrics-SPLIT.json and report/SPLIT.html).
+Stored predictions are used; only where they are missing, or of other trees, is the split predicted. The run's directory
+gets metrics.json and report/index.html (of another split than test: metrics-SPLIT.json and report/SPLIT.html).
 """
 
 import argparse

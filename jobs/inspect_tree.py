@@ -65,6 +65,7 @@ def inspect(settings: Experiment, number: int, label: str | None, picture: Path 
 
 
 def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int) -> tuple[LabelTree, str]:
+    check_hierarchy(settings.tree, corpus)
     if path.is_file():
         try:
             tree = LabelTree.load(path)
@@ -76,7 +77,6 @@ def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int
                 "--config, or choose another --name to look at a tree of these settings"
             )
         return tree, f"of the run {settings.run_directory}"
-    check_hierarchy(settings.tree, corpus)
     return build_tree(corpus, settings.tree, settings.seed + number), "built for this look (there is no run)"
 
 

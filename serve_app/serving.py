@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from axml_ray.settings import AbsolutePath, Positive, Precision, Settings, SettingsError
 
@@ -73,7 +73,7 @@ class Served(Serving):
 
     bundle: AbsolutePath
     """Directory that `jobs/export_bundle.py` wrote; all nodes must see it under this path."""
-    revision: str = ""
+    revision: Annotated[str, BeforeValidator(str)] = ""
     """Anything: `serve deploy` opens the bundle anew only where a setting has changed, such as this one."""
 
     @classmethod

@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.predictions import MADE_BY
+from axml_ray.inference.ensemble import predictions_fingerprint
 from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.settings import SettingsError
 
@@ -109,6 +112,24 @@ def test_predictions_with_fewer_trees_are_not_used(run):
         pq.write_table(table.drop_columns(["tree-1.labels", "tree-1.scores"]), path)
     with pytest.raises(SettingsError, match="no label tree"):
         judged(run)
+
+
+def test_predictions_by_other_trees_are_not_used(run, tmp_path):
+    def marked(mark: str) -> None:
+        for path in (run / "predictions/test").glob("*.parquet"):
+            pq.write_table(pq.read_table(path).replace_schema_metadata({MADE_BY: mark}), path)
+
+    settings = open_run(run)
+    marked(predictions_fingerprint(settings, Corpus.open(settings.corpus_directory)))
+    assert judged(run)["documents"]
+    marked("other")
+    with pytest.raises(SettingsError, match="no label tree"):
+        judged(run)
+    # What can't be told any more is taken for granted.
+    content = yaml.safe_load((run / "settings.yaml").read_text())
+    content["tree"] = {"kind": "hierarchy", "hierarchy": str(tmp_path / "gone.tsv")}
+    (run / "settings.yaml").write_text(yaml.safe_dump(content))
+    assert judged(run)["documents"]
 
 
 def test_a_split_without_documents(run, tmp_path):

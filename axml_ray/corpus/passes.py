@@ -66,9 +66,10 @@ def resolve(value: Any) -> Any:
 def stage_shards(numbered: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
     """Read shards into staged blocks and lists of rejections; one row a block written or failure met."""
     rows: list[dict[str, Any]] = []
+    mine = {f"{number:06d}" for number, _ in numbered}
+    for left in [path for path in stage.iterdir() if path.name[:6] in mine]:  # by a killed task: Ray starts another
+        left.unlink() if left.is_file() else shutil.rmtree(left)
     for number, shard in numbered:
-        for left in stage.glob(f"{number:06d}[-.]*"):  # by a task that was killed: Ray starts another
-            left.unlink() if left.is_file() else shutil.rmtree(left)
         try:
             rows += _stage_shard(number, shard, stage, settings)
         # As a row, because Ray hides the kind of an exception that a task raises.

@@ -9,6 +9,7 @@ A block is a directory of arrays that are mapped from disk, so a pass reads only
     about.npy                      digest, draw, words and whether it was cut, of each document
     word_counts.npy, label_counts.npy, word_ids.npy, label_ids.npy     what the passes find out about the block's words
                                    and labels: how often they occur, and their ids in the corpus
+    labelled.npy                   documents that have a label left
     word_ids_offsets.npy           where a word is written in several: its ids in `word_ids` begin here
     piece_counts.npy               then: training documents that each word of the corpus is in
 """

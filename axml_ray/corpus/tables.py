@@ -175,7 +175,11 @@ class SeparatedValues:
             except StopIteration:
                 break
             except csv.Error as error:
-                reason = f"not a row: {error}; a cell with a quote in it must be quoted, and the quote doubled"
+                reason = f"not a row: {error}"
+                if any(words in reason for words in ("'\"'", "end of data")):
+                    reason += "; a cell with a quote in it must be quoted, and the quote doubled"
+                if names is None:
+                    raise ValueError(f"line {line}: {reason}") from None
                 yield Rejection(file=file, line=line, reason=reason)
                 continue
             if not row:

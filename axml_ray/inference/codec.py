@@ -4,7 +4,6 @@ A server keeps them where requests arrive, and the trees wherever there is room.
 """
 
 import difflib
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from axml_ray.inference.highlight import as_ansi, as_html
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-NEAR_LABELS, NEAR_CHARACTERS = 20_000, 200
+NEAR_LABELS, NEAR_CHARACTERS = 20_000, 100
 """Labels, and characters of an unknown one, up to which it is compared with all."""
 
 
@@ -110,7 +109,8 @@ class Codec:
                 few = len(label) <= NEAR_CHARACTERS and len(self.id_of) <= NEAR_LABELS
                 near = difflib.get_close_matches(label, self.id_of, n=1) if few else []
                 mend = f"did you mean {near[0]!r}?" if near else "tagger.labels, or GET /v1/labels, tells them"
-                raise SettingsError(f"labels: no label is called {reprlib.repr(label)}; {mend}")
+                shown = label if len(label) <= NEAR_CHARACTERS else f"{label[:NEAR_CHARACTERS]}…"
+                raise SettingsError(f"labels: no label is called {shown!r}; {mend}")
         return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
 
 

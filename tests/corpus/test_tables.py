@@ -148,6 +148,12 @@ def test_a_stray_quote_takes_no_rows_with_it_unseen(tmp_path: Path) -> None:
         found = list(SeparatedValues(tmp_path / name).read())
         assert [(r.text if isinstance(r, Document) else "rejected", r.line) for r in found] == expected
         assert isinstance(found[0], Rejection) and "the quote doubled" in found[0].reason
+    (tmp_path / "c.csv").write_text('text,labels,"note" x\na,b,c\n')
+    with pytest.raises(ValueError, match=r"line 1: not a row: .*the quote doubled"):
+        list(SeparatedValues(tmp_path / "c.csv").read())
+    (tmp_path / "d.csv").write_bytes(b"text,labels\na\rb,c\n")
+    [bad] = SeparatedValues(tmp_path / "d.csv").read()
+    assert isinstance(bad, Rejection) and "doubled" not in bad.reason
 
 
 def test_broken_bytes_in_csv_cost_one_record(tmp_path: Path) -> None:
