@@ -58,6 +58,7 @@ def test_files_of_serve_deploy(file: str) -> None:
     [application] = ServeDeploySchema.model_validate(content).applications
     assert application.import_path == f"{app.__name__}:{app.build.__name__}"
     assert Served.of(application.args).waiting_texts == Serving().waiting_texts
+    assert Served.of({**application.args, "revision": 2}).revision == "2"  # as YAML has it
     if file.startswith("serve_app"):
         assert content["http_options"]["host"] == "127.0.0.1"
         assert read_examples(ROOT / application.args["examples"])
