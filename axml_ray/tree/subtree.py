@@ -120,6 +120,10 @@ class _Batch:
     def of(cls, rows: sparse.csr_array) -> "_Batch":
         """A single node."""
         n, width = rows.shape
+        if width > rows.nnz:  # a few labels of a large vocabulary
+            used, indices = np.unique(rows.indices, return_inverse=True)
+            width = len(used)
+            rows = sparse.csr_array((rows.data, indices, rows.indptr), shape=(n, width))
         return cls(rows, np.zeros(n), rows.T @ np.ones(n), np.array([0, width])).folded()
 
     def halved(self, right: np.ndarray, sums: np.ndarray, offsets: np.ndarray, moves: np.ndarray) -> "_Batch":
