@@ -279,7 +279,7 @@ class TrainingSettings(Settings):
     """A level's candidates are first the children of a text's true clusters, also of those that its beam missed (the
     paper's way); False trains on what prediction meets, the children of the beam alone."""
     precision: Precision = "auto"
-    """Of matrix products; auto takes bfloat16 where the hardware computes it. Master weights are float32."""
+    """Of matrix products; auto takes bfloat16 where the hardware is faster by it. Master weights are float32."""
 
 
 class LinearSettings(Settings):

@@ -21,6 +21,7 @@ each time step of its backward pass: the kernel would then spend two thirds of a
 - `two_workers`: peak memory of a worker at a million nodes, alone and as one of two.
 - `matrix_rate`: the share of the machine's best matrix rate that useful work reaches in `docstrings_level1`. Useful
   are the operations on real tokens of LSTM, fold, attention and head, three times forward's for a step.
+- `precisions`: the rate of `docstrings_level1` with precision "auto", over those with float32 and with bfloat16.
 
 A table's memory is touched before a step is timed or a peak is read: of pages never written, none is really there.
 """
@@ -54,7 +55,7 @@ from axml_ray.network.attention_xml import AttentionXML, Level
 from axml_ray.network.precision import computes_bfloat16, use_threads
 from axml_ray.plan.work import TRAINING, forward_operations
 from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, TrainingSettings, absolute
+from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, absolute
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.training.progress import memory_gib
@@ -162,7 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 # Ours
 
 
-def our_training(task: Task, hidden: int, workers: Workers | None = None) -> LevelTraining:
+def our_training(
+    task: Task, hidden: int, workers: Workers | None = None, precision: Precision = "auto"
+) -> LevelTraining:
     """The training of a level, as `training.tree` sets it up."""
     torch.manual_seed(SEED)
     data = task.data
@@ -173,7 +176,7 @@ def our_training(task: Task, hidden: int, workers: Workers | None = None) -> Lev
     network = AttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
     network.head.expect(len(data.positives.values) / (len(data.positives) * task.nodes))
     validation = Validation(data.tokens, data.positives)  # never scored here
-    settings = TrainingSettings(batch_size=BATCH)
+    settings = TrainingSettings(batch_size=BATCH, precision=precision)
     return LevelTraining(network, data, validation, settings, SEED, workers)
 
 
@@ -498,6 +501,28 @@ def matrix_rate(effort: Effort) -> Result:
     return {"matrix_rate_share": useful / rates[computed]}, [row]
 
 
+def precisions(effort: Effort) -> Result:
+    """Whether "auto" takes the faster number format."""
+    task = first_level("docstrings")
+    asked: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
+    steps = {name: our_steps(our_training(task, 256, precision=name)) for name in asked}
+    turns = {name: Turns([], [], []) for name in asked}
+    for ours in steps.values():
+        for _ in range(WARM_STEPS):
+            next(ours)
+    for _ in range(effort.rounds):
+        for name, ours in steps.items():
+            take_turn(turns[name], ours, effort.steps, task.data.tokens.lengths)
+    rows = [turn.row(system=f"{OURS}, {name}", corpus=task.corpus, nodes=task.nodes) for name, turn in turns.items()]
+    figures = {
+        f"auto_over_{name}": statistics.median(
+            other / auto for auto, other in zip(turns["auto"].seconds, turns[name].seconds, strict=True)
+        )
+        for name in asked[1:]
+    }
+    return figures, rows
+
+
 def gflops(number: torch.dtype) -> float:
     """The best rate of some large matrix products, in 10⁹ operations a second."""
     best = 0.0
@@ -539,6 +564,7 @@ PARTS: dict[str, tuple[Callable[[Effort], Result], int, int]] = {
     "deep_growth": (deep_growth, 10, 16),
     "two_workers": (two_workers, 8, 16),
     "matrix_rate": (matrix_rate, 10, 16),
+    "precisions": (precisions, 10, 16),
 }
 
 

@@ -1,14 +1,23 @@
 """How PyTorch computes: number format, threads, kept kernels. Weights, moments and losses stay float32."""
 
 import os
+import time
+from functools import cache
 
 import torch
+from torch import Tensor
 
 from axml_ray.memory import keep_freed_memory
 from axml_ray.settings import Precision
 
 KERNELS = "64"
 """Kernels that are kept, of each thread."""
+
+KINDS = (torch.float32, torch.bfloat16)
+PRODUCT = 256
+"""Rows and columns of the products that are timed: a fraction of a millisecond each, so that the best of some has had
+the core to itself also on a busy machine."""
+ROUNDS = 16
 
 
 def use_threads(threads: int) -> None:
@@ -30,11 +39,29 @@ def keep_memory() -> None:
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 matrices in hardware, so that it pays."""
+    """Whether the device multiplies bfloat16 matrices in hardware, and faster than float32 ones."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+    able = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16")
+    return bool(able) and _gains_by_bfloat16()
+
+
+@cache
+def _gains_by_bfloat16() -> bool:
+    """Measured, in some 10 ms: a processor may have the instruction and take twice as long by it, as Intel's do whose
+    AMX the machine's owner doesn't pass on."""
+    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+        products = {kind: torch.ones(PRODUCT, PRODUCT, dtype=kind, device="cpu") for kind in KINDS}
+        rounds = [[_seconds(product) for product in products.values()] for _ in range(ROUNDS)]
+    wide, narrow = (min(seconds) for seconds in zip(*rounds, strict=True))
+    return narrow < wide
+
+
+def _seconds(matrix: Tensor) -> float:
+    began = time.perf_counter()
+    torch.mm(matrix, matrix)
+    return time.perf_counter() - began
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
