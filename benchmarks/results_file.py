@@ -131,14 +131,21 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What a speed depends on: processor, usable cores, memory in GiB, accelerators, system and Python."""
+    """What a speed depends on: processor, usable cores, memory in GiB, accelerators, what precision "auto" computes in,
+    system and Python."""
+    import torch  # slow to import, and not every benchmark needs it before it writes
+
+    from axml_ray.network.precision import computes_bfloat16
+
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     accelerators = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return {
         "processor": _processor(),
         "cores": cores(),
         "memory_gib": round(memory, 1),
         "accelerators": accelerators.splitlines(),
+        "auto_precision": "bfloat16" if computes_bfloat16(device) else "float32",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
