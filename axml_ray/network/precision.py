@@ -49,8 +49,8 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 @cache
 def _gains_by_bfloat16() -> bool:
-    """Measured, in some 10 ms: a processor may have the instruction and take twice as long by it, as Intel's do whose
-    AMX the machine's owner doesn't pass on."""
+    """Measured, in some 10 ms: a processor may have the instruction and take twice as long by it, as an Intel Xeon did
+    whose AMX wasn't passed on to the virtual machine."""
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
         products = {kind: torch.ones(PRODUCT, PRODUCT, dtype=kind, device="cpu") for kind in KINDS}
         rounds = [[_seconds(product) for product in products.values()] for _ in range(ROUNDS)]

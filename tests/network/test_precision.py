@@ -18,11 +18,11 @@ def measured_anew():
 
 def processor(monkeypatch, *, capabilities: dict[str, bool], seconds: dict[torch.dtype, list[float]]) -> list[int]:
     """One with these capabilities, whose products take so long one after the other; returns what it was asked for."""
-    asked, kinds = [], {kind: iter(times) for kind, times in seconds.items()}
+    asked, left = [], {kind: iter(each) for kind, each in seconds.items()}
 
     def timed(matrix: torch.Tensor) -> float:
         asked.append(matrix.shape[0])
-        return next(kinds[matrix.dtype])
+        return next(left[matrix.dtype])
 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(module, "_seconds", timed)
