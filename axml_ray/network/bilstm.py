@@ -23,10 +23,29 @@ def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: S
         states: first state of each, [2, 1, B, N].
     """
     threads = torch.get_num_threads()
-    if words[0].device.type != "cpu" or threads < 2:
-        return [_run(*one) for one in zip(lstms, words, states, strict=True)]
+    each = list(zip(lstms, words, states, strict=True))
+    if words[0].device.type != "cpu":
+        return [in_float32(*one) for one in each]
+    if threads < 2:
+        return [_run(*one) for one in each]
     weights = [weight for lstm in lstms for weight in lstm.parameters()]
     return list(_SideBySide.apply(lstms, threads // 2, torch.is_grad_enabled(), *words, *states, *weights))
+
+
+def in_float32(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
+    """What an LSTM makes of its words, computed in float32 whatever autocast says, [B, T, N] in the words' format.
+
+    On an accelerator autocast takes cuDNN's LSTMs to float16, also where it was asked for bfloat16 (PyTorch's
+    AutocastRNN.cpp): other products then refuse their states, and their gradients are too small for it. cuDNN
+    multiplies float32 by tensor cores, as TF32.
+
+    Args:
+        lstm: batch first.
+        words: [B, T, E].
+        state: [2, 1, B, N].
+    """
+    with torch.autocast(words.device.type, enabled=False):
+        return _run(lstm, words.float(), state.float()).to(words.dtype)
 
 
 def _run(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:

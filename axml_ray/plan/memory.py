@@ -120,13 +120,15 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     """Of one worker's encoder, kept for its backward pass.
 
     For each token: the words before and after dropout and turned round, 5 E; gates, cells and states of both LSTMs,
-    the joined states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N. The
-    factors are measured on a CPU (tests/test_plan.py); cuDNN's have not been.
+    the joined states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N;
+    cuDNN's LSTMs compute in float32, on words of their own, 2 E. The factors are measured on a CPU
+    (tests/test_plan.py); cuDNN's have not been.
     """
     words, hidden = counts.word_dimension, settings.network.hidden
-    workspace = 0 if accelerator else FLOAT * 12 * max(words, hidden)
+    lstm = FLOAT if accelerator else width
+    workspace = FLOAT * (2 * words if accelerator else 12 * max(words, hidden))
     tokens = -(-settings.training.batch_size // workers) * padded(counts.longest)
-    return tokens * (width * (5 * words + 28 * hidden) + workspace)
+    return tokens * (width * 5 * words + lstm * 28 * hidden + workspace)
 
 
 def padded(tokens: int) -> int:
