@@ -7,7 +7,7 @@
 import argparse
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,16 +78,31 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); --config takes a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date of a 13th month, lists in lists in lists
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise SettingsError(f"{path}: expected 'key: value' lines, found {type(content).__name__}")
     return content
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, the first of which would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """The mapping of a node."""
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} is there twice; put both together", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -132,6 +147,8 @@ def _build(
         both = {key: merge(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
         return {**base, **over, **both}
 
+    for key in content.keys() - Experiment.model_fields.keys():
+        raise SettingsError(f"{config}: {_unknown(str(key), Experiment)}")
     for key, field in Experiment.model_fields.items():
         group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
         if group and not isinstance(content.get(key, {}), dict):
@@ -165,8 +182,12 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
         group: Any = Experiment
         for part in problem["loc"][:-1]:
             group = group.model_fields[str(part)].annotation
-        near = difflib.get_close_matches(str(problem["loc"][-1]), group.model_fields, n=1)
-        mend = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
-        return f"{place}{where}: unknown setting; {mend}"
+        return place + _unknown(where, group)
     given = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
     return place + message if whole else f"{place}{where}: {message}{given}"
+
+
+def _unknown(key: str, group: type[BaseModel]) -> str:
+    near = difflib.get_close_matches(key.rpartition(".")[2], group.model_fields, n=1)
+    mend = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
+    return f"{key}: unknown setting; {mend}"

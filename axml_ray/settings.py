@@ -44,12 +44,13 @@ LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Settings(BaseModel):
     """Base of every group of settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ExpectedCounts(Settings):
@@ -130,7 +131,7 @@ class CorpusSettings(Settings):
     """Dimension of `train` and `random` word vectors."""
     word_vector_epochs: Positive = 5
     """Passes over the training texts for `train`."""
-    seed: int = 0
+    seed: Seed = 0
     """Draws validation documents and random word vectors."""
     block_bytes: Annotated[int, Field(ge=1)] = Field(default=32 << 20, exclude=True)
     """Text that a task of preparation holds at a time, in bytes. No result depends on it, so no fingerprint does."""
@@ -267,7 +268,7 @@ class TrainingSettings(Settings):
     """B: documents a step, over all workers."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Of Adam."""
-    clip: Annotated[float, Field(gt=0)] = 5.0
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 5.0
     """Gradients are clipped at this times the largest of the last five norms."""
     score_every: Positive = 100
     """Steps between snapshots of the average, each scored on the validation split."""
@@ -300,7 +301,7 @@ class LinearSettings(Settings):
     """Weights nearer to zero than this are dropped."""
     lead_words: Annotated[NotNegative, Field(exclude_if=lambda value: not value)] = 0
     """First words of a text, where its title stands, that count `lead_weight` times."""
-    lead_weight: Annotated[float, Field(ge=1, allow_inf_nan=False, exclude_if=lambda value: value == 10)] = 10.0
+    lead_weight: Annotated[float, Field(ge=1, exclude_if=lambda value: value == 10)] = 10.0
     """How many times each of the first `lead_words` counts."""
     prefix_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
     """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
@@ -347,7 +348,7 @@ class ResourceSettings(Settings):
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
     """CPUs reserved for a worker; below 1, several trees share a core."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs reserved for a worker; 0 trains on the CPU."""
+    """GPUs reserved for a worker; 0 trains on the CPU. Below 1, trees of one worker each share a GPU."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Memory reserved for a worker, GiB; by default none is, and workers start wherever there are CPUs for them."""
     threads: Positive | None = None
@@ -358,6 +359,18 @@ class ResourceSettings(Settings):
     """Least time between two checkpoints of a level that trains; they are written after scorings."""
     max_failures: Annotated[int, Field(ge=0)] = 2
     """Times a tree's worker group is started again after a worker died."""
+
+    @model_validator(mode="after")
+    def _gpus_are_whole(self) -> Self:
+        gpus = self.gpus_per_worker
+        if gpus > 1 and gpus % 1:
+            raise ValueError(f"resources.gpus_per_worker is {gpus:g}; above 1, take a whole number")
+        if 0 < gpus < 1 < self.workers:
+            raise ValueError(
+                f"resources.gpus_per_worker is {gpus:g}, and workers of one tree can't share a GPU; set it to 1, or "
+                "resources.workers to 1"
+            )
+        return self
 
     @property
     def threads_of_worker(self) -> int:
@@ -384,7 +397,7 @@ class EvaluationSettings(Settings):
     """Least training documents of a label of the torso; the tail has fewer, but one at least."""
     resamples: Annotated[int, Field(ge=20)] = 1_000
     """Samples that an interval or a test is drawn from."""
-    seed: int = 0
+    seed: Seed = 0
     """Of these samples, and of the documents that a report shows."""
 
     @model_validator(mode="after")
@@ -406,7 +419,7 @@ class Experiment(BaseSettings):
 
     name: Name = "experiment"
     """Directory of the run below `runs`."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the first tree; the others count on from it."""
     runs: AbsolutePath = Field(default=Path("runs"), validate_default=True)
     """Directory of all runs."""

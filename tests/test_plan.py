@@ -333,8 +333,10 @@ def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> Non
 
 
 def test_machines(tmp_path: Path) -> None:
-    settings = experiment(resources={"workers": 2, "gpus_per_worker": 0.5}, ensemble={"trees": 3})
-    assert machines_of(settings, None, None).units == 1
+    half = machines_of(experiment(resources={"gpus_per_worker": 0.5}), None, None)
+    assert (half.units, half.unit_share, half.side_by_side(1, 3)) == (0.5, 0.5, 1)
+    settings = experiment(resources={"workers": 2, "gpus_per_worker": 1}, ensemble={"trees": 3})
+    assert machines_of(settings, None, None).units == 2
     assert machines_of(settings, None, None).side_by_side(2, 3) == 1
     eight = machines_of(settings, 8, 24)
     assert (eight.units, eight.unit_share, eight.memory) == (8, 1, 24)

@@ -109,7 +109,8 @@ class NormHistory:
         scale = (self.clip * largest / norm).clamp(max=1)
         if scale.device.type != "cpu" or scale < 1:
             torch._foreach_mul_(list(gradients), scale)
-        counted = torch.minimum(norm, 2 * largest).clamp(max=1)
+        # Norms of zero would clip all that come after them to zero.
+        counted = torch.where(norm > 0, torch.minimum(norm, 2 * largest).clamp(max=1), largest)
         self.norms = torch.cat([self.norms[1:], counted[None]])
 
 

@@ -199,17 +199,21 @@ class LevelTraining:
         self.optimizer.step()
         self._pending.append(loss)
 
+    def _look_at_losses(self) -> None:
+        if self._pending:
+            self.at.recent = [*self.at.recent, *torch.stack(self._pending).tolist()][-RECENT:]
+            self._pending.clear()
+
     def _check_loss(self) -> None:
+        """After the same step on all workers: whoever left alone would let the others wait for it."""
+        self._look_at_losses()
         at = self.at
-        if not self._pending:
+        if not at.recent:
             return
-        losses = torch.stack(self._pending).tolist()
-        self._pending.clear()
-        at.recent = [*at.recent, *losses][-RECENT:]
         if at.step <= 10:
             at.first_loss = sum(at.recent) / len(at.recent)
         mean = sum(at.recent[-10:]) / len(at.recent[-10:])
-        if not math.isfinite(losses[-1]) or mean > DIVERGED * at.first_loss:
+        if not math.isfinite(at.recent[-1]) or mean > DIVERGED * at.first_loss:
             self._diverged(f"the loss is {mean:.3g} after {at.step} steps, {at.first_loss:.3g} at first")
 
     def _check_weights(self) -> None:
@@ -261,9 +265,9 @@ class LevelTraining:
             self.checkpoints.keep(self)
 
     def _report(self) -> None:
-        self._check_loss()
         if not self.workers.first:
             return
+        self._look_at_losses()  # no verdict: each worker reports by its own clock
         at, (documents, started) = self.at, self._since_start
         now = time.monotonic()
         rate = (at.documents - documents) / max(1e-9, now - started)

@@ -5,6 +5,7 @@ and from a job whose terminal is gone; the records stay beside the model, as JSO
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,13 @@ class Journal:
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record, with the time and what the journal is about."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": time.time(), **self.about, **record}) + "\n")
+        words = json.dumps({"time": time.time(), **self.about, **record}) + "\n"
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                cut_short = file.read() != b"\n"  # by what ended whoever wrote it
+                words = "\n" + words if cut_short else words
+            file.write(words.encode())
         if "step" not in record:
             return
         directory = self.path.parent / EVENTS / f"level-{record['level']}"
@@ -89,7 +95,10 @@ class Follower:
             whole = content[: content.rfind(b"\n") + 1]
             self._read[path] = start + len(whole)
             for line in whole.splitlines():
-                yield json.loads(line)
+                try:
+                    yield json.loads(line)
+                except ValueError:  # a worker's last words, cut short by what ended it
+                    continue
 
 
 def line(record: dict[str, Any]) -> str:

@@ -149,6 +149,13 @@ class TestNormHistory:
             assert table.grad.to_dense()[4, 0].item() == pytest.approx(0.6 * kept, rel=1e-5)
         assert clipped >= 3
 
+    def test_norms_of_zero_leave_later_gradients_alone(self):
+        history = NormHistory(5.0)
+        for norm in [0.1, *[0.0] * 6, 0.1]:
+            gradient = torch.tensor([norm])
+            history.apply([gradient], torch.tensor(norm))
+            assert gradient.item() == pytest.approx(norm)
+
     def test_goes_on_from_kept_norms(self):
         ours, theirs = NormHistory(2.0), NormHistory(2.0)
         for i, norm in enumerate([0.1, 0.2, 0.1, 0.1, 0.1, 5.0, 0.3, 9.0]):

@@ -300,6 +300,17 @@ class TestDiverged:
         assert same(weights(training.network), seen[-1]) and len(seen) == 5
         assert manifest_of(tmp_path / "checkpoint", MANIFEST, FORMAT, "mark")["position"]["step"] == 50
 
+    def test_a_report_gives_no_verdict(self):
+        """Each worker reports by its own clock: one that left by it would let the others wait."""
+        training = small_training(small_network(FLAT), 200)
+        training.at.step, training.at.first_loss = 13, 0.5
+        training._since_start, training._began = (0, 0.0), 0.0
+        training._pending = [torch.tensor(0.5), torch.tensor(float("nan"))]
+        training._report()
+        assert len(training.at.recent) == 2 and not training._pending
+        with pytest.raises(Diverged, match="the loss is nan after 13 steps"):
+            training._check_loss()
+
     def test_a_learning_rate_beyond_reason(self):
         training = small_training(small_network(DEEP), 200, epochs=(5,), score_every=1, learning_rate=1e30)
         with pytest.raises(Diverged):

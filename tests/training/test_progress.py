@@ -104,6 +104,16 @@ def test_the_follower_reads_whole_new_lines(tmp_path: Path) -> None:
     assert [record["step"] for record in follower.news()] == [300]
 
 
+def test_a_record_that_was_cut_short_costs_itself_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, tree=0)
+    follower = Follower([tmp_path])
+    journal.write(RECORD)
+    with journal.path.open("a") as file:
+        file.write('{"step": 20')
+    Journal(tmp_path, tree=0).write({**RECORD, "step": 300})
+    assert [record["step"] for record in follower.news()] == [100, 300]
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
