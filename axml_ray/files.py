@@ -4,6 +4,8 @@ Everything is written to a temporary name beside its place and renamed when comp
 restarted job, never takes half a file for a finished one.
 """
 
+import errno
+import glob
 import json
 import os
 import shutil
@@ -29,7 +31,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """The same for a directory; an older one at `path` stays until the new one is complete."""
+    """The same for a directory; an older one at `path` stays until the new one is complete. Links are followed.
+
+    Raises:
+        OSError: `path` is where a volume is mounted, which can't be renamed.
+    """
+    path = path.resolve()
+    if path.is_mount():
+        raise OSError(errno.EBUSY, "a volume is mounted here; choose a directory in it", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     temporary.mkdir()
@@ -39,9 +48,10 @@ def whole_directory(path: Path) -> Iterator[Path]:
             old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
             path.rename(old)
             temporary.rename(path)
-            shutil.rmtree(old)
         else:
             temporary.rename(path)
+        for old in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}.old"):  # and what a kill left of them
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

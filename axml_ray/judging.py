@@ -142,12 +142,15 @@ def _check_documents(found: Predictions, corpus: Corpus, split: str) -> None:
 
 def _predict(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
     # Only here, for stored predictions are judged without Ray.
-    from axml_ray.cluster import connect
+    from axml_ray.cluster import connect, room_for
     from axml_ray.inference.batch import predict_split
     from axml_ray.inference.ensemble import Ensemble
 
     Ensemble.open(settings, corpus)  # in an actor the same error would be a page of Ray's
     connect()
+    cpus = settings.resources.cpus_per_worker
+    if not room_for({"CPU": cpus}):
+        raise SettingsError(f"resources.cpus_per_worker: no node of the cluster has {cpus:g} CPUs; give fewer")
     log.info("predict: %s %s documents", f"{corpus.documents(split):,}", split)
     found = Predictions.open(predict_split(settings, corpus, split))
     assert found is not None

@@ -30,7 +30,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
 @job_on_run(__doc__, flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Judge the run, show its tables and say where the report lies."""
-    other = open_run(given.against) if given.against else None
+    other = None
+    if given.against:
+        other, stored = open_run(given.against), open_run(settings.run_directory)
+        flags = {key: getattr(settings, key) for key in ("corpora", "resources")}
+        other = other.model_copy(update={key: now for key, now in flags.items() if now != getattr(stored, key)})
     corpus = Corpus.open(settings.corpus_directory)
     metrics = evaluate(settings, corpus, given.split, other=other)
     console = Console(width=None if Console().is_terminal else 110)

@@ -10,6 +10,7 @@ import argparse
 import logging
 import signal
 import time
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -48,13 +49,14 @@ def main(words: argparse.Namespace) -> None:
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    from serve_app.app import DRAIN_S, build
+    from serve_app.app import build
 
     application = build(given(settings, Served))
     signal.pthread_sigmask(signal.SIG_BLOCK, stopped)  # a signal waits until the application stands
     serve.start(http_options={"host": settings.host, "port": settings.port})
     handle = serve.run(application, name=APPLICATION)
-    [node] = ray.nodes()
+    here = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == here)
     metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     print(
         f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (the API: /docs; Prometheus: {metrics})"
@@ -62,7 +64,8 @@ def main(words: argparse.Namespace) -> None:
     print("Ctrl-C ends it.", flush=True)
     signal.sigwait(stopped)
     print("Answering what is under way …")
-    handle.broadcast("drain").results(timeout_s=DRAIN_S)
+    with suppress(TimeoutError):  # and what isn't answered by then never will be
+        handle.broadcast("drain").results(timeout_s=settings.drain_s)
     time.sleep(SENT_S)
     serve.shutdown()
 

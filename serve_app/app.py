@@ -21,14 +21,12 @@ from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 from serve_app.guard import KEYS_VARIABLE, keys_of_environment
-from serve_app.service import Service, logger
+from serve_app.service import Service, logger, read_examples
 from serve_app.serving import Served, Serving
 from serve_app.trees import Trees
 
 MANY = 10_000
 """Requests that Serve lets through; the application's own limit of waiting texts comes first."""
-DRAIN_S = 30.0
-"""For requests under way when a replica is stopped."""
 
 
 @serve.ingress()
@@ -64,9 +62,12 @@ def build(args: dict[str, Any]) -> Application:
         args: settings of `Served`, by name.
 
     Raises:
-        SettingsError: a setting is unknown or wrong, or the bundle can't be used.
+        SettingsError: a setting is unknown or wrong, or the bundle, the examples or the keys can't be used.
     """
     serving = Served.of(args)
+    if serving.examples:  # in a replica the same error would be a page of Serve's
+        read_examples(serving.examples)
+    keys_of_environment()
     edition = Edition.checked(serving.bundle)
     parts: list[tuple[str, list[int] | None]] = [("trees", None)]
     if not serving.together:
@@ -87,7 +88,7 @@ def build(args: dict[str, Any]) -> Application:
             name=name,
             max_ongoing_requests=MANY,
             max_surge_percent=100,
-            graceful_shutdown_timeout_s=DRAIN_S,
+            graceful_shutdown_timeout_s=serving.drain_s,
             user_config=asdict(edition),
             ray_actor_options={"num_cpus": serving.cpus},
             **size,
@@ -102,7 +103,7 @@ def build(args: dict[str, Any]) -> Application:
             num_replicas=serving.ingress_replicas,
             max_ongoing_requests=MANY,
             max_surge_percent=100,
-            graceful_shutdown_timeout_s=DRAIN_S,
+            graceful_shutdown_timeout_s=serving.drain_s,
             user_config=asdict(edition),
             ray_actor_options={"num_cpus": 0.1},
         )

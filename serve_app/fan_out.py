@@ -63,6 +63,7 @@ class FanOut:
         self.members = [Member(handle) for handle in handles]
         self._patience, self._limit = patience_s, limit_s
         self._probes: set[asyncio.Task[None]] = set()
+        self._newest: Edition | None = None
 
     async def ask(self, method: str, edition: Edition, *args: Any) -> list[Any]:
         """The answers of all trees that are there, in the order of their numbers.
@@ -120,6 +121,9 @@ class FanOut:
             call.cancel()
         for call in done:
             call.result()
+        self._newest = edition
+        for member, call in zip(self.members, calls, strict=True):
+            member.away = member.away and call not in done
 
     def _lose(self, member: Member, edition: Edition) -> None:
         if member.away:
@@ -133,7 +137,8 @@ class FanOut:
     async def _until_back(self, member: Member, edition: Edition) -> None:
         while member.away:
             try:
-                await member.call("ready", edition)
+                # Once it is back it may be of the bundle that was rolled out meanwhile, and no longer of that one.
+                await member.call("ready", self._newest or edition)
             except Exception as error:
                 logger.warning("%s: %s", member.name, error)
                 await asyncio.sleep(PROBE_S)

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from axml_ray.settings import SettingsError
 from serve_app.problems import Wrong, problem
 from serve_app.service import Service
 
@@ -37,8 +38,15 @@ DOCS_POLICY = POLICY.replace("script-src 'self'", "script-src 'self' 'unsafe-inl
 
 
 def keys_of_environment() -> list[str]:
-    """The keys that clients may use, from `AXML_RAY_API_KEYS`, separated by commas or blanks; none lets everyone in."""
-    return os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
+    """The keys that clients may use, from `AXML_RAY_API_KEYS`, separated by commas or blanks; none lets everyone in.
+
+    Raises:
+        SettingsError: one has other characters than ASCII's, which HTTP's headers have no agreed way to send.
+    """
+    keys = os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
+    if wrong := [place for place, key in enumerate(keys, start=1) if not key.isascii()]:
+        raise SettingsError(f"{KEYS_VARIABLE}: key {wrong[0]} has letters that HTTP can't send; take ASCII's")
+    return keys
 
 
 class Guard:

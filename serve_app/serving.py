@@ -63,6 +63,11 @@ class Serving(Settings):
         return self.batches_at_once * (self.max_replicas or self.replicas)
 
     @property
+    def drain_s(self) -> float:
+        """Seconds for requests under way when a replica is stopped: their body, their answer, and the way back."""
+        return self.body_limit_s + self.time_limit_s + 5
+
+    @property
     def alone(self) -> "Serving":
         """The same without the bundle: what stays as it is when another is rolled out."""
         return Serving(**given(self, Serving))

@@ -94,3 +94,18 @@ def test_tensors_are_as_readable_as_any_new_file(tmp_path: Path) -> None:
         assert path.stat().st_mode == plain.stat().st_mode
     assert torch.equal(load_file(path)["one"], torch.arange(3))
     assert names(tmp_path) == ["plain", "some.safetensors"]
+
+
+def test_a_link_to_a_directory_stays_and_what_a_kill_left_goes(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "current").symlink_to("v1")
+    (tmp_path / ".v1.0123abcd.old").mkdir()
+    with whole_directory(tmp_path / "current") as temporary:
+        (temporary / "new").touch()
+    assert (tmp_path / "current").is_symlink()
+    assert names(tmp_path) == ["current", "v1"] and names(tmp_path / "v1") == ["new"]
+
+
+def test_a_directory_that_cannot_be_replaced_is_told_before_the_work() -> None:
+    with pytest.raises(OSError, match="a volume is mounted here; choose a directory in it"), whole_directory(Path("/")):
+        pytest.fail("it began")

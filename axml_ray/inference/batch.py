@@ -209,7 +209,12 @@ def predict_files(
     blocks = numbers.map_batches(
         _read_blocks,
         batch_size=1,
-        fn_kwargs={"shards": list(shards), "output": output, "form": wanted.form},
+        # What is there now: a reader that Ray starts again must give the same blocks in the same order.
+        fn_kwargs={
+            "shards": list(shards),
+            "finished": frozenset(path.name for path in output.glob("part-*")),
+            "form": wanted.form,
+        },
         num_cpus=0,  # while actors hold all CPUs
     )
     given = bundle, output, wanted, max(1, int(cpus_per_actor))
@@ -221,24 +226,31 @@ def predict_files(
 
 
 def _read_blocks(
-    batch: dict[str, np.ndarray], shards: list[Shard], output: Path, form: Format
+    batch: dict[str, np.ndarray], shards: list[Shard], finished: frozenset[str], form: Format
 ) -> Iterator[dict[str, list[str]]]:
-    """The blocks of some shards that have no file yet, each as one row: the file's name, and its records as JSON."""
+    """The blocks of some shards that aren't finished, each as one row: the file's name, and its records as JSON."""
     for number in batch["number"].tolist():
         records = _records(shards[number])
         block = 0
         while some := list(islice(records, ROWS)):
             part = f"part-{number:05d}-{block:06d}.{form}"
-            if not (output / part).exists():
+            if part not in finished:
                 yield {"part": [part], "records": [json.dumps(some)]}
             block += 1
 
 
 def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
-    """Of each text of a shard; a file that ends in an error ends in a row that says so."""
+    """Of each text of a shard; a file that is broken from somewhere on ends in a row that says so.
+
+    Raises:
+        OSError: the file can't be reached: the same job, started again, goes on.
+    """
     try:
         yield from map(_record, shard.read())
     except (OSError, ValueError) as error:
+        # Arrow's readers raise an OSError of no number for what is broken, and for stores that don't answer.
+        if isinstance(error, OSError) and (error.errno is not None or "://" in str(shard.path)):
+            raise
         yield PurePath(str(shard.path)).name, None, f"the file cannot be read on from here: {error}"
 
 
@@ -285,7 +297,7 @@ def _claim(output: Path, job: dict[str, Any]) -> None:
         raise SettingsError(f"--output: {output} holds predictions of another job ({', '.join(changed)} differ); "
                             "choose a new directory")  # fmt: skip
     for left in output.glob(".part-*"):  # a killed job's
-        left.unlink()
+        left.unlink(missing_ok=True)
 
 
 def _finished(output: Path) -> dict[str, Any] | None:

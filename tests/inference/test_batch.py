@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from axml_ray import Tagger
-from axml_ray.corpus.sources import shards
+from axml_ray.corpus.sources import Document, shards
 from axml_ray.inference import batch as module
 from axml_ray.inference.batch import BundlePredictor, Wanted, predict_files
 from axml_ray.ragged import Ragged
@@ -126,9 +126,35 @@ def test_blocks_are_cut_by_rows(inputs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "ROWS", 30)
     found = inputs[0]
-    (tmp_path / "part-00000-000001.parquet").write_text("finished")
-    blocks = list(module._read_blocks({"number": np.array([0, 1])}, found, tmp_path, "parquet"))
+    finished = frozenset({"part-00000-000001.parquet"})
+    blocks = list(module._read_blocks({"number": np.array([0, 1])}, found, finished, "parquet"))
     assert [block["part"][0] for block in blocks] == [
         "part-00000-000000.parquet", "part-00000-000002.parquet", "part-00001-000000.parquet",
         "part-00001-000001.parquet"]  # fmt: skip
     assert [len(json.loads(block["records"][0])) for block in blocks] == [30, 3, 30, 3]
+
+
+class Failing:
+    """A file whose third text can't be read."""
+
+    def __init__(self, path, error):
+        self.path, self.error = path, error
+
+    def read(self):
+        for number in range(2):
+            yield Document(id=str(number), text="key1", labels=(), file="a", line=number + 1)
+        raise self.error
+
+
+def test_a_broken_file_costs_a_row_and_one_out_of_reach_ends_the_job():
+    def records(path, error):
+        return list(module._records(Failing(path, error)))
+
+    for error in (ValueError("cut short"), OSError("Corrupt snappy compressed data.")):
+        assert [reason for *_, reason in records(Path("a.parquet"), error)][2:] == [
+            f"the file cannot be read on from here: {error}"
+        ]
+    with pytest.raises(OSError, match="No such file"):
+        records(Path("a.jsonl"), FileNotFoundError(2, "No such file or directory", "a.jsonl"))
+    with pytest.raises(OSError, match="NETWORK_CONNECTION"):
+        records("s3://bucket/a.jsonl", OSError("AWS Error NETWORK_CONNECTION"))

@@ -65,6 +65,18 @@ def test_tables_files_and_browser(command, home, job, monkeypatch):
     assert metrics["against"]["run"] == "other" and metrics["against"]["measures"]["P@1"]["p"] >= 1 / 31
 
 
+def test_a_corpus_that_was_moved_is_that_of_both_runs(command, home):
+    (home / "corpora").rename(home / "moved")
+    try:
+        flags = ["--run", "runs/run", "--against", "runs/other", "--evaluation.resamples", "30"]
+        code, out, err = command(*flags, "--corpora", "moved")
+        assert code == 0 and "points above other" in out, err
+        code, _, err = command(*flags)
+        assert code == 2 and f"{home}/corpora/" in err
+    finally:
+        (home / "moved").rename(home / "corpora")
+
+
 def test_constants_and_bands_may_be_given(command, home):
     flags = ["--evaluation.propensity_a", "0.6", "--evaluation.head_from", "50", "--evaluation.torso_from", "20"]
     code, out, _ = command("--run=runs/run", *flags)

@@ -15,6 +15,7 @@ import uvicorn
 from axml_ray.settings import SettingsError
 from serve_app.api import make_api
 from serve_app.fan_out import FanOut
+from serve_app.guard import keys_of_environment
 from serve_app.service import Service
 from serve_app.serving import Serving
 
@@ -48,6 +49,14 @@ def addresses(ray_cluster: None) -> Iterator[list[str]]:
     for server, thread in zip(servers, threads, strict=True):
         server.should_exit = True
         thread.join()
+
+
+def test_a_key_that_no_header_can_hold_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AXML_RAY_API_KEYS", "one, two three")
+    assert keys_of_environment() == ["one", "two", "three"]
+    monkeypatch.setenv("AXML_RAY_API_KEYS", "one,schlüssel")
+    with pytest.raises(SettingsError, match="AXML_RAY_API_KEYS: key 2 has letters that HTTP can't send; take ASCII's"):
+        keys_of_environment()
 
 
 def test_keys_are_asked_for_under_any_prefix(addresses: list[str]) -> None:

@@ -1,0 +1,56 @@
+"""Trees that come back from away, of the bundle that was rolled out meanwhile.
+
+python -m pytest tests/serving/test_fan_out.py
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serve_app import fan_out
+from serve_app.edition import Edition
+from serve_app.fan_out import FanOut
+
+OLD, NEW = Edition("bundles/x", "old"), Edition("bundles/x", "new")
+
+
+class Tree:
+    """A handle of a deployment; `holds` are the editions that it can open, none while its node is down."""
+
+    def __init__(self, name: str):
+        self.deployment_name, self.holds, self.asked = name, {OLD, NEW}, []
+        self.ready = self.find = self
+
+    async def remote(self, edition: Edition, *_: Any) -> list[str]:
+        """Answer, once there is a node."""
+        self.asked.append(edition)
+        while not self.holds:
+            await asyncio.sleep(0.01)
+        if edition not in self.holds:
+            raise RuntimeError("another bundle than the one deployed")
+        return [self.deployment_name]
+
+
+@pytest.mark.parametrize("opened_before_it_is_back", [True, False])
+def test_a_tree_that_was_away_during_a_roll_out_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, opened_before_it_is_back: bool
+) -> None:
+    monkeypatch.setattr(fan_out, "PROBE_S", 0.01)
+
+    async def story() -> None:
+        trees = [Tree("tree-0"), Tree("tree-1")]
+        all_trees = FanOut(trees, patience_s=0.05, limit_s=5)  # type: ignore[arg-type]
+        await all_trees.open(OLD, 5)
+        trees[1].holds = set()
+        assert await all_trees.ask("find", OLD) == ["tree-0"]
+        if opened_before_it_is_back:
+            await all_trees.open(NEW, 0.05)
+        trees[1].holds = {NEW}
+        if not opened_before_it_is_back:
+            await all_trees.open(NEW, 5)
+        async with asyncio.timeout(2):
+            while await all_trees.ask("find", NEW) != ["tree-0", "tree-1"]:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(story())
