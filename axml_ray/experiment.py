@@ -59,7 +59,8 @@ def run(settings: Experiment) -> dict[str, Any]:
     _check_settings(settings)
     check_hierarchy(settings.tree)
     seconds: dict[str, float] = {}
-    corpus = prepare(settings.corpus, settings.corpus_directory)
+    begun = settings.run_directory if (settings.run_directory / SETTINGS).exists() else None
+    corpus = prepare(settings.corpus, settings.corpus_directory, used_by=begun)
     _keep_settings(settings)
     connect()
     seconds["prepare"] = float(corpus.manifest["seconds"])

@@ -131,7 +131,7 @@ def scores(
     `runs` are the names of those there are by what they were trained with, and this one's is added.
     """
     values = settings.model_dump() | {"seed": seed}
-    values["linear"] |= {"weight": 0.0, "learned_join": False}
+    values["linear"] = values.get("linear", {}) | {"weight": 0.0, "learned_join": False}
     values["ensemble"] |= {"trees": 1, "frequency_correction": False}
     for group, change in changes.items():
         values[group] |= change

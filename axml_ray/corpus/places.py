@@ -33,10 +33,10 @@ COMPRESSIONS = (".gz", ".zst")
 
 def format_suffix(place: Place) -> str:
     """The suffix that tells the format, e.g. `.csv` of `a.csv.gz`, in lower case."""
-    name = place.name if isinstance(place, Path) else place.partition("?")[0]
+    name = (place.name if isinstance(place, Path) else place.partition("?")[0]).lower()
     for compression in COMPRESSIONS:
         name = name.removesuffix(compression)
-    return Path(name).suffix.lower()
+    return Path(name).suffix
 
 
 def is_url(place: Path | str) -> bool:
@@ -121,7 +121,7 @@ def _parts_match(names: list[str], wanted: list[str]) -> bool:
 
 
 def _is_wanted(name: str, suffixes: tuple[str, ...]) -> bool:
-    return name.endswith(suffixes) and not name.startswith(".")
+    return name.lower().endswith(suffixes) and not name.startswith(".")
 
 
 def _check_found(found: object, place: object, suffixes: tuple[str, ...]) -> None:

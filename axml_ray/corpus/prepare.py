@@ -59,14 +59,20 @@ log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)
 
 
-def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
+def prepare(settings: CorpusSettings, directory: Path, *, used_by: Path | None = None) -> Corpus:
     """Prepare a corpus into `directory`, unless the same settings and inputs are already prepared there.
 
     What can be checked without reading the texts is checked before Ray is joined or started. Until everything is
     written, an older corpus at `directory` stays as it is.
 
+    Args:
+        settings: of the corpus.
+        directory: where it lies, or will.
+        used_by: a run that was begun with the corpus that lies there, which must then stay.
+
     Raises:
-        SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels.
+        SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels; or the
+            corpus that a run was begun with is another one.
     """
     shards = _shards(settings)
     beside = [path for path in (settings.label_names, settings.label_features) if path]
@@ -88,13 +94,20 @@ def prepare(settings: CorpusSettings, directory: Path) -> Corpus:
         if corpus.manifest["inputs"] == mark:
             log.info("prepare: %s is up to date", directory)
             return corpus
-        log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
+        change, kept = what_changed(corpus.manifest, settings, inputs), corpus.fingerprint if used_by else None
+        log.info("prepare: %s; preparing %s anew", change, directory)
     except SettingsError:
+        change, kept = "", None
         _check_replaceable(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)  # or there is no need of Ray
     connect()
     with whole_directory(directory) as work, in_use(work):
         _Preparation(settings, work).run(shards, mark, inputs)
+        if kept and Corpus.open(work).fingerprint != kept:  # the same texts may well lie in a newer file
+            raise SettingsError(
+                f"{directory}: {change}, and {used_by} was begun with what lies there; choose another --name and "
+                f"--corpus.name, or remove {used_by}"
+            )
     return Corpus.open(directory)
 
 
@@ -107,6 +120,10 @@ def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
             shards += [(split, shard) for shard in sources.shards(getattr(settings, split), settings)]
         except (OSError, ValueError) as error:
             raise SettingsError(f"corpus.{split}: {error}") from None
+    splits: dict[str, str] = {}
+    for split, shard in shards:
+        if (other := splits.setdefault(str(shard.path), split)) != split:
+            raise SettingsError(f"corpus.{other} and corpus.{split} both name {shard.path}; leave it out of one")
     return shards
 
 

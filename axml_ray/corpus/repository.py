@@ -1,11 +1,12 @@
 """The Extreme Classification Repository's files of texts and labels: one document a line, in two files side by side."""
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from axml_ray.corpus.places import Damage, Place, line_blocks
+from axml_ray.corpus.places import Damage, Place, is_url, line_blocks
 from axml_ray.corpus.records import Document, Fields, Rejection, name_of, storable
 
 TEXT_SUFFIXES = ("_raw_texts.txt", "_texts.txt")
@@ -53,7 +54,8 @@ def labels_beside(path: Place) -> Place:
     """
     for suffix in TEXT_SUFFIXES:
         if name_of(path).endswith(suffix):
-            beside = str(path).removesuffix(suffix) + "_labels.txt"
+            whole, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
+            beside = f"{whole.removesuffix(suffix)}_labels.txt{mark}{query}"
             return Path(beside) if isinstance(path, Path) else beside
     raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}")
 
@@ -66,10 +68,11 @@ def _decoded(line: bytes) -> str:
 
 
 def _lines(place: Place) -> Iterator[bytes | Damage]:
-    for content in line_blocks(place, 1 << 20):
+    for number, content in enumerate(line_blocks(place, 1 << 20)):
         if isinstance(content, Damage):
             yield content
         else:
+            content = content if number else content.removeprefix(codecs.BOM_UTF8)
             lines = content.split(b"\n")
             if not lines[-1]:
                 lines.pop()

@@ -19,7 +19,7 @@ from pathlib import Path
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_shards
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.places import Place, files_of, format_suffix, is_url
-from axml_ray.corpus.records import Document, Fields, Rejection, Shard
+from axml_ray.corpus.records import Document, Fields, Rejection, Shard, name_of
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_beside
 from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset
 from axml_ray.settings import CorpusSettings
@@ -85,7 +85,7 @@ def _saved(pattern: str | Path) -> Path | None:
 def _shard(place: Place, settings: CorpusSettings, fields: Fields) -> Shard:
     form: str = settings.source
     if form == "auto":
-        suffix, name = format_suffix(place), str(place)
+        suffix, name = format_suffix(place), name_of(place)
         kinds = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
         form = "text_pairs" if name.endswith(TEXT_SUFFIXES) else kinds.get(suffix, "json_lines")
     if form == "parquet":

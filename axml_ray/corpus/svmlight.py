@@ -9,6 +9,7 @@ A label of several lines has the sum of them. Features are counted from 0 or 1, 
 trained label without a line has no features. What the lines of trained labels hold is held, 8 bytes a number.
 """
 
+import codecs
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,9 +69,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for content in line_blocks(path, BLOCK_BYTES):
             if isinstance(content, Damage):
                 raise _wrong(path, number + 1, content.reason)
-            for line in content.decode("utf-8").splitlines():
+            if number == 0:
+                content = content.removeprefix(codecs.BOM_UTF8)
+            # Only these end a line: a label may hold what Unicode also takes for one.
+            for line in content.decode("utf-8").removesuffix("\n").split("\n"):
                 number += 1
-                if line.strip() and not line.lstrip().startswith("#") and not (number == 1 and _is_header(line)):
+                comment = line.lstrip().startswith("#") and "\t" not in line  # a label before a tab may begin so
+                if line.strip() and not comment and not (number == 1 and _is_header(line)):
                     yield number, line
     except OSError as error:
         raise SettingsError(f"corpus.label_features: {path} cannot be read: {error.strerror or error}") from None

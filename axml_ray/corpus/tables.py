@@ -181,6 +181,9 @@ class SeparatedValues:
                 if names is None:
                     raise ValueError(f"line {line}: {reason}") from None
                 yield Rejection(file=file, line=line, reason=reason)
+                # What a quote that isn't closed held counts too: these may well have been rows.
+                for at in range(line + 1, lines.taken + 1):
+                    yield Rejection(file=file, line=at, reason=f"held by what isn't a row from line {line} on")
                 continue
             if not row:
                 continue

@@ -335,6 +335,10 @@ class _Drawn(Searcher):
             trial = replace(trial, state="stopped", reason=reason, seconds=seconds)
         self.trials[number] = trial
         trial.write(self.common.directory)
+        for other in self.trials:
+            # Of this one, whose workers may still be ending, at the next end or that of the sweep.
+            if other.state != "running" and other.number != number:
+                drop_weights(trial_directory(self.common.directory, other.number))
         self._tell(trial)
         said = trial.reason if trial.score is None or trial.reason else f"valid nDCG@5 {trial.score:.2f}"
         log.info("trial %d · %s · %s", number, trial.state, said)

@@ -33,14 +33,14 @@ def test_equal_seeds_generate_equal_documents() -> None:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_plain_loop_does_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train", "test"):
-        scale.write(tmp_path / f"{name}.jsonl", 300 if name == "train" else 5, seed=name == "test", names=400)
+    for seed, (name, documents) in enumerate({"train": 300, "valid": 5, "test": 5}.items()):
+        scale.write(tmp_path / f"{name}.jsonl", documents, seed=seed, names=400)
     monkeypatch.setattr(scale, "MAX_TERMS", 20)
     assert scale.plain(tmp_path / "train.jsonl", tmp_path / "plain") > 0
     corpus = prepare(
         CorpusSettings(
             train=(tmp_path / "train.jsonl",),
-            valid=(tmp_path / "test.jsonl",),
+            valid=(tmp_path / "valid.jsonl",),
             test=(tmp_path / "test.jsonl",),
             word_vectors="random",
             word_dimension=2,

@@ -13,7 +13,14 @@ from axml_ray.settings import CorpusSettings
 def run(tmp_path: Path) -> Prepare:
     """Prepare records, or files given by name, as `<tmp_path>/corpus`."""
 
-    def run(train: Any = (), test: Any = (), valid: Any = (), directory: str = "corpus", **settings: Any) -> Corpus:
+    def run(
+        train: Any = (),
+        test: Any = (),
+        valid: Any = (),
+        directory: str = "corpus",
+        used_by: Path | None = None,
+        **settings: Any,
+    ) -> Corpus:
         paths: dict[str, tuple[Path, ...]] = {}
         for split, given in (("train", train), ("valid", valid), ("test", test)):
             if not isinstance(given, tuple):
@@ -24,6 +31,6 @@ def run(tmp_path: Path) -> Prepare:
                 given = (path,)
             paths[split] = given
         settings = {"valid_documents": 3, "word_vectors": "random", "word_dimension": 4} | settings
-        return prepare(CorpusSettings(**paths, **settings), tmp_path / directory)
+        return prepare(CorpusSettings(**paths, **settings), tmp_path / directory, used_by=used_by)
 
     return run

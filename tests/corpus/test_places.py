@@ -1,3 +1,4 @@
+import codecs
 import gzip
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from axml_ray.corpus.places import files_of, open_plain, state_of
 from axml_ray.corpus.records import Document, Rejection
 from axml_ray.corpus.repository import TextPairs
-from axml_ray.corpus.sources import shards
+from axml_ray.corpus.sources import _shard, shards
 from axml_ray.settings import CorpusSettings
 
 LINE = b'{"text": "A cat.", "labels": ["pets"]}\n'
@@ -58,13 +59,13 @@ def test_wrong_urls_are_named(tmp_path: Path) -> None:
 
 
 def test_the_format_is_told_by_the_name(tmp_path: Path) -> None:
-    for name in ("a.jsonl", "b.parquet", "c.csv.gz", "d.arrow", "e_raw_texts.txt", "f.tsv", "other"):
+    for name in ("a.jsonl", "b.parquet", "c.csv.GZ", "d.arrow", "e_raw_texts.txt", "f.TSV", "other"):
         (tmp_path / name).write_bytes(b"")
     kinds = ["JsonLines", "ParquetRows", "SeparatedValues", "ArrowRows", "TextPairs", "SeparatedValues"]
     assert [type(shard).__name__ for shard in listed(tmp_path)] == kinds
     assert type(listed(tmp_path / "other")[0]).__name__ == "JsonLines"
     assert type(listed(tmp_path / "other", source="parquet")[0]).__name__ == "ParquetRows"
-    assert [shard.path.name for shard in listed(tmp_path, source="csv")] == ["c.csv.gz", "f.tsv"]
+    assert [shard.path.name for shard in listed(tmp_path, source="csv")] == ["c.csv.GZ", "f.TSV"]
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(ValueError, match="name the directory of one"):
         listed(tmp_path)
@@ -93,6 +94,12 @@ def test_pairs_of_texts_and_labels(tmp_path: Path) -> None:
     assert isinstance(unpaired, Rejection)
     assert (unpaired.line, unpaired.reason) == (4, "train_labels.txt has no such line")
     assert len([r for r in listed(shard.path, labelled=False)[0].read() if isinstance(r, Document)]) == 3
+    (tmp_path / "train_labels.txt").write_bytes(codecs.BOM_UTF8 + b"a b\n")
+    assert next(iter(shard.read())).labels == ("a", "b")
+    store = "s3://bucket/train{}.txt?endpoint_override=store:9000&scheme=http"
+    for source in ("auto", "text_pairs"):
+        found = _shard(store.format("_raw_texts"), CorpusSettings.model_construct(source=source), shard.fields)
+        assert isinstance(found, TextPairs) and found.labels_path == store.format("_labels")
     with pytest.raises(ValueError, match="expected a name that ends in _raw_texts"):
         listed(tmp_path / "train_labels.txt", source="text_pairs")
 

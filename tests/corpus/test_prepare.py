@@ -335,6 +335,11 @@ def test_label_features_from_a_file(run: Prepare, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["all"], [0.6, 0, 0, 0, 0, 0, 0.8], rtol=1e-6)
     assert found["l1"] == [0, 1, 0, 0, 0, 0, 0]
     assert not any(found["l0"])
+    named = ["#all", "a\u2028b", "l0"]
+    path.write_text("\ufeff" + "".join(f"{name}\t{i}:1\n" for i, name in enumerate(named)) + "# l1\n")
+    again = run(train=[("text", named)] * 9, test=many(4, "test"), label_features=path, directory="again")
+    found = dict(zip(again.labels.labels, again.label_features().toarray().tolist(), strict=False))
+    assert [found[name] for name in named] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     for content, reason in [("all 1:x\n", ":1: expected feature:value"), ("none 1:1\n", "has none of the corpus' 5")]:
         path.write_text(content)
         assert reason in error_of(run, train=many(20), test=many(4, "test"), label_features=path)

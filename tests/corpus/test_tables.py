@@ -144,7 +144,8 @@ def test_csv_and_tsv(tmp_path: Path) -> None:
 def test_a_stray_quote_takes_no_rows_with_it_unseen(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('text,labels\nA dog.,"pets\nA third.,news\nA fourth.,sport\n')
     (tmp_path / "b.tsv").write_text('text\tlabels\n"Tis a story.\tbooks\nA third.\tnews\nHe said "yes".\tsport\nx\ty\n')
-    for name, expected in (("a.csv", [("rejected", 2)]), ("b.tsv", [("rejected", 2), ("x", 5)])):
+    three = [("rejected", 2), ("rejected", 3), ("rejected", 4)]
+    for name, expected in (("a.csv", three), ("b.tsv", [*three, ("x", 5)])):
         found = list(SeparatedValues(tmp_path / name).read())
         assert [(r.text if isinstance(r, Document) else "rejected", r.line) for r in found] == expected
         assert isinstance(found[0], Rejection) and "the quote doubled" in found[0].reason

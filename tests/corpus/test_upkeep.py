@@ -123,6 +123,27 @@ def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCa
     assert f"made from other inputs ({tmp_path / 'train.jsonl'})" in said(train=many(21), max_tokens=9, seed=3)
 
 
+def test_a_corpus_that_a_run_was_begun_with_stays(run: Prepare, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"train": many(20), "test": many(4, "test")}
+    before = run(**given).fingerprint
+    used = {**given, "used_by": tmp_path / "runs" / "one"}
+    (tmp_path / "train.jsonl").touch()
+    assert run(**used).fingerprint == before  # a newer file, of the same texts
+    said = error_of(run, **{**used, "train": many(21)})
+    assert said.startswith(f"{tmp_path / 'corpus'}: made from other inputs ({tmp_path / 'train.jsonl'}), and ")
+    assert said.endswith(f"choose another --name and --corpus.name, or remove {tmp_path / 'runs' / 'one'}")
+    assert Corpus.open(tmp_path / "corpus").fingerprint == before and leftovers(tmp_path) == ["corpus"]
+    assert run(**{**given, "train": many(21)}).fingerprint != before
+
+
+def test_a_file_of_two_splits_is_named(run: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / f"{name}.jsonl").write_bytes(lines(many(9)))
+    said = error_of(run, train=(tmp_path / "data",), test=(tmp_path / "data" / "b.jsonl",))
+    assert said == f"corpus.train and corpus.test both name {tmp_path}/data/b.jsonl; leave it out of one"
+
+
 def test_what_a_killed_preparation_left_is_removed(run: Prepare, tmp_path: Path) -> None:
     def hidden() -> list[str]:
         return sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".corpus."))

@@ -9,6 +9,7 @@ import requests
 import yaml
 from small_server import TREES
 
+from axml_ray.configuration import from_command_line
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.__main__ import Here, pairs
@@ -64,13 +65,19 @@ def test_files_of_serve_deploy(file: str) -> None:
         assert read_examples(ROOT / application.args["examples"])
 
 
-def test_the_manifest_of_a_training_runs_a_job_that_is_there() -> None:
+def test_the_manifest_of_a_training_runs_a_job_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = yaml.safe_load((ROOT / "deploy/rayjob.yaml").read_text(encoding="utf-8"))
     assert manifest["kind"] == "RayJob"
     words = manifest["spec"]["entrypoint"].split()
     for word in words:
         if word.startswith("/app/"):
             assert (ROOT / word.removeprefix("/app/")).is_file()
+    monkeypatch.setenv("AXML_RAY_HOME", "/data")
+    settings = from_command_line("", [word.replace("/app", str(ROOT)) for word in words[2:]])
+    corpus = settings.corpus
+    read = [*corpus.train, *corpus.valid, *corpus.test, corpus.label_names, corpus.word_vectors]
+    assert len(read) == 5
+    assert all(str(path).startswith("/data/") for path in (*read, settings.runs, settings.corpora))
     for line in (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").splitlines():
         if line.startswith("COPY"):
             assert all((ROOT / name).exists() for name in line.split()[1:-1])
