@@ -1,7 +1,7 @@
 """What each part is worth: scores of one config with another tree, network, training or word vectors.
 
     python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H …] [--seeds N] [--vectors FILE]
-                                   [--quick] [--json PATH] [--training.epochs 4 3, or any other setting]
+                                   [--quick] [--json PATH] [--training.epochs '[4,3]', or any other setting]
 
 Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
 tables of K and H have), in a run below the config's `runs`. Rows that differ in nothing a tree is trained with share

@@ -2,7 +2,7 @@
 
     python benchmarks/tuning.py --config configs/quickstart.yaml [--space tune_spaces.tree:shape
                                 tune_spaces.attention:rates] [--trials 12] [--part 0.25] [--quick] [--json PATH]
-                                [--training.epochs 4 3, or any other setting]
+                                [--training.epochs '[4,3]', or any other setting]
 
 Both sweeps draw the same trials at random; they lie below the config's `runs`, and go on where they were stopped.
 Which trials ASHA stops depends on the order in which they report, so the scorings of the sweep without it are also
