@@ -39,7 +39,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import results_file
-from environments import environment
+from environments import PeerError, environment
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -284,7 +284,11 @@ def main() -> None:
     if given.quick:
         given.seconds, given.soak_minutes = 8.0, 1.0
     console = Console()
-    figures, rows = measure(given, console)
+    try:
+        figures, rows = measure(given, console)
+    except (SettingsError, PeerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     console.print(table(rows))
     for name, value in figures.items():
         console.print(f"{name}: {value:.3f}", highlight=False)

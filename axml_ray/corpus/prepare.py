@@ -166,6 +166,9 @@ class _Preparation:
         for name in SPLITS:
             if not documents[name]:
                 raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
+        if not self.settings.valid and documents["valid"] < self.settings.valid_documents:
+            drawn = f"{self.settings.valid_documents:,}"
+            log.info("prepare: %s of %s validation documents drawn have a label", f"{documents['valid']:,}", drawn)
         summary.count_kept(splits, about)
         del about
         self._merged("words", count_words, paths, splits)
