@@ -7,7 +7,7 @@
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,8 +93,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is there twice, the first of which would be lost without a word."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """The mapping of a node."""
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping as it is written, before others are merged into it."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
@@ -102,7 +103,7 @@ class _Loader(yaml.SafeLoader):
                     problem=f"{key.value} is there twice; put both together", problem_mark=key.start_mark
                 )
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,6 +8,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, Ranking
 from axml_ray.evaluation.rankings import hits
-from axml_ray.files import whole_file
+from axml_ray.files import read_json, whole_file, write_json
 from axml_ray.inference.batch import predict_split
 from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint, without_join
 from axml_ray.inference.combining import aligned
@@ -40,6 +41,8 @@ ADDED = ("ensemble.trees", "ensemble.frequency_correction", "linear")
 """Settings that a run may be started again with: more trees, linear classifiers, corrected scores."""
 JOINED = 10_000
 """Validation documents that a join is learned from, at most: of some 200 labels each."""
+CORPUS = "corpus.json"
+"""In a run's directory: the fingerprint of the corpus that it was begun with."""
 UNCORRECTED = "uncorrected"
 """In a run's directory, while its correction is fitted: predictions of the validation split."""
 
@@ -59,9 +62,9 @@ def run(settings: Experiment) -> dict[str, Any]:
     _check_settings(settings)
     check_hierarchy(settings.tree)
     seconds: dict[str, float] = {}
-    begun = settings.run_directory if (settings.run_directory / SETTINGS).exists() else None
-    corpus = prepare(settings.corpus, settings.corpus_directory, used_by=begun)
+    corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, settings))
     _keep_settings(settings)
+    write_json(settings.run_directory / CORPUS, {"fingerprint": corpus.fingerprint})
     connect()
     seconds["prepare"] = float(corpus.manifest["seconds"])
     before = seconds_before(settings.run_directory / METRICS, corpus)
@@ -155,6 +158,20 @@ def _check_settings(settings: Experiment) -> None:
                 f"{settings.run_directory}: this run was made with other settings ({', '.join(changed)}); "
                 "choose another --name, or remove the directory"
             )
+
+
+def _check_corpus(settings: Experiment, corpus: Corpus) -> None:
+    """Its levels would all be trained anew, over those that are finished."""
+    try:
+        before = read_json(settings.run_directory / CORPUS)["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != corpus.fingerprint:
+        raise SettingsError(
+            f"{settings.run_directory}: this run was begun with another corpus than comes of its files now (other "
+            "texts or packages, or word vectors learned anew, which round differently); choose another --name and "
+            "--corpus.name, or remove the directory"
+        )
 
 
 def _keep_settings(settings: Experiment) -> None:

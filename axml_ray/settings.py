@@ -104,7 +104,8 @@ class CorpusSettings(Settings):
     min_label_count: Positive = 1
     """Labels of fewer documents, over all splits, are dropped."""
     max_rejected_share: Share = 0.0
-    """Bad records are written to `rejected.jsonl`; a larger share of them than this is an error."""
+    """Bad records are written to `rejected.jsonl`; a larger share of them than this is an error. Of a row of CSV that
+    never ends, each line is one."""
     label_names: AbsolutePath | None = None
     """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
     label_features: AbsolutePath | None = None

@@ -7,6 +7,7 @@ one row with its id and an error.
 """
 
 import argparse
+import math
 import time
 
 from axml_ray.cluster import connect, room_for
@@ -22,9 +23,12 @@ READING = ("text_field", "title_field", "id_field")
 
 def _number(word: str) -> float:
     try:
-        return float(word)
+        number = float(word)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number (given: {word!r})") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"expected a number (given: {word!r})")
+    return number
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,7 @@ def main(words: argparse.Namespace) -> None:
     print("Ctrl-C ends it.", flush=True)
     signal.sigwait(stopped)
     print("Answering what is under way …")
-    with suppress(TimeoutError):  # and what isn't answered by then never will be
+    with suppress(TimeoutError, ray.exceptions.RayError):  # what isn't answered by then never will be
         handle.broadcast("drain").results(timeout_s=settings.drain_s)
     time.sleep(SENT_S)
     serve.shutdown()

@@ -172,6 +172,11 @@ def test_without_config_or_files_the_missing_keys_are_named(capsys: pytest.Captu
         load()
 
 
+def test_mappings_may_be_merged(tmp_path: Path) -> None:
+    path = config(tmp_path, PACKAGES + "tree: &b {height: 2, <<: {beam: 7, height: 1}}\n")
+    assert (load(path).tree.height, load(path).tree.beam) == (2, 7)
+
+
 def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
     assert read_yaml(config(tmp_path, "# nothing yet\n")) == {}
 

@@ -152,6 +152,14 @@ def open_file(place: Place) -> BinaryIO:
     return io.BufferedReader(store.open_input_file(path), 1 << 20)
 
 
+def out_of_reach(error: Exception, place: Place) -> bool:
+    """Whether it is the place that failed and not what lies there, which would be a loss to leave out.
+
+    Arrow's readers raise an OSError of no number for what is damaged, and for stores that don't answer.
+    """
+    return isinstance(error, OSError) and (error.errno is not None or is_url(place))
+
+
 def open_plain(place: Place) -> BinaryIO:
     """The bytes of a file, decompressed; what is damaged raises while it is read, see `DAMAGE`."""
     file = open_file(place)
@@ -176,6 +184,8 @@ class _Zstd(io.RawIOBase):
         try:
             content = self._stream.read(len(buffer))
         except OSError as error:
+            if error.errno is not None:  # not the decompressor's
+                raise
             raise EOFError(str(error)) from None
         buffer[: len(content)] = content
         return len(content)

@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)
 
 
-def prepare(settings: CorpusSettings, directory: Path, *, used_by: Path | None = None) -> Corpus:
+def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpus], None] = lambda _: None) -> Corpus:
     """Prepare a corpus into `directory`, unless the same settings and inputs are already prepared there.
 
     What can be checked without reading the texts is checked before Ray is joined or started. Until everything is
@@ -68,11 +68,10 @@ def prepare(settings: CorpusSettings, directory: Path, *, used_by: Path | None =
     Args:
         settings: of the corpus.
         directory: where it lies, or will.
-        used_by: a run that was begun with the corpus that lies there, which must then stay.
+        check: called with what comes of it; where it raises, what lies at `directory` stays.
 
     Raises:
-        SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels; or the
-            corpus that a run was begun with is another one.
+        SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels.
     """
     shards = _shards(settings)
     beside = [path for path in (settings.label_names, settings.label_features) if path]
@@ -89,25 +88,25 @@ def prepare(settings: CorpusSettings, directory: Path, *, used_by: Path | None =
         raise SettingsError(f"corpus: {error.filename} cannot be read: {error.strerror}") from None
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
     clear_leftovers(directory)
+    corpus: Corpus | None
     try:
         corpus = Corpus.open(directory)
         if corpus.manifest["inputs"] == mark:
             log.info("prepare: %s is up to date", directory)
-            return corpus
-        change, kept = what_changed(corpus.manifest, settings, inputs), corpus.fingerprint if used_by else None
-        log.info("prepare: %s; preparing %s anew", change, directory)
+        else:
+            log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
+            corpus = None
     except SettingsError:
-        change, kept = "", None
+        corpus = None
         _check_replaceable(directory)
+    if corpus:
+        check(corpus)
+        return corpus
     directory.parent.mkdir(parents=True, exist_ok=True)  # or there is no need of Ray
     connect()
     with whole_directory(directory) as work, in_use(work):
         _Preparation(settings, work).run(shards, mark, inputs)
-        if kept and Corpus.open(work).fingerprint != kept:  # the same texts may well lie in a newer file
-            raise SettingsError(
-                f"{directory}: {change}, and {used_by} was begun with what lies there; choose another --name and "
-                f"--corpus.name, or remove {used_by}"
-            )
+        check(Corpus.open(work))
     return Corpus.open(directory)
 
 
@@ -122,7 +121,8 @@ def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
             raise SettingsError(f"corpus.{split}: {error}") from None
     splits: dict[str, str] = {}
     for split, shard in shards:
-        if (other := splits.setdefault(str(shard.path), split)) != split:
+        place = shard.path.resolve() if isinstance(shard.path, Path) else shard.path
+        if (other := splits.setdefault(str(place), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {shard.path}; leave it out of one")
     return shards
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.places import LONGEST_LINE, Damage, Place, format_suffix, line_blocks, open_file
+from axml_ray.corpus.places import LONGEST_LINE, Damage, Place, format_suffix, line_blocks, open_file, out_of_reach
 from axml_ray.corpus.records import Document, Fields, Rejection, name_of, storable
 
 ROWS = 1000
@@ -48,6 +48,8 @@ class ParquetRows:
                     yield from _documents(batch, self.path, self.fields, row)
                     row += len(batch)
             except DAMAGED as error:
+                if out_of_reach(error, self.path):
+                    raise
                 yield _damaged(self.path, row, "Parquet", error)
 
     def split(self, size: int) -> list["ParquetRows"]:
@@ -99,6 +101,8 @@ class ArrowRows:
                         yield from _documents(part, self.path, self.fields, row)
                         row += len(part)
             except DAMAGED as error:
+                if out_of_reach(error, self.path):
+                    raise
                 yield _damaged(self.path, row, "Arrow", error)
 
 
@@ -183,7 +187,7 @@ class SeparatedValues:
                 yield Rejection(file=file, line=line, reason=reason)
                 # What a quote that isn't closed held counts too: these may well have been rows.
                 for at in range(line + 1, lines.taken + 1):
-                    yield Rejection(file=file, line=at, reason=f"held by what isn't a row from line {line} on")
+                    yield Rejection(file=file, line=at, reason=f"held by what isn't a row: from line {line} on")
                 continue
             if not row:
                 continue

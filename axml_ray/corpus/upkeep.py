@@ -1,6 +1,7 @@
 """Whether a corpus is up to date, and what preparations left that were killed."""
 
 import fcntl
+import glob
 import logging
 import shutil
 from collections.abc import Iterator
@@ -55,7 +56,8 @@ def in_use(work: Path) -> Iterator[None]:
 
 def clear_leftovers(directory: Path) -> None:
     """Remove what preparations of `directory` left that were killed; one that still runs holds its lock."""
-    for lock in directory.parent.glob(f".{directory.name}.*/{STAGE}/{LOCK}"):
+    directory = directory.resolve()  # as `whole_directory` does
+    for lock in directory.parent.glob(f".{glob.escape(directory.name)}.*/{STAGE}/{LOCK}"):
         try:
             with lock.open() as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ A block's file appears whole or not at all, so a job that was killed goes on wit
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
@@ -16,6 +17,7 @@ import ray
 import ray.data
 
 from axml_ray.cluster import quiet_data
+from axml_ray.corpus.places import out_of_reach
 from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.upkeep import state_of_input
@@ -27,6 +29,7 @@ from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Settings, SettingsError
+from axml_ray.training.ensemble import root_cause
 
 ROWS = 1_024
 """Documents of a block."""
@@ -218,8 +221,12 @@ def predict_files(
         num_cpus=0,  # while actors hold all CPUs
     )
     given = bundle, output, wanted, max(1, int(cpus_per_actor))
-    for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor):
-        pass
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # a failure reaches us as an exception
+    try:
+        for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor):
+            pass
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(f"{root_cause(error)}; the same job, started again, goes on from here") from error
     result = _counted(output, wanted.form)
     write_json(output / RESULT, result)
     return result
@@ -248,8 +255,7 @@ def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
     try:
         yield from map(_record, shard.read())
     except (OSError, ValueError) as error:
-        # Arrow's readers raise an OSError of no number for what is broken, and for stores that don't answer.
-        if isinstance(error, OSError) and (error.errno is not None or "://" in str(shard.path)):
+        if out_of_reach(error, shard.path):
             raise
         yield PurePath(str(shard.path)).name, None, f"the file cannot be read on from here: {error}"
 

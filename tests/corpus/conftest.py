@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def run(tmp_path: Path) -> Prepare:
         test: Any = (),
         valid: Any = (),
         directory: str = "corpus",
-        used_by: Path | None = None,
+        check: Callable[[Corpus], None] = lambda _: None,
         **settings: Any,
     ) -> Corpus:
         paths: dict[str, tuple[Path, ...]] = {}
@@ -31,6 +32,6 @@ def run(tmp_path: Path) -> Prepare:
                 given = (path,)
             paths[split] = given
         settings = {"valid_documents": 3, "word_vectors": "random", "word_dimension": 4} | settings
-        return prepare(CorpusSettings(**paths, **settings), tmp_path / directory, used_by=used_by)
+        return prepare(CorpusSettings(**paths, **settings), tmp_path / directory, check=check)
 
     return run

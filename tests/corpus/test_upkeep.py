@@ -10,6 +10,7 @@ import pytest
 from corpus.preparing import Prepare, content, error_of, leftovers, lines, many
 
 from axml_ray.corpus.store import SPLITS, Corpus
+from axml_ray.settings import SettingsError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -123,17 +124,22 @@ def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCa
     assert f"made from other inputs ({tmp_path / 'train.jsonl'})" in said(train=many(21), max_tokens=9, seed=3)
 
 
-def test_a_corpus_that_a_run_was_begun_with_stays(run: Prepare, tmp_path: Path) -> None:
+def test_what_is_refused_stays_away(run: Prepare, tmp_path: Path) -> None:
     given: dict[str, Any] = {"train": many(20), "test": many(4, "test")}
     before = run(**given).fingerprint
-    used = {**given, "used_by": tmp_path / "runs" / "one"}
+
+    def only_that(corpus: Corpus) -> None:
+        if corpus.fingerprint != before:
+            raise SettingsError("another corpus")
+
     (tmp_path / "train.jsonl").touch()
-    assert run(**used).fingerprint == before  # a newer file, of the same texts
-    said = error_of(run, **{**used, "train": many(21)})
-    assert said.startswith(f"{tmp_path / 'corpus'}: made from other inputs ({tmp_path / 'train.jsonl'}), and ")
-    assert said.endswith(f"choose another --name and --corpus.name, or remove {tmp_path / 'runs' / 'one'}")
+    assert run(**given, check=only_that).fingerprint == before  # a newer file, of the same texts
+    changed = {**given, "train": many(21)}
+    assert error_of(run, **changed, check=only_that) == "another corpus"
     assert Corpus.open(tmp_path / "corpus").fingerprint == before and leftovers(tmp_path) == ["corpus"]
-    assert run(**{**given, "train": many(21)}).fingerprint != before
+    assert run(**changed).fingerprint != before
+    assert error_of(run, **changed, check=only_that) == "another corpus"
+    assert run(**given, check=only_that).fingerprint == before
 
 
 def test_a_file_of_two_splits_is_named(run: Prepare, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from axml_ray import Tagger
+from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.sources import Document, shards
 from axml_ray.inference import batch as module
 from axml_ray.inference.batch import BundlePredictor, Wanted, predict_files
@@ -158,3 +159,13 @@ def test_a_broken_file_costs_a_row_and_one_out_of_reach_ends_the_job():
         records(Path("a.jsonl"), FileNotFoundError(2, "No such file or directory", "a.jsonl"))
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
         records("s3://bucket/a.jsonl", OSError("AWS Error NETWORK_CONNECTION"))
+
+
+def test_a_file_out_of_reach_is_told_in_one_line(bundle_directory, tmp_path, ray_cluster):
+    (tmp_path / "a.jsonl").mkdir()
+    with pytest.raises(RuntimeError) as caught:
+        predict_files(bundle_directory, [JsonLines(tmp_path / "a.jsonl")], tmp_path / "out", Wanted())
+    said = str(caught.value)
+    assert "\n" not in said and "Is a directory" in said and "a.jsonl" in said
+    assert said.endswith("; the same job, started again, goes on from here")
+    assert not (tmp_path / "out" / "predictions.json").exists()

@@ -31,13 +31,16 @@ CASES = {
         "prepare_corpus",
         "corpus.train ({unlabelled}): no document has a label; every record's `labels` is empty",
         train="{unlabelled}",
-        test="{unlabelled}",
+        test="{unlabelled_too}",
     ),
     # What can be known before is said before.
     "unknown setting": Case(
         "prepare_corpus",
         "command line: --corpus.min_count: unknown setting; did you mean '--corpus.min_label_count'?",
         min_count="2",
+    ),
+    "one file in two splits": Case(
+        "prepare_corpus", "corpus.train and corpus.test both name {good}; leave it out of one", test="{good}"
     ),
     "missing file": Case("train_ensemble", "corpus.test: no file matches '{missing}'", test="{missing}"),
     "empty names": Case(
@@ -61,13 +64,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
         "unlabelled": '{"text": "x", "labels": []}\n' * 9,
         "names": "",
     }
+    contents |= {"good_too": good, "unlabelled_too": contents["unlabelled"]}
     paths = {name: str(folder / f"{name}.jsonl") for name in (*contents, "missing")}
     for name, content in contents.items():
         Path(paths[name]).write_text(content)
 
     def start(name: str, case: Case) -> subprocess.CompletedProcess[str]:
         case.expected = case.expected.format(**paths)
-        flags = {"train": "{good}", "test": "{good}", "valid_documents": "3", **case.flags}
+        flags = {"train": "{good}", "test": "{good_too}", "valid_documents": "3", **case.flags}
         words = [f"--corpus.{key}={value.format(**paths)}" for key, value in flags.items()]
         words.append(f"--corpora={case.corpora.format(**paths)}")
         home = folder / name

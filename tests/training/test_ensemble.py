@@ -75,6 +75,13 @@ def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_clust
     assert judged["ensemble"] == pytest.approx(again["ensemble"]) and judged["seconds"]["train"] > 0
     with pytest.raises(SettingsError, match=r"network\.hidden.*choose another --name"):
         run(load(None, **synthetic.experiment(tmp_path, network={"hidden": 8})))
+    # Other texts would be trained over what is there.
+    after, [train] = states(settings), more.corpus.train
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(SettingsError, match=r"was begun with another corpus .* choose another --name and --corpus"):
+        run(more)
+    assert states(settings) == after
+    assert Corpus.open(more.corpus_directory).documents("test") == judged["documents"]
 
 
 def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path: Path) -> None:
