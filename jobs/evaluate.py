@@ -33,8 +33,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     other = None
     if given.against:
         other, stored = open_run(given.against), open_run(settings.run_directory)
-        flags = {key: getattr(settings, key) for key in ("corpora", "resources")}
-        other = other.model_copy(update={key: now for key, now in flags.items() if now != getattr(stored, key)})
+        here = {key: getattr(settings, key) for key in ("corpora", "resources")}
+        other = other.model_copy(update={key: now for key, now in here.items() if now != getattr(stored, key)})
     corpus = Corpus.open(settings.corpus_directory)
     metrics = evaluate(settings, corpus, given.split, other=other)
     console = Console(width=None if Console().is_terminal else 110)

@@ -6,7 +6,6 @@
   ways give the same.
 """
 
-import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -84,8 +83,6 @@ class JsonLines:
                 yield line, content
                 line += content.lines
             else:
-                if line == 1:
-                    content = content.removeprefix(codecs.BOM_UTF8)
                 yield line, content
                 line += content.count(b"\n")
 
@@ -180,7 +177,7 @@ def first_object(path: Place) -> dict[str, Any]:
     for content in line_blocks(path, 1 << 16):
         if isinstance(content, Damage):
             break
-        for line in content.removeprefix(codecs.BOM_UTF8).split(b"\n"):
+        for line in content.split(b"\n"):
             if line.strip():
                 try:
                     return parse_object(line)

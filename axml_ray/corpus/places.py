@@ -6,6 +6,7 @@
   begins in.
 """
 
+import codecs
 import fnmatch
 import glob
 import gzip
@@ -213,12 +214,14 @@ def line_blocks(place: Place, size: int, begin: int = 0, end: int | None = None)
         end: only lines that begin before this byte.
 
     Yields:
-        Blocks, each of whole lines (the last of a file may lack its line feed), and `Damage` in their order.
+        Blocks, each of whole lines (the last of a file may lack its line feed; a byte order mark before the first is
+        left out), and `Damage` in their order.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
     with open_plain(place) as file:
+        mark = b"" if begin else codecs.BOM_UTF8
         if begin:
             file.seek(begin - 1)
             begin += _skip_line(file) - 1
@@ -236,7 +239,8 @@ def line_blocks(place: Place, size: int, begin: int = 0, end: int | None = None)
             left -= len(content) + long
             whole = content.rfind(b"\n") + 1 if damage or long else len(content)
             if whole:
-                yield content[:whole]
+                yield content[:whole].removeprefix(mark)
+                mark = b""
             if long:
                 yield Damage(f"longer than {LONGEST_LINE >> 20} MiB", 1)
             if damage:

@@ -88,20 +88,16 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         raise SettingsError(f"corpus: {error.filename} cannot be read: {error.strerror}") from None
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
     clear_leftovers(directory)
-    corpus: Corpus | None
     try:
         corpus = Corpus.open(directory)
+    except SettingsError:
+        _check_replaceable(directory)
+    else:
         if corpus.manifest["inputs"] == mark:
             log.info("prepare: %s is up to date", directory)
-        else:
-            log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
-            corpus = None
-    except SettingsError:
-        corpus = None
-        _check_replaceable(directory)
-    if corpus:
-        check(corpus)
-        return corpus
+            check(corpus)
+            return corpus
+        log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
     directory.parent.mkdir(parents=True, exist_ok=True)  # or there is no need of Ray
     connect()
     with whole_directory(directory) as work, in_use(work):

@@ -1,6 +1,5 @@
 """The Extreme Classification Repository's files of texts and labels: one document a line, in two files side by side."""
 
-import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -68,11 +67,10 @@ def _decoded(line: bytes) -> str:
 
 
 def _lines(place: Place) -> Iterator[bytes | Damage]:
-    for number, content in enumerate(line_blocks(place, 1 << 20)):
+    for content in line_blocks(place, 1 << 20):
         if isinstance(content, Damage):
             yield content
         else:
-            content = content if number else content.removeprefix(codecs.BOM_UTF8)
             lines = content.split(b"\n")
             if not lines[-1]:
                 lines.pop()

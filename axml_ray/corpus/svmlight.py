@@ -9,7 +9,6 @@ A label of several lines has the sum of them. Features are counted from 0 or 1, 
 trained label without a line has no features. What the lines of trained labels hold is held, 8 bytes a number.
 """
 
-import codecs
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +68,6 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for content in line_blocks(path, BLOCK_BYTES):
             if isinstance(content, Damage):
                 raise _wrong(path, number + 1, content.reason)
-            if number == 0:
-                content = content.removeprefix(codecs.BOM_UTF8)
             # Only these end a line: a label may hold what Unicode also takes for one.
             for line in content.decode("utf-8").removesuffix("\n").split("\n"):
                 number += 1

@@ -4,7 +4,6 @@ Columns are those of `Fields`; a file without one of them is no input at all, wh
 rejection, as is the place where a file turns out to be damaged.
 """
 
-import codecs
 import csv
 import json
 import sys
@@ -228,8 +227,6 @@ class _Lines:
                 self.damage.append((self.taken + 1, content.reason))
                 self.taken += content.lines
                 continue
-            if self.taken == 0:
-                content = content.removeprefix(codecs.BOM_UTF8)
             lines = content.split(b"\n")
             last = lines.pop()
             for line in lines:

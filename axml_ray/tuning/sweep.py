@@ -162,10 +162,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
             sweep.name, drawn.left, sweep.trials, side_by_side, f"{epoch:,}",
         )  # fmt: skip
         _tune(sweep, common, drawn, scheduler, side_by_side)
+    drawn.drop_weights()
     trials = drawn.trials
-    for trial in trials:
-        if trial.state != "running":
-            drop_weights(trial_directory(common.directory, trial.number))
     running = [trial.number for trial in trials if trial.state == "running"]
     if running:
         raise RuntimeError(f"the sweep was interrupted with trials {running} running; the same command goes on")
@@ -335,13 +333,16 @@ class _Drawn(Searcher):
             trial = replace(trial, state="stopped", reason=reason, seconds=seconds)
         self.trials[number] = trial
         trial.write(self.common.directory)
-        for other in self.trials:
-            # Of this one, whose workers may still be ending, at the next end or that of the sweep.
-            if other.state != "running" and other.number != number:
-                drop_weights(trial_directory(self.common.directory, other.number))
+        self.drop_weights(but=number)  # its workers may still be ending
         self._tell(trial)
         said = trial.reason if trial.score is None or trial.reason else f"valid nDCG@5 {trial.score:.2f}"
         log.info("trial %d · %s · %s", number, trial.state, said)
+
+    def drop_weights(self, but: int | None = None) -> None:
+        """Drop those of trials that are over, but one."""
+        for trial in self.trials:
+            if trial.state != "running" and trial.number != but:
+                drop_weights(trial_directory(self.common.directory, trial.number))
 
     def _tell(self, trial: Trial) -> None:
         if trial.state == "finished" and trial.score is not None:
