@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
     parser.add_argument("--rounds", type=int, help="default: 3 if quick, else 7")
     parser.add_argument("--documents", type=int, help="of a round, or in all; by default what a part takes")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/inference.json")
+    parser.add_argument(
+        "--json", type=Path, help="default: benchmarks/results/inference.json, with --only NAME inference-NAME.json"
+    )
     given = parser.parse_args(arguments)
     rounds = given.rounds or (3 if given.quick else 7)
     if given.threads < 1 or rounds < 1 or (given.documents or 1) < 1:
@@ -76,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return part(given.documents or sizes[not given.quick], rounds)
 
     names = [given.only] if given.only else list(PARTS)
-    path = given.json or results_file.RESULTS / "inference.json"
+    part = f"-{given.only}" if given.only else ""
+    path = given.json or results_file.RESULTS / f"inference{part}.json"
     results_file.measure_parts(names, measure, table, path, threads=given.threads)
 
 
@@ -255,4 +258,4 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    results_file.run(main)

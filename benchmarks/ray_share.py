@@ -39,7 +39,7 @@ from axml_ray.memory import ONE_ARENA
 from axml_ray.network.candidates import Level
 from axml_ray.network.networks import network_of
 from axml_ray.network.precision import use_threads
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 
@@ -132,8 +132,4 @@ def trained(settings: Experiment, seconds: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    results_file.run(main)

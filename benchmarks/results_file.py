@@ -35,6 +35,15 @@ Result = tuple[dict[str, float], list[dict[str, Any]]]
 """Figures and rows."""
 
 
+def run(main: Callable[[], None]) -> None:
+    """Run a script; what a person can mend (SettingsError) is one line on standard error, and exit status 2."""
+    try:
+        main()
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
 def measure_parts(
     names: Sequence[str],
     measure: Callable[[str], Result],
@@ -51,6 +60,9 @@ def measure_parts(
         table: what a person wants to see of the rows.
         path: where to.
         threads: of PyTorch, for the rows.
+
+    Raises:
+        SettingsError: no part could be measured; nothing is written.
     """
     console = Console()
     figures: dict[str, float] = {}
@@ -65,6 +77,8 @@ def measure_parts(
             rows.append({"part": name, **row, "threads": threads})
             console.print_json(json.dumps(rows[-1]), indent=None)
         figures |= found
+    if not figures:
+        raise SettingsError(f"nothing was measured, {path} stays as it is: {rows[0]['skipped']}")
     console.print(table(rows))
     for figure, value in figures.items():
         console.print(f"{figure}: {value:.3f}", highlight=False)

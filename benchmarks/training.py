@@ -144,7 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=PARTS, help="run this part alone")
     parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
     parser.add_argument("--rounds", type=int, help="turns of each side; default: 4 if quick, else 12")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/training.json")
+    parser.add_argument(
+        "--json", type=Path, help="default: benchmarks/results/training.json, with --only NAME training-NAME.json"
+    )
     given = parser.parse_args(arguments)
     rounds = given.rounds or (4 if given.quick else 12)
     if given.threads < 1 or rounds < 1:
@@ -156,7 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return part(Effort(rounds=rounds, steps=quick_steps if given.quick else steps, threads=given.threads))
 
     names = [given.only] if given.only else list(PARTS)
-    path = given.json or results_file.RESULTS / "training.json"
+    part = f"-{given.only}" if given.only else ""
+    path = given.json or results_file.RESULTS / f"training{part}.json"
     results_file.measure_parts(names, measure, table, path, threads=given.threads)
 
 
@@ -569,4 +572,4 @@ PARTS: dict[str, tuple[Callable[[Effort], Result], int, int]] = {
 
 
 if __name__ == "__main__":
-    main()
+    results_file.run(main)

@@ -29,7 +29,7 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import Level
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, TrainingSettings
+from axml_ray.settings import NetworkSettings, TrainingSettings, absolute
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.tree.label_tree import LabelTree
@@ -56,7 +56,7 @@ class Task:
 
 def task_of(name: str, documents: int, longest: int) -> Task:
     """The first level of a prepared corpus, its texts cut at `longest` words."""
-    corpus = Corpus.open(Path("corpora") / name)
+    corpus = Corpus.open(absolute("corpora") / name)
     tree = LabelTree.build(corpus.label_features(), height=1, cluster_size=CLUSTER_SIZE, seed=0)
     parts = []
     for split, most in (("train", documents), ("valid", 1_000)):
@@ -132,4 +132,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    results_file.run(main)
