@@ -19,6 +19,7 @@ from axml_ray.corpus.store import Corpus, Split
 from axml_ray.linear.label_names import name_texts
 from axml_ray.network.level_network import Level, LevelNetwork
 from axml_ray.network.networks import network_of
+from axml_ray.network.precision import reduces
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, fingerprint
 from axml_ray.training.attention_start import name_features, start_attention
@@ -218,6 +219,7 @@ class TreeTraining:
             "best_step": training.at.best_step,
             "snapshots": training.average.snapshots,
             "seconds": training.at.seconds,
+            "computed_in": "bfloat16" if reduces(self.workers.device, precision) else "float32",
         }
         save_level(network, directory, mark, about, self.workers)
         checkpoints.drop(self.workers)

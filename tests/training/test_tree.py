@@ -113,6 +113,13 @@ class TestTraining:
         assert about["nodes"] == 14 and about["valid_nDCG@5"] > 90
         assert not level_file(settings, 2).exists()
 
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    def test_a_level_says_in_what_it_was_computed(self, precision, home, corpus):
+        settings = experiment(home, tree={"height": 0}, epochs=(1,), precision=precision)
+        settings = settings.model_copy(update={"name": precision})
+        train_tree(settings, corpus)
+        assert json.loads(level_file(settings, 1, LEVEL_MANIFEST).read_text())["computed_in"] == precision
+
     def test_two_levels_of_clusters(self, home, corpus):
         settings = experiment(home, tree={"height": 2, "cluster_size": 2, "beam": 3})
         settings = settings.model_copy(update={"name": "high"})
