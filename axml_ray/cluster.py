@@ -26,6 +26,8 @@ def connect() -> None:
     os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "8")
     if not os.environ.get("RAY_ADDRESS"):
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        # Nobody takes this machine away with notice, and a process for each tree that asks wakes 100 times a second.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import ray
 
     if ray.is_initialized():

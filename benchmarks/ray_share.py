@@ -1,9 +1,10 @@
 """How fast a level trains in a worker of Ray Train, beside the same in a plain process.
 
-    python benchmarks/ray_share.py --config configs/eurlex57k.yaml [--rounds 3] [--seconds 25] [--json PATH]
+    python benchmarks/ray_share.py --config configs/eurlex57k.yaml [--rounds 3] [--seconds 25] [--beside 1]
+                                   [--json PATH]
 
 The config's corpus, which must be prepared, words, network, batches and threads of a worker; a first level of 2,048
-groups of neighbouring label ids, all scored. Each side is a process of its own, one after the other, and says how many
+groups of neighbouring label ids, all scored. Each side is started alone, one after the other, and says how many
 documents it trained in so many seconds after some steps that aren't counted, the page faults of a step, and the share
 of its processor time that the kernel had.
 
@@ -12,11 +13,15 @@ of its processor time that the kernel had.
 - `own_arenas`: the same where glibc gives the worker's threads arenas of their own, as it does if nobody asks it not to
   (`axml_ray.memory.ONE_ARENA`).
 
+With `--beside 3` each side trains so many at once, in the same seconds, as a job its trees: plain processes, or groups
+of Ray Train of one worker each. Their documents are added up; the rest is their mean.
+
 Figures: `worker_share` and `own_arenas_share`, of the plain process's documents a second; medians over the rounds.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import statistics
@@ -24,6 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +52,15 @@ from axml_ray.training.level import LevelTraining, Validation
 
 SIDES = ("plain", "worker", "own_arenas")
 WARM_STEPS = 10
+START_SECONDS = 20
+"""In which one training starts and takes its first steps, beside one that does so too."""
 
 
 def main() -> None:
     """Measure all sides in turns, or the one that was asked for."""
     settings, given = configuration.with_flags("What Ray costs a level's training.", _flags)
     if given.side:
-        print(json.dumps(side(settings, given.side, given.seconds)))
+        print(json.dumps(side(settings, given.side, given.seconds, given.beside)))
         return
     console, rows = Console(), []
     for number in range(given.rounds):
@@ -69,42 +78,60 @@ def main() -> None:
         for name in SIDES[1:]
     }
     console.print(figures)
-    results_file.write(given.json or results_file.RESULTS / "ray-share.json", figures, rows)
+    part = f"-{given.beside}" if given.beside > 1 else ""
+    results_file.write(given.json or results_file.RESULTS / f"ray-share{part}.json", figures, rows)
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=25, help="of each side and round, after its first steps")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/ray-share.json")
+    parser.add_argument("--beside", type=int, default=1, help="how many train at once, on each side")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/ray-share.json, with --beside 3 -3.json")
     parser.add_argument("--side", choices=SIDES, help="measure this one, and print it")
 
 
-def side(settings: Experiment, name: str, seconds: float) -> dict[str, float]:
-    """What one side says."""
+def side(settings: Experiment, name: str, seconds: float, beside: int) -> dict[str, float]:
+    """What one side says: the documents of all that train at once, the mean of the rest."""
+    each = [(settings, seconds, time.time() + START_SECONDS * (1 + beside))] * beside
     if name == "plain":
-        return trained(settings, seconds)
+        with ProcessPoolExecutor(beside, multiprocessing.get_context("spawn")) as pool:
+            found = list(pool.map(trained, *zip(*each, strict=True)))
+    else:
+        import ray
+
+        connect()
+        with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
+            group = ray.remote(num_cpus=0)(_group)
+            found = ray.get([group.remote(one, min(1, results_file.cores() / beside), directory) for one in each])
+    total = {key: sum(one[key] for one in found) for key in found[0]}
+    return {key: value if key == "documents_per_second" else value / beside for key, value in total.items()}
+
+
+def _group(what: tuple[Experiment, float, float], cpus: float, directory: str) -> dict[str, float]:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    connect()
-    with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
-        trainer = TorchTrainer(
-            _work,
-            train_loop_config={"settings": settings, "seconds": seconds},
-            torch_config=TorchConfig(backend="gloo"),
-            scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1}),
-            run_config=RunConfig(storage_path=directory),
-        )
-        found: dict[str, float] = trainer.fit().return_value
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config={"what": what},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": cpus}),
+        run_config=RunConfig(name=uuid.uuid4().hex, storage_path=directory),
+    )
+    found: dict[str, float] = trainer.fit().return_value
     return found
 
 
 def _work(config: dict[str, Any]) -> dict[str, float]:
-    return trained(config["settings"], config["seconds"])
+    return trained(*config["what"])
 
 
-def trained(settings: Experiment, seconds: float) -> dict[str, float]:
-    """Train for so many seconds: `documents_per_second`, `page_faults_per_step`, `kernel_share`."""
+def trained(settings: Experiment, seconds: float, start: float) -> dict[str, float]:
+    """Train for so many seconds from `start` on: `documents_per_second`, `page_faults_per_step`, `kernel_share`.
+
+    Raises:
+        RuntimeError: the first steps weren't done by then.
+    """
     use_threads(settings.resources.threads_of_worker)
     torch.manual_seed(0)
     corpus = Corpus.open(settings.corpus_directory)
@@ -116,6 +143,10 @@ def trained(settings: Experiment, seconds: float) -> dict[str, float]:
     level = LevelTraining(network, data, Validation(tokens, data.positives), settings.training, 0)
     steps = training.our_steps(level)
     for _ in range(WARM_STEPS):
+        next(steps)
+    if time.time() > start:
+        raise RuntimeError(f"came {time.time() - start:.0f} s after all should have started")
+    while time.time() < start:  # as busy as the others
         next(steps)
     began, before, first = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF), level.at.documents
     count = 0
