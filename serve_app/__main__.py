@@ -8,6 +8,7 @@ and ends. On a cluster, `serve deploy serve_app/serve.yaml` does the same from a
 
 import argparse
 import logging
+import os
 import signal
 import time
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pydantic import Field
 
 from axml_ray.cluster import connect
 from axml_ray.console import job_of_flags
+from axml_ray.inference.bundle import Bundle
 from axml_ray.settings import SettingsError
 from serve_app.serving import Served, given
 
@@ -52,6 +54,7 @@ def main(words: argparse.Namespace) -> None:
     from serve_app.app import build
 
     application = build(given(settings, Served))
+    check_fits(settings)
     signal.pthread_sigmask(signal.SIG_BLOCK, stopped)  # a signal waits until the application stands
     serve.start(http_options={"host": settings.host, "port": settings.port})
     handle = serve.run(application, name=APPLICATION)
@@ -68,6 +71,28 @@ def main(words: argparse.Namespace) -> None:
         handle.broadcast("drain").results(timeout_s=settings.drain_s)
     time.sleep(SENT_S)
     serve.shutdown()
+
+
+def check_fits(settings: Served) -> None:
+    """Raise where replicas could never start on a cluster of our own, instead of waiting for ever.
+
+    Raises:
+        SettingsError: they ask for more CPUs than this machine has.
+    """
+    import ray
+
+    from serve_app.app import INGRESS_CPUS
+
+    if os.environ.get("RAY_ADDRESS"):
+        return  # that cluster may grow
+    trees = settings.replicas * (1 if settings.together else Bundle.open(settings.bundle, verify=False).trees)
+    asked = trees * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
+    have = ray.cluster_resources().get("CPU", 0)
+    if asked > have:
+        raise SettingsError(
+            f"replicas: {trees} of trees × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the ingress × "
+            f"{INGRESS_CPUS} ask for {asked:g}, Ray has {have:g} here; lower replicas or cpus"
+        )
 
 
 def pairs(words: list[str]) -> dict[str, Any]:

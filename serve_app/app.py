@@ -27,6 +27,8 @@ from serve_app.trees import Trees
 
 MANY = 10_000
 """Requests that Serve lets through; the application's own limit of waiting texts comes first."""
+INGRESS_CPUS = 0.1
+"""That Ray reserves for a replica of the ingress."""
 
 
 @serve.ingress()
@@ -105,7 +107,7 @@ def build(args: dict[str, Any]) -> Application:
             max_surge_percent=100,
             graceful_shutdown_timeout_s=serving.drain_s,
             user_config=asdict(edition),
-            ray_actor_options={"num_cpus": 0.1},
+            ray_actor_options={"num_cpus": INGRESS_CPUS},
         )
         .bind(serving.alone, *holders)
     )

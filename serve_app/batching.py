@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -86,7 +87,8 @@ class Batcher(Generic[A, B]):
 
     def _start(self) -> None:
         while self._waiting and len(self._running) < self._at_once:
-            task = asyncio.create_task(self._run(self._next()))
+            # In a context of its own: in a request's, Serve would take all for that request's, and end it with it.
+            task = asyncio.create_task(self._run(self._next()), context=Context())
             self._running.add(task)
             task.add_done_callback(self._ended)
 
@@ -110,6 +112,10 @@ class Batcher(Generic[A, B]):
         started = time.monotonic()
         try:
             results = await self._work([one.item for one in batch])
+        except asyncio.CancelledError:
+            for one in batch:
+                one.answer.cancel()
+            raise
         except Exception as error:
             for one in batch:
                 if not one.answer.done():

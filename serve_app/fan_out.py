@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any
 
 from ray.exceptions import RayActorError, TaskCancelledError
@@ -45,7 +46,10 @@ class Member:
         while True:
             try:
                 return await getattr(self.handle, method).remote(edition, *args)
-            except LOST as error:
+            except (*LOST, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise  # nobody wants the answer any more; else it was Serve that called the call off
                 logger.warning("%s: a call was lost (%s); trying again", self.name, type(error).__name__)
                 await asyncio.sleep(PAUSE_S)
 
@@ -130,7 +134,7 @@ class FanOut:
             return
         member.away = True
         logger.warning("%s doesn't answer; going on without it", member.name)
-        probe = asyncio.create_task(self._until_back(member, edition))
+        probe = asyncio.create_task(self._until_back(member, edition), context=Context())  # no request's, as a batch
         self._probes.add(probe)
         probe.add_done_callback(self._probes.discard)
 

@@ -312,10 +312,8 @@ finder({
   field: element.search,
   list: element.found,
   said: element["found-status"],
-  ask: (query, show) => {
-    const path = `v1/labels?${new URLSearchParams({ query, limit: FOUND })}`;
-    attempt(async () => show(await ask(path, turn.search())), true);
-  },
+  ask: (query) => ask(`v1/labels?${new URLSearchParams({ query, limit: FOUND })}`, turn.search()),
+  attempt: (work) => attempt(work, true),
   stop: turn.search,
   pick: (label) => given() && attempt(() => explain(label)),
 });

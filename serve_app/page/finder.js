@@ -8,12 +8,14 @@ const NOTHING = "No label has these words.";
 /**
  * Makes a field search while it is typed in.
  *
- * ask: called with the words, has the list fetched and passed to the function that it is given.
+ * ask: called with the words, fetches the labels.
+ * attempt: called with the work of a search, always the same, does it and says what went wrong.
  * stop: called when the answer isn't wanted any more.
  * pick: called with the label that was chosen.
  */
-export function finder({ field, list, said, ask, stop, pick }) {
+export function finder({ field, list, said, ask, attempt, stop, pick }) {
   let pause = 0;
+  let listed = null; // The words that the list answers.
   let active = -1;
 
   const options = () => [...list.querySelectorAll("[role=option]")];
@@ -46,6 +48,14 @@ export function finder({ field, list, said, ask, stop, pick }) {
     open(true);
   }
 
+  async function search() {
+    const query = field.value;
+    if (!query.trim()) return;
+    const hits = await ask(query);
+    listed = query;
+    show(hits);
+  }
+
   function close() {
     clearTimeout(pause);
     stop();
@@ -61,13 +71,13 @@ export function finder({ field, list, said, ask, stop, pick }) {
 
   field.addEventListener("input", () => {
     clearTimeout(pause);
-    if (field.value.trim()) pause = setTimeout(() => ask(field.value, show), PAUSE_MS);
+    if (field.value.trim()) pause = setTimeout(() => attempt(search), PAUSE_MS);
     else close();
   });
   field.addEventListener("keydown", (event) => {
     const some = options();
     if (event.key === "Escape") close();
-    else if (event.key === "Enter") choose(list.hidden ? null : some[Math.max(active, 0)]);
+    else if (event.key === "Enter") choose(list.hidden || listed !== field.value ? null : some[Math.max(active, 0)]);
     else if (list.hidden || !some.length) return;
     else if (event.key === "ArrowDown") activate((active + 1) % some.length);
     else if (event.key === "ArrowUp") activate((active <= 0 ? some.length : active) - 1);

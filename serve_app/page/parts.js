@@ -6,7 +6,8 @@ const numbers = new Intl.NumberFormat("en");
 export function percent(share) {
   if (share > 0 && share < 0.001) return "<0.1 %";
   if (share > 0.999 && share < 1) return ">99.9 %";
-  return `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`;
+  const near = (share > 0 && share < 0.0995) || (share >= 0.995 && share < 1);
+  return `${(100 * share).toFixed(near ? 1 : 0)} %`;
 }
 
 /** "1 tree", "3 trees" */

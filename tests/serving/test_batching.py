@@ -1,6 +1,7 @@
 """Requests that wait for the trees: each gets its own answer, in batches of like length, and nobody waits for ever."""
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -128,5 +129,46 @@ def test_a_failure_reaches_those_of_its_batch_alone() -> None:
         batcher: Batcher[int, int] = Batcher(fragile, words=1, at_once=1, waiting=10)
         found = await asyncio.gather(*(batcher.submit(one, "", 1, 1) for one in (1, 13, 2)), return_exceptions=True)
         assert found[0] == 1 and isinstance(found[1], ValueError) and found[2] == 2
+
+    asyncio.run(main())
+
+
+def test_a_batch_is_no_part_of_the_request_that_led_it() -> None:
+    """Serve ends what was begun in a request's context when that client leaves."""
+    request: ContextVar[str] = ContextVar("request", default="nobody's")
+    seen = []
+
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def work(items: list[int]) -> list[int]:
+            seen.append(request.get())
+            await gate.wait()
+            return items
+
+        async def submit(item: int) -> int:
+            request.set(f"request {item}")
+            return await batcher.submit(item, "a", 1, 1)
+
+        batcher: Batcher[int, int] = Batcher(work, words=1, at_once=1, waiting=10)
+        calls = [asyncio.create_task(submit(item)) for item in range(3)]
+        await settled()
+        gate.set()
+        assert await asyncio.gather(*calls) == [0, 1, 2]
+
+    asyncio.run(main())
+    assert seen == ["nobody's"] * 3
+
+
+def test_a_batch_that_is_called_off_leaves_nobody_waiting() -> None:
+    async def main() -> None:
+        async def work(items: list[int]) -> list[int]:
+            raise asyncio.CancelledError
+
+        batcher: Batcher[int, int] = Batcher(work, words=10, at_once=1, waiting=10)
+        calls = [asyncio.create_task(batcher.submit(item, "a", 1, 1)) for item in range(2)]
+        done, left = await asyncio.wait(calls, timeout=5)
+        assert len(done) == 2 and not left
+        assert all(call.cancelled() for call in calls)
 
     asyncio.run(main())

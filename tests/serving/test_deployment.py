@@ -12,7 +12,7 @@ from small_server import TREES
 from axml_ray.configuration import from_command_line
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
-from serve_app.__main__ import Here, pairs
+from serve_app.__main__ import Here, check_fits, pairs
 from serve_app.edition import Edition, EditionError
 from serve_app.service import read_examples
 from serve_app.serving import Served, Serving
@@ -44,6 +44,15 @@ def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None
     assert float(told["ray_axml_ray_trees_used"]) == TREES
     assert any(name.startswith("ray_axml_ray_failed") for name in told)
     assert any(line.startswith("ray_serve_") for line in lines)
+
+
+def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: Path) -> None:
+    check_fits(Served(bundle=serving_bundle, cpus=0.1))
+    for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
+        with pytest.raises(SettingsError, match="lower replicas or cpus"):
+            check_fits(Served(bundle=serving_bundle, **many))
+    with pytest.raises(SettingsError, match=rf"{5 * TREES} of trees × 2 CPUs"):
+        check_fits(Served(bundle=serving_bundle, together=False, replicas=5, cpus=2))
 
 
 @pytest.mark.parametrize("file", ["serve_app/serve.yaml", "deploy/rayservice.yaml"])

@@ -54,3 +54,44 @@ def test_a_tree_that_was_away_during_a_roll_out_is_used_again(
                 await asyncio.sleep(0.01)
 
     asyncio.run(story())
+
+
+class CalledOff(Tree):
+    """A tree whose first calls Serve calls off, as it does with those of a request whose client has left."""
+
+    def __init__(self, name: str, calls: int):
+        super().__init__(name)
+        self.calls = calls
+
+    async def remote(self, edition: Edition, *args: Any) -> list[str]:
+        """Answer, once enough calls were called off."""
+        self.calls -= 1
+        if self.calls >= 0:
+            raise asyncio.CancelledError
+        return await super().remote(edition, *args)
+
+
+def test_a_call_that_serve_calls_off_is_made_again() -> None:
+    async def story() -> None:
+        all_trees = FanOut([Tree("tree-0"), CalledOff("tree-1", 2)], patience_s=2, limit_s=5)  # type: ignore[list-item]
+        assert await all_trees.ask("find", OLD) == ["tree-0", "tree-1"]
+
+    asyncio.run(story())
+
+
+def test_a_call_that_its_caller_calls_off_ends() -> None:
+    async def story() -> None:
+        away = Tree("tree-0")
+        away.holds = set()
+        all_trees = FanOut([away], patience_s=2, limit_s=60)  # type: ignore[list-item]
+        call = asyncio.create_task(all_trees.ask("find", OLD))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        asked = len(away.asked)
+        await asyncio.sleep(0.1)
+        assert len(away.asked) == asked == 1
+        assert len(asyncio.all_tasks()) == 1  # this one
+
+    asyncio.run(story())
