@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Mapping
 
@@ -10,12 +11,17 @@ from axml_ray.memory import ONE_ARENA
 from axml_ray.settings import ResourceSettings, SettingsError
 
 OBJECT_STORE_BYTES = 1 << 30
+TOLD = re.compile(r"^([\w.]+\.)?(RuntimeError|SettingsError|OSError): ")
+"""Before what is told of an error: kinds that say nothing to a person."""
 
 
 def connect() -> None:
     """Join the cluster that `RAY_ADDRESS` names (as `ray job submit` sets it), else start one in this process.
 
     A cluster of our own is reachable from this machine only, and ends with the process.
+
+    Raises:
+        SettingsError: no cluster answers at `RAY_ADDRESS`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A checkpoint or a death is noticed when the controller polls; its default of 2 s is felt in short trainings.
@@ -41,7 +47,14 @@ def connect() -> None:
         job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
         given = (job.get("runtime_env") or {}).get("env_vars") or {}
         missing = {name: value for name, value in arenas.items() if name not in given}
-        ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": missing})
+        try:
+            ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": missing})
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            raise SettingsError(
+                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster can be joined there; start one, or unset "
+                f"RAY_ADDRESS to have one in this process ({said})"
+            ) from None
     else:
         os.environ.update(arenas)
         ray.init(
@@ -52,14 +65,23 @@ def connect() -> None:
         )
 
 
+def root_cause(error: BaseException) -> str:
+    """The last line of an error that came through Ray: what went wrong, without the way that it came."""
+    text = str(error).strip()
+    return TOLD.sub("", text.splitlines()[-1]) if text else type(error).__name__
+
+
 def quiet_data() -> None:
-    """Keep Ray Data's bars and notices off the terminal; what it does is logged by who asked for it."""
+    """Keep Ray Data's bars, notices and tracebacks off the terminal.
+
+    What it does is logged by who asked for it, and a failure reaches them as an exception.
+    """
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     # Of a file that is too small for all actors.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
 

@@ -1,6 +1,7 @@
 """The main job: prepare a corpus, train an ensemble over it, predict the test split, judge it.
 
-Started again, each phase finds what it had finished and goes on from there. The run's directory keeps the settings
+Started again, preparation and training find what they had finished and go on from there; predictions, minutes beside
+hours, are made anew. The run's directory keeps the settings
 that made it; other settings under the same name are refused rather than mixed in.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import ray
 import yaml
 
-from axml_ray.cluster import connect
+from axml_ray.cluster import connect, root_cause
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
@@ -32,7 +33,7 @@ from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.ensemble import root_cause, train_ensemble
+from axml_ray.training.ensemble import train_ensemble
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)

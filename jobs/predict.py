@@ -9,6 +9,7 @@ one row with its id and an error.
 import argparse
 import math
 import time
+from typing import Any
 
 from axml_ray.cluster import connect, room_for
 from axml_ray.console import count, job_of_flags
@@ -40,9 +41,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     for name, field in CorpusSettings.model_fields.items():
         if name in READING:
-            parser.add_argument(
-                f"--{name.replace('_', '-')}", default=field.default, metavar="NAME", help=field.description
+            told = f"{field.description} By default as in training" + (
+                "; '' for none." if field.default is None else "."
             )
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=told)
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
@@ -53,6 +55,12 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus-per-actor", type=count, default=1, metavar="N", help="also its threads; default 1")
 
 
+def reading_of(given: argparse.Namespace, bundle: Bundle) -> dict[str, Any]:
+    """Which fields of a record are read: those of the training texts, unless others are given."""
+    flags = {name: getattr(given, name) for name in READING}
+    return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
+
+
 @job_of_flags(__doc__, flags)
 def main(given: argparse.Namespace) -> None:
     """Predict, and say what came of it."""
@@ -61,7 +69,7 @@ def main(given: argparse.Namespace) -> None:
     if given.precision is not None:
         threshold = bundle.calibration.threshold(precision=given.precision)
     try:
-        reading = CorpusSettings.model_construct(**{name: getattr(given, name) for name in READING})
+        reading = CorpusSettings.model_construct(**reading_of(given, bundle))
         found = shards(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None

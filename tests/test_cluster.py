@@ -91,3 +91,19 @@ def test_what_no_single_node_has_room_for_is_an_error() -> None:
     rooms, error = done.stdout.splitlines()[-2:]
     assert rooms == "[10, 5, 3, 2, 1, 0]"
     assert error.startswith("resources: 1 of 2 workers fit on the cluster's nodes, each whole on one; lower")
+
+
+def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
+    """As it is set for `ray job submit`, where the job itself was started by `python`."""
+    address = "http://127.0.0.1:8265"
+    done = subprocess.run(
+        [sys.executable, "-c", "from axml_ray.cluster import connect; connect()"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"RAY_ADDRESS": address},
+    )
+    assert done.returncode
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"axml_ray.settings.SettingsError: RAY_ADDRESS={address}: no Ray cluster can be joined")
+    assert "unset RAY_ADDRESS" in last

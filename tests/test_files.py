@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,43 @@ def test_a_link_to_a_directory_stays_and_what_a_kill_left_goes(tmp_path: Path) -
 def test_a_directory_that_cannot_be_replaced_is_told_before_the_work() -> None:
     with pytest.raises(OSError, match="a volume is mounted here; choose a directory in it"), whole_directory(Path("/")):
         pytest.fail("it began")
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from axml_ray.files import whole_directory
+
+with whole_directory(Path(sys.argv[1])) as work:
+    (work / "part").touch()
+    print("here", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_and_one_that_still_writes_is_let_be(tmp_path: Path) -> None:
+    path = tmp_path / "test"
+    other = tmp_path / ".test.0123456.old-ish"  # no name of ours
+    other.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    with whole_directory(path) as work:
+        assert len(names(tmp_path)) == 3
+        (work / "mine").touch()
+    [left] = [name for name in names(tmp_path) if name not in ("test", other.name)]
+    process.kill()
+    process.wait()
+    with whole_directory(path) as work:
+        assert left not in names(tmp_path)
+        (work / "again").touch()
+    assert names(path) == ["again"]
+    assert names(tmp_path) == sorted(["test", other.name])
+
+
+def test_a_name_in_json_need_not_be_utf_8(tmp_path: Path) -> None:
+    content = {"é": os.fsdecode(b"M\xfcnchen.jsonl")}
+    write_json(tmp_path / "job.json", content)
+    assert read_json(tmp_path / "job.json") == content
+    write_json(tmp_path / "job.json", {"é": "ü"})
+    assert "é" in (tmp_path / "job.json").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.rows import Shard
 from axml_ray.plan import memory, work
 from axml_ray.plan.estimate import make_plan
-from axml_ray.plan.machines import Machines, machines_of
+from axml_ray.plan.machines import Machines, cores_here, machines_of, memory_here
 from axml_ray.plan.report import duration, notes, warnings
 from axml_ray.plan.shapes import Counts, LevelShape, counts_of, level_shapes
 from axml_ray.ragged import Ragged
@@ -330,6 +330,23 @@ def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> Non
     settings = load(corpora=str(tmp_path), corpus={"source": "installed_packages", "expected": {"labels": 7}})
     with pytest.raises(SettingsError, match=r"jobs/prepare_corpus.py, or set corpus.expected.documents, .labels and"):
         counts_of(settings)
+
+
+def test_a_container_has_what_it_is_limited_to(tmp_path: Path) -> None:
+    free_memory, free_cores = memory_here(tmp_path), cores_here(tmp_path)
+    assert free_memory == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert free_cores == len(os.sched_getaffinity(0))
+    for unlimited in (("max\n", "max 100000\n"), (f"{2**62}\n", f"{10**9} 100000\n")):
+        (tmp_path / "memory.max").write_text(unlimited[0])
+        (tmp_path / "cpu.max").write_text(unlimited[1])
+        assert (memory_here(tmp_path), cores_here(tmp_path)) == (free_memory, free_cores)
+    (tmp_path / "memory.max").write_text(f"{2**30}\n")
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert (memory_here(tmp_path), cores_here(tmp_path)) == (2**30, 0.5)
+    (tmp_path / "memory.max").unlink()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{2**29}\n")
+    assert memory_here(tmp_path) == 2**29
 
 
 def test_machines(tmp_path: Path) -> None:

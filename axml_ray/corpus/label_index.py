@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from axml_ray.corpus.records import storable
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -120,7 +121,10 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
         lines = content.decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        at = 1 + error.object.count(b"\n", 0, error.start)
+        raise SettingsError(f"corpus.label_names: {path}:{at}: not UTF-8 ({error.reason})") from None
+    except (OSError, EOFError, zlib.error) as error:
         raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
     if "\t" not in "".join(lines) and any(line.strip() for line in lines):
         return _numbered_names(lines, path)
@@ -145,6 +149,8 @@ def _numbered_names(lines: list[str], path: str | os.PathLike[str]) -> dict[str,
         try:
             title = json.loads(line)["title"]
         except (ValueError, KeyError, TypeError):
-            raise SettingsError(f"corpus.label_names: {path}:{number + 1}: expected an object with a title") from None
-        names[str(number)] = str(title).strip() or str(number)
+            title = None
+        if not isinstance(title, str):
+            raise SettingsError(f"corpus.label_names: {path}:{number + 1}: expected an object with a title, a string")
+        names[str(number)] = storable(title).strip() or str(number)
     return names

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import ray
 import ray.data
 
-from axml_ray.cluster import quiet_data
+from axml_ray.cluster import quiet_data, root_cause
 from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
 from axml_ray.corpus.label_features import document_features, sorted_pairs, word_weights
 from axml_ray.corpus.records import Block, blocks
@@ -40,6 +40,9 @@ def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False,
         task: takes a part and `arguments`; returns rows, dictionaries of values that Arrow holds.
         small: all of it is so little that handing it out would take longer.
         arguments: what every task takes; large ones as references into Ray's object store.
+
+    Raises:
+        RuntimeError: a task failed, as where a disk is full.
     """
     if small or not parts:
         return [row for part in parts for row in task(part, **arguments)]
@@ -49,7 +52,10 @@ def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False,
     mapped: Iterator[dict[str, Any]] = numbered.flat_map(
         _numbered, fn_kwargs={"parts": together, "task": task, "arguments": arguments}
     ).iter_rows()
-    return list(mapped)
+    try:
+        return list(mapped)
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(f"preparing the corpus failed: {root_cause(error)}") from error
 
 
 def _numbered(row: dict[str, Any], parts: Any, task: Callable[..., Any], arguments: dict[str, Any]) -> list[Any]:

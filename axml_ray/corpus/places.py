@@ -224,7 +224,7 @@ def line_blocks(place: Place, size: int, begin: int = 0, end: int | None = None)
         mark = b"" if begin else codecs.BOM_UTF8
         if begin:
             file.seek(begin - 1)
-            begin += _skip_line(file) - 1
+            begin += _skip_line(file)[0] - 1
         left = end - begin if end is not None else float("inf")
         while left > 0:
             content, damage = _read(file, int(min(size, left)))
@@ -235,7 +235,8 @@ def line_blocks(place: Place, size: int, begin: int = 0, end: int | None = None)
                 tail, damage = _line(file, LONGEST_LINE)
                 content += tail
                 if len(tail) >= LONGEST_LINE and not tail.endswith(b"\n"):
-                    long = 1 + _skip_line(file)
+                    skipped, damage = _skip_line(file)
+                    long = 1 + skipped
             left -= len(content) + long
             whole = content.rfind(b"\n") + 1 if damage or long else len(content)
             if whole:
@@ -274,13 +275,17 @@ def _line(file: BinaryIO, most: int) -> tuple[bytes, str]:
     return b"".join(pieces), ""
 
 
-def _skip_line(file: BinaryIO) -> int:
+def _skip_line(file: BinaryIO) -> tuple[int, str]:
+    """How long the rest of a line is; and what went wrong after it."""
     skipped = 0
-    while piece := file.readline(_PIECE):
-        skipped += len(piece)
-        if piece.endswith(b"\n"):
-            break
-    return skipped
+    try:
+        while piece := file.readline(_PIECE):
+            skipped += len(piece)
+            if piece.endswith(b"\n"):
+                break
+    except DAMAGE as error:
+        return skipped, str(error) or type(error).__name__
+    return skipped, ""
 
 
 def line_ranges(place: Place, size: int) -> list[tuple[int, int, int]]:

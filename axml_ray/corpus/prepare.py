@@ -50,9 +50,9 @@ from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
-from axml_ray.corpus.upkeep import STAGE, clear_leftovers, in_use, places_of, state_of_input, what_changed
+from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
 from axml_ray.corpus.vector_files import check_vectors
-from axml_ray.files import whole_directory, write_json
+from axml_ray.files import clear_leftovers, whole_directory, write_json
 from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
@@ -74,18 +74,18 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels.
     """
     shards = _shards(settings)
-    beside = [path for path in (settings.label_names, settings.label_features) if path]
+    beside = [("", path) for path in (settings.label_names, settings.label_features) if path]
     if settings.label_names:
         read_names(settings.label_names)
     if vectors := settings.word_vectors_path:
         check_vectors(vectors)
-        beside += [vectors, *([vectors.with_name("vocab.txt")] if vectors.suffix == ".npy" else [])]
-    try:
-        places = [(split, place) for split, shard in shards for place in places_of(shard)]
-        inputs = [[split, str(place), *state_of_input(place)] for split, place in places]
-        inputs += [["", str(path), *state_of_input(path)] for path in beside]
-    except OSError as error:
-        raise SettingsError(f"corpus: {error.filename} cannot be read: {error.strerror}") from None
+        beside += [("", vectors), *([("", vectors.with_name("vocab.txt"))] if vectors.suffix == ".npy" else [])]
+    inputs = []
+    for split, place in [*((split, place) for split, shard in shards for place in places_of(shard)), *beside]:
+        try:
+            inputs.append([split, str(place), *state_of_input(place)])
+        except OSError as error:  # a store's has no name and no number
+            raise SettingsError(f"corpus: {place} cannot be read: {error.strerror or error}") from None
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
     clear_leftovers(directory)
     try:
@@ -100,7 +100,7 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
     directory.parent.mkdir(parents=True, exist_ok=True)  # or there is no need of Ray
     connect()
-    with whole_directory(directory) as work, in_use(work):
+    with whole_directory(directory) as work:
         _Preparation(settings, work).run(shards, mark, inputs)
         check(Corpus.open(work))
     return Corpus.open(directory)
@@ -139,9 +139,9 @@ class _Preparation:
     def __init__(self, settings: CorpusSettings, work: Path):
         self.settings = settings
         self.work = work
-        self.stage = work / STAGE
+        self.stage = work / "stage"
         self.features = self.stage / "features"
-        self.features.mkdir()
+        self.features.mkdir(parents=True)
         self.small = False
 
     def run(self, shards: list[tuple[str, Shard]], mark: str, inputs: list[list[Any]]) -> None:

@@ -68,16 +68,19 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for content in line_blocks(path, BLOCK_BYTES):
             if isinstance(content, Damage):
                 raise _wrong(path, number + 1, content.reason)
+            try:
+                text = content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                at = number + 1 + content.count(b"\n", 0, error.start)
+                raise _wrong(path, at, f"not UTF-8 ({error.reason})") from None
             # Only these end a line: a label may hold what Unicode also takes for one.
-            for line in content.decode("utf-8").removesuffix("\n").split("\n"):
+            for line in text.removesuffix("\n").split("\n"):
                 number += 1
                 comment = line.lstrip().startswith("#") and "\t" not in line  # a label before a tab may begin so
                 if line.strip() and not comment and not (number == 1 and _is_header(line)):
                     yield number, line
     except OSError as error:
         raise SettingsError(f"corpus.label_features: {path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"corpus.label_features: {path}: not UTF-8 ({error.reason})") from None
 
 
 def _is_header(line: str) -> bool:

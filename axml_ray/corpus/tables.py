@@ -24,6 +24,10 @@ DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
 """What reading a damaged table raises; sizes in it may ask for more memory than there is."""
 
 
+class MissingColumn(ValueError):
+    """A table has no column of a name that is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParquetRows:
     """A Parquet file, or some consecutive row groups of it."""
@@ -131,7 +135,7 @@ def saved_dataset(directory: Path, fields: Fields) -> list[ArrowRows]:
 def _present(fields: Fields, names: list[str]) -> list[str]:
     for wanted in fields.columns():
         if wanted not in names:
-            raise ValueError(f"has no column {wanted!r}; its columns are {', '.join(names)}")
+            raise MissingColumn(f"has no column {wanted!r}; its columns are {', '.join(names)}")
     return [name for name in dict.fromkeys([*fields.columns(), fields.labels, fields.id]) if name in names]
 
 

@@ -1,21 +1,10 @@
-"""Whether a corpus is up to date, and what preparations left that were killed."""
+"""Whether a corpus is up to date."""
 
-import fcntl
-import glob
-import logging
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from axml_ray.corpus.places import Place, state_of
 from axml_ray.settings import CorpusSettings
-
-log = logging.getLogger("axml_ray.corpus.prepare")
-
-STAGE = "stage"
-LOCK = "in-use"
 
 
 def places_of(shard: Any) -> list[Place]:
@@ -43,26 +32,3 @@ def what_changed(manifest: dict[str, Any], settings: CorpusSettings, inputs: lis
     names = [*changed, *gone]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"made from other inputs ({', '.join(names[:3])}{more})" if names else "made by another version"
-
-
-@contextmanager
-def in_use(work: Path) -> Iterator[None]:
-    """Hold a lock in `work` that ends with this process, however it ends."""
-    (work / STAGE).mkdir()
-    with (work / STAGE / LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def clear_leftovers(directory: Path) -> None:
-    """Remove what preparations of `directory` left that were killed; one that still runs holds its lock."""
-    directory = directory.resolve()  # as `whole_directory` does
-    for lock in directory.parent.glob(f".{glob.escape(directory.name)}.*/{STAGE}/{LOCK}"):
-        try:
-            with lock.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left = lock.parent.parent
-                log.info("prepare: removing %s, which an interrupted preparation left", left)
-                shutil.rmtree(left, ignore_errors=True)
-        except OSError:
-            continue

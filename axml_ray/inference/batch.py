@@ -4,7 +4,6 @@ A block's file appears whole or not at all, so a job that was killed goes on wit
 """
 
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
@@ -16,10 +15,12 @@ import pyarrow.parquet as pq
 import ray
 import ray.data
 
-from axml_ray.cluster import quiet_data
+from axml_ray.cluster import quiet_data, root_cause
 from axml_ray.corpus.places import out_of_reach
+from axml_ray.corpus.records import storable
 from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.tables import MissingColumn
 from axml_ray.corpus.upkeep import state_of_input
 from axml_ray.evaluation.predictions import MADE_BY, PREDICTIONS
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
@@ -29,7 +30,6 @@ from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Settings, SettingsError
-from axml_ray.training.ensemble import root_cause
 
 ROWS = 1_024
 """Documents of a block."""
@@ -72,6 +72,9 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str, directory: P
         split: of the corpus.
         directory: where to; by default the run's of that split.
 
+    Raises:
+        RuntimeError: an actor failed.
+
     Returns:
         A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each tree
         `<who>.labels` and `<who>.scores`, fixed-size lists, best first.
@@ -89,19 +92,28 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str, directory: P
         blocks = max(1, min(len(numbered), 4 * resources.predictors))
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
         actors = resources.predictors, resources.cpus_per_worker
-        written = sum(int(row["rows"]) for row in _through(items, EnsemblePredictor, (settings, work), *actors))
+        then = f"the {split} split isn't predicted; the same command predicts it, and trains nothing again"
+        rows = _through(items, EnsemblePredictor, (settings, work), *actors, then=then)
+        written = sum(int(row["rows"]) for row in rows)
         assert written == corpus.documents(split), (written, corpus.documents(split))
     return directory
 
 
 def _through(
-    dataset: ray.data.Dataset, predictor: type, given: tuple[Any, ...], actors: int, cpus: float
+    dataset: ray.data.Dataset, predictor: type, given: tuple[Any, ...], actors: int, cpus: float, *, then: str
 ) -> Iterator[dict[str, Any]]:
-    """What `actors` predictors, made with `given`, return for the rows of a dataset."""
+    """What `actors` predictors, made with `given`, return for the rows of a dataset.
+
+    Raises:
+        RuntimeError: one failed; the message says why, and `then`.
+    """
     predicted = dataset.map(
         predictor, fn_constructor_args=given, compute=ray.data.ActorPoolStrategy(size=actors), num_cpus=cpus
     )
-    return predicted.iter_rows()
+    try:
+        yield from predicted.iter_rows()
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(f"{root_cause(error)}; {then}") from error
 
 
 def _columns(who: str, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
@@ -195,8 +207,10 @@ def predict_files(
         What `predictions.json` says: documents, errors, files.
 
     Raises:
-        SettingsError: `output` holds something else, or what another job wrote.
+        SettingsError: `output` holds something else, or what another job wrote; a table lacks a column.
+        RuntimeError: a reader or an actor failed.
     """
+    _check_columns(shards)
     inputs = [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
     fields = sorted({repr(getattr(shard, "fields", None)) for shard in shards})  # which of a record are read
     job = {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": inputs, "fields": fields}
@@ -219,14 +233,13 @@ def predict_files(
             "form": wanted.form,
         },
         num_cpus=0,  # while actors hold all CPUs
+        # Each is a process: of thousands of files not all at once, and yet no actor waits for one.
+        compute=ray.data.TaskPoolStrategy(size=min(len(shards), actors + 1)),
     )
     given = bundle, output, wanted, max(1, int(cpus_per_actor))
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # a failure reaches us as an exception
-    try:
-        for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor):
-            pass
-    except ray.exceptions.RayError as error:
-        raise RuntimeError(f"{root_cause(error)}; the same job, started again, goes on from here") from error
+    then = "the same job, started again, goes on from here"
+    for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor, then=then):
+        pass
     result = _counted(output, wanted.form)
     write_json(output / RESULT, result)
     return result
@@ -257,7 +270,7 @@ def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
     except (OSError, ValueError) as error:
         if out_of_reach(error, shard.path):
             raise
-        yield PurePath(str(shard.path)).name, None, f"the file cannot be read on from here: {error}"
+        yield storable(PurePath(str(shard.path)).name), None, storable(f"the file cannot be read on from here: {error}")
 
 
 def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
@@ -282,6 +295,17 @@ def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], erro
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*(values for values, _ in columns.values()), strict=True):
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def _check_columns(shards: Sequence[Shard]) -> None:
+    """Before anything is claimed: of the first table of each kind. Others that are wrong end in a row that says so."""
+    for shard in {type(shard): shard for shard in reversed(shards)}.values():
+        try:
+            next(iter(shard.read()), None)
+        except MissingColumn as error:
+            raise SettingsError(f"--input: {shard.path}: {error}; name it with --text-field or --title-field") from None
+        except (OSError, ValueError):
+            continue
 
 
 def _claim(output: Path, job: dict[str, Any]) -> None:

@@ -120,6 +120,12 @@ class BundleSettings(Settings):
     """How a tree's networks and classifiers are joined, where that is learned."""
     frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
     """What corrects the summed scores by how frequent a label is, if anything does."""
+    text_field: Annotated[str, Field(exclude_if=lambda value: value == "text")] = "text"
+    """Field of a record that held the text, or the body, in training."""
+    title_field: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    """Field that held the title, where there was one."""
+    id_field: Annotated[str, Field(exclude_if=lambda value: value == "id")] = "id"
+    """Field that held the id."""
 
 
 def tree_file(number: int) -> str:

@@ -109,7 +109,7 @@ class Calibration:
         if precision is not None:
             good = np.flatnonzero(np.array(self.precisions) >= precision)
             if not 0 <= precision <= 1 or not len(good):
-                best = max(self.precisions)
+                best = math.floor(1_000 * max(self.precisions)) / 1_000
                 raise SettingsError(
                     f"threshold: a precision of {precision:g} was not reached on validation; ask for at most {best:.3f}"
                 )
@@ -117,7 +117,8 @@ class Calibration:
         assert count is not None
         most = self.counts[-1]
         if not 0 < count <= most:
-            raise SettingsError(f"threshold: {count:g} labels a document are out of reach; ask for 0 to {most:.1f}")
+            least = math.floor(10 * most) / 10
+            raise SettingsError(f"threshold: {count:g} labels a document are out of reach; ask for 0 to {least:.1f}")
         return self.cuts[int(np.argmin(np.abs(np.array(self.counts) - count)))]
 
     def as_json(self) -> dict[str, Any]:

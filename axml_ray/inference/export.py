@@ -146,6 +146,9 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         neighbours_weight=settings.linear.neighbours_weight if neighbours else 0.0,
         join=join_of(settings, corpus).learned,
         frequency=None if correction is None else correction.coefficients,
+        text_field=settings.corpus.text_field,
+        title_field=settings.corpus.title_field,
+        id_field=settings.corpus.id_field,
     )
     text = yaml.safe_dump(kept.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     (work / SETTINGS).write_text(text, encoding="utf-8")

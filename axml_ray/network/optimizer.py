@@ -63,9 +63,7 @@ class LazyAdam(torch.optim.Optimizer):
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
         tables = parameter, state["first"], state["second"]
-        size = len(rows)
-        if parameter.device.type == "cpu":
-            size = max(1, CACHED_VALUES // max(1, parameter.shape[1:].numel()))
+        size = rows_at_once(len(rows), parameter.shape[1:].numel(), parameter.device.type)
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             weight, first, second = copies = [table.index_select(0, some) for table in tables]
@@ -73,6 +71,11 @@ class LazyAdam(torch.optim.Optimizer):
             for table, copy in zip(tables, copies, strict=True):
                 table.index_copy_(0, some, copy)
         state["step"] += 1  # also without a row, as on the workers whose shard had some
+
+
+def rows_at_once(rows: int, width: int, device: str) -> int:
+    """Of so many rows, how many are updated at a time, at least 1: a shard may hold none of a step's."""
+    return max(1, CACHED_VALUES // max(1, width) if device == "cpu" else rows)
 
 
 def _adam(group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]) -> None:

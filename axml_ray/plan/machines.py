@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -11,6 +12,8 @@ from axml_ray.plan.memory import GIB
 from axml_ray.settings import Experiment
 
 ASSUMED_GPU_GIB = 80.0
+GROUPS = Path("/sys/fs/cgroup")
+"""Where Linux says what a container may use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,29 @@ class Machines:
         return self.memory / (workers * max(1, self.side_by_side(workers, trees))) if self.shared else self.memory
 
 
+def memory_here(groups: Path = GROUPS) -> float:
+    """Bytes that this process may use: the machine's, or what a container is limited to."""
+    limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limits += _limits(groups / name)
+    return min(limits)
+
+
+def cores_here(groups: Path = GROUPS) -> float:
+    """Cores that this process may use, a fraction where a container is limited to one."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = _limits(groups / "cpu.max")  # microseconds of every so many
+    return min(float(usable), share[0] / share[1]) if len(share) == 2 else float(usable)
+
+
+def _limits(path: Path) -> list[float]:
+    """The numbers of a control group's file; none where it isn't there or says "max"."""
+    try:
+        return [float(word) for word in path.read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        return []
+
+
 def machines_of(settings: Experiment, gpus: int | None, memory: float | None) -> Machines:
     """What is asked for: so many GPUs, one a worker, or the settings' resources on this machine.
 
@@ -58,10 +84,10 @@ def machines_of(settings: Experiment, gpus: int | None, memory: float | None) ->
     here = torch.cuda.is_available()
     if gpus is None and not resources.gpus_per_worker:
         reduced = precision == "bfloat16" or (precision == "auto" and computes_bfloat16(torch.device("cpu")))
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+        whole = memory_here() / GIB
         return Machines(
             accelerator=False,
-            units=float(os.cpu_count() or 1),
+            units=cores_here(),
             unit_share=resources.cpus_per_worker,
             memory=whole if memory is None else memory,
             memory_source=f"of this machine's {whole:.1f} GiB" if memory is None else "as --memory says",

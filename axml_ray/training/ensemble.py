@@ -18,7 +18,7 @@ import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
-from axml_ray.cluster import check_fits
+from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.linear import classifiers, neighbours
@@ -82,11 +82,15 @@ def build_trees(settings: Experiment, corpus: Corpus) -> None:
 
     Raises:
         SettingsError: a given hierarchy isn't of these labels.
+        RuntimeError: a tree could not be built.
     """
     check_hierarchy(settings.tree, corpus)
     options = {"num_cpus": cpus_of_a_tree(corpus), **APART}
     numbers = [n for n in range(settings.ensemble.trees) if not has_tree(settings, corpus, n)]
-    ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+    try:
+        ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(f"the label trees could not be built: {root_cause(error)}") from error
 
 
 def train_ensemble(
@@ -275,9 +279,3 @@ def _work(config: dict[str, Any]) -> str | None:
     except Diverged as error:
         return str(error)
     return None
-
-
-def root_cause(error: BaseException) -> str:
-    """The last line of an error that came through Ray: what went wrong, without the way that it came."""
-    text = str(error).strip()
-    return text.splitlines()[-1].removeprefix("RuntimeError: ") if text else type(error).__name__

@@ -104,7 +104,8 @@ def read_trials(trials: Path) -> list[Trial]:
         SettingsError: a trial is missing, or its file isn't one.
     """
     found = []
-    for number, path in enumerate(sorted(trials.glob(f"*/{TRIAL}"))):
+    paths = sorted(trials.glob(f"*/{TRIAL}"), key=lambda path: (len(path.parent.name), path))  # 999, then 1000
+    for number, path in enumerate(paths):
         mend = "remove it and the trials after it"
         try:
             content = read_json(path)

@@ -119,7 +119,8 @@ class Space:
         """
         values: dict[str, Any] = {}
         for group in GROUPS:
-            for key, value in getattr(base, group).model_dump().items():
+            # Not its dump, in which some that are as by default are left out.
+            for key, value in getattr(base, group):
                 places = enumerate(value) if isinstance(value, tuple | list) else ()
                 values |= {f"{group}.{key}": value, **{f"{group}.{key}.{place}": one for place, one in places}}
         try:

@@ -1,6 +1,7 @@
 import codecs
 import gzip
 import json
+import random
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,19 @@ def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: p
         records = list(JsonLines(write(tmp_path / "long.jsonl", content)).read())
         assert [record.line for record in records] == [1, 2, 3, 4, 5]
         assert [isinstance(record, Rejection) for record in records] == [False, True, False, False, True]
+
+
+def test_a_line_that_is_too_long_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in half a download of one huge array."""
+    monkeypatch.setattr(places, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 200)
+    content = gzip.compress(good(0) + b"\n" + random.Random(0).randbytes(300_000).hex().encode())
+    path = write(tmp_path / "cut.json.gz", content[:-1_000])
+    assert not json_lines.is_repository_json(path)
+    first, long, damaged = JsonLines(path).read()
+    assert isinstance(first, Document)
+    assert isinstance(long, Rejection) and long.reason.startswith("longer than")
+    assert isinstance(damaged, Rejection) and "truncated or corrupt" in damaged.reason
 
 
 def test_other_fields(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_names_are_read(tmp_path: Path) -> None:
         (b"", "names.tsv holds no labels; expected lines of label, tab, name"),
         (b"\n \n", "names.tsv holds no labels"),
         (b"a\tb\nc d\n", "names.tsv:2: expected label, tab, name; found no tab"),
-        (b"\xff\t\n", "names.tsv cannot be read: 'utf-8' codec"),
+        (b"a\tb\nc\t\xe9\n", "names.tsv:2: not UTF-8"),
         (None, "names.tsv cannot be read: [Errno 2] No such file"),
     ],
 )
@@ -79,6 +79,11 @@ def test_names_by_number(tmp_path: Path) -> None:
     path.write_bytes(b'{"title": "First"}\n{"uid": "b"}\n')
     with pytest.raises(SettingsError, match=r"Yf\.txt:2: expected an object with a title"):
         read_names(path)
+    path.write_bytes(b'{"title": "First"}\n{"title": null}\n')
+    with pytest.raises(SettingsError, match=r"Yf\.txt:2: expected an object with a title, a string"):
+        read_names(path)
+    path.write_bytes(b'{"title": "caf\\ud83d"}\n')  # half of a character, which Arrow doesn't hold
+    assert read_names(path) == {"0": "caf"}
     path.write_bytes(gzip.compress(b"a\tb\n" * 99)[:-9])
     with pytest.raises(SettingsError, match=r"Yf\.txt cannot be read"):
         read_names(path)

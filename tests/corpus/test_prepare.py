@@ -343,6 +343,9 @@ def test_label_features_from_a_file(run: Prepare, tmp_path: Path) -> None:
     for content, reason in [("all 1:x\n", ":1: expected feature:value"), ("none 1:1\n", "has none of the corpus' 5")]:
         path.write_text(content)
         assert reason in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
+    path.write_bytes(b"all\t0:1\n\nl1 \xe9\t0:1\n")
+    said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
+    assert said == f"corpus.label_features: {path}:3: not UTF-8 (invalid continuation byte)"
     path.unlink()
     said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
     assert str(path) in said

@@ -4,10 +4,13 @@ Files through a bundle by Ray Data: the same tags as the Python API, an error ro
 """
 
 import json
+import os
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from axml_ray import Tagger
 from axml_ray.corpus.json_lines import JsonLines
@@ -86,6 +89,30 @@ def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_
     assert (good["id"], good["labels"], good["error"]) == ("ÿ", [tag.label for tag in tags], None)
     assert good["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
     assert bad["id"] == "b.jsonl:2" and "'text' is a number" in bad["error"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+def test_a_table_without_the_column_is_no_job(bundle_directory, tmp_path, name):
+    table = pa.table({"body": ["key1"] * 3})
+    pq.write_table(table, tmp_path / name) if name.endswith("parquet") else csv.write_csv(table, tmp_path / name)
+    found = shards([tmp_path / name], CorpusSettings.model_construct(), labelled=False)
+    with pytest.raises(
+        SettingsError, match=rf"--input: .*{name}: has no column 'text'; .* body; name it with --text-f"
+    ):
+        predict_files(bundle_directory, found, tmp_path / "out", Wanted())
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_files_than_readers_at_once(ray_cluster, bundle_directory, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / "in" / f"{number:02d}.jsonl").write_text(json.dumps({"text": f"key{number}", "id": f"{number}"}))
+    latin = tmp_path / "in" / os.fsdecode(b"M\xfcnchen.jsonl")
+    latin.write_text("not JSON")
+    found = shards([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False)
+    result = predict_files(bundle_directory, found, tmp_path / "out", Wanted())
+    assert (result["documents"], result["errors"]) == (13, 1)
+    assert sorted(row["id"] for row in rows_of(tmp_path / "out", "parquet"))[:12] == sorted(map(str, range(12)))
 
 
 def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):

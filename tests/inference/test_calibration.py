@@ -125,5 +125,9 @@ def test_mistakes():
     for count in (0, 2.5, -1):
         with pytest.raises(SettingsError, match=r"out of reach; ask for 0 to 2\.0"):
             calibration.threshold(count=count)
+    awkward = Calibration.from_json({**GOOD, "precisions": [0.96777 for _ in GOOD["precisions"]]})
+    with pytest.raises(SettingsError, match=r"ask for at most 0\.967$"):
+        awkward.threshold(precision=0.97)
+    assert awkward.threshold(precision=0.967) == GOOD["cuts"][-1]
     with pytest.raises(ValueError, match="nothing was predicted"):
         fitted(np.full((2, 3), -1, np.int32), np.zeros((2, 3), np.float32), [[1], [2]])

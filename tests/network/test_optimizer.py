@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from axml_ray.network import optimizer as module
-from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage, gradients_of
+from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage, gradients_of, rows_at_once
 
 
 def table_loss(table: nn.Embedding, rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -95,6 +95,15 @@ class TestLazyAdam:
             for optimizer in optimizers:
                 optimizer.step()
             torch.testing.assert_close(part, whole[2:], rtol=1e-6, atol=1e-7)
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    @pytest.mark.parametrize("rows", [0, 1, 5_000])
+    def test_a_shard_without_rows_is_passed_over_on_each_kind_of_device(self, rows, device):
+        size = rows_at_once(rows, 1_024, device)
+        assert size >= 1
+        assert sum(len(range(start, min(rows, start + size))) for start in range(0, rows, size)) == rows
+        if device == "cuda" and rows:
+            assert size == rows
 
     def test_a_parameter_without_gradient_is_left(self):
         one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))

@@ -318,6 +318,44 @@ def test_a_label_can_be_asked_about_by_name(server, page):
     expect(page.locator("#found")).to_be_hidden()
 
 
+def test_enter_takes_no_label_that_former_words_found(server, page):
+    page.get_by_role("textbox", name="Text to tag").fill(TEXT)
+    box = page.get_by_role("combobox", name="Ask about a label")
+    box.press_sequentially("label-1")
+    expect(page.locator("#found [role=option]").first).to_be_visible()
+    held: list[Route] = []
+    page.route("**/v1/labels?*", held.append)
+    box.press_sequentially("2")
+    box.press("Enter")  # before the answer, while the former list still stands there
+    expect(page.locator("#why-content")).to_be_hidden()
+    assert box.input_value() == "label-12"
+    page.wait_for_timeout(300)
+    page.unroute("**/v1/labels?*")
+    held[-1].continue_()
+    [hit, *_] = asked(server, "/v1/labels?query=label-12&limit=8")
+    expect(page.locator("#found [role=option]").first).to_contain_text(hit["name"])
+    box.press("Enter")
+    expect(page.locator("#why-title")).to_have_text(hit["name"])
+
+
+def test_a_search_that_is_answered_takes_back_that_one_was_not(page):
+    alert = page.get_by_role("alert")
+    box = page.get_by_role("combobox", name="Ask about a label")
+    page.route("**/v1/labels?*", lambda route: route.abort("connectionrefused"))
+    box.press_sequentially("label")
+    expect(alert).to_contain_text("can’t be reached")
+    page.unroute("**/v1/labels?*")
+    box.press_sequentially("-1")
+    expect(page.locator("#found [role=option]").first).to_be_visible()
+    expect(alert).to_be_hidden()
+
+
+def test_only_nothing_and_all_are_shown_as_such(page):
+    shares = [0, 0.0004, 0.05, 0.5, 0.994, 0.995, 0.9985, 0.9995, 1]
+    shown = page.evaluate("async (some) => some.map((await import('/page/parts.js')).percent)", shares)
+    assert shown == ["0 %", "<0.1 %", "5.0 %", "50 %", "99 %", "99.5 %", "99.9 %", ">99.9 %", "100 %"]
+
+
 def test_markup_is_text(page):
     name = "<img src=x onerror=alert(1)>"
 

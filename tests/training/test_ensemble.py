@@ -24,7 +24,7 @@ from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.ensemble import train_ensemble
+from axml_ray.training.ensemble import build_trees, train_ensemble
 
 
 def states(settings: Experiment) -> dict[str, tuple[int, int]]:
@@ -43,6 +43,18 @@ def log_likelihood(join: Join, members: Sequence[Found], truth: Ragged) -> float
     true, there = hits(labels, truth.values, truth.offsets), labels >= 0
     chance = join.scores(labels, scores[..., 0], scores[..., 1]).clip(1e-6, 1 - 1e-6)
     return float(np.log(np.where(true, chance, 1 - chance))[there].mean())
+
+
+def test_trees_that_cannot_be_built_are_one_line(ray_cluster: None, tmp_path: Path) -> None:
+    """As on a node that doesn't see the directory of the corpus."""
+    settings = load(None, **synthetic.experiment(tmp_path))
+    corpus = prepare(settings.corpus, settings.corpus_directory)
+    shutil.move(settings.corpus_directory, tmp_path / "elsewhere")
+    with pytest.raises(RuntimeError) as raised:
+        build_trees(settings, corpus)
+    said = str(raised.value)
+    assert said.startswith(f"the label trees could not be built: {settings.corpus_directory}: no prepared corpus")
+    assert "\n" not in said
 
 
 def test_main_job_learns_votes_and_never_trains_a_finished_level_twice(ray_cluster: None, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The record of a trial, as it is written and read."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from axml_ray.settings import SettingsError
-from axml_ray.tuning.records import TRIAL, Scoring, Trial, read_trials
+from axml_ray.tuning.records import TRIAL, Scoring, Trial, read_trials, trial_directory
 
 
 def scoring(level: int, step: int, score: float, tree: int = 0) -> Scoring:
@@ -35,6 +37,14 @@ def test_what_is_written_is_read(trial: Trial, tmp_path: Path) -> None:
         one.write(tmp_path)
     assert read_trials(tmp_path) == [trial, failed]
     assert read_trials(tmp_path / "none") == []
+
+
+def test_more_than_a_thousand_trials_are_read_in_their_order(tmp_path: Path) -> None:
+    for number in range(1_002):
+        directory = trial_directory(tmp_path, number)
+        directory.mkdir()
+        (directory / TRIAL).write_text(json.dumps(asdict(Trial(number=number, parameters={}))))
+    assert [trial.number for trial in read_trials(tmp_path)] == list(range(1_002))
 
 
 def test_a_record_that_is_torn_or_missing_is_named(trial: Trial, tmp_path: Path) -> None:
