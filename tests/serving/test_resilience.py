@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,26 @@ def test_a_killed_tree_costs_no_answer(serve_address: str, serving_bundle: Path,
         # Fewer trees, and yet scores that mean the same.
         labels = {tuple(one["label"] for one in answer.json()["results"][0]["labels"][:1]) for answer in answers}
         assert len(labels) <= 2
+
+
+@pytest.mark.slow
+def test_clients_that_leave_cost_others_no_answer(serve_address: str, serving_bundle: Path, texts: list[str]) -> None:
+    """As the page does with each text that is tagged before the former's answer has come."""
+    with application(serve_address, "left", serving_bundle, together=False, time_limit_s=5) as url:
+        load = Load(url, texts[0])
+        load.until(used(TREES), "an answer")
+        left = 0
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            with suppress(requests.Timeout):
+                requests.post(f"{url}/v1/tag", json={"texts": texts[:8]}, timeout=0.01)
+                continue
+            left += 1
+        load.until(used(TREES), "an answer after they left")
+        answers = load.stop()
+        assert left > 10
+        assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
+        assert {answer.json()["trees_used"] for answer in answers[-5:]} == {TREES}
 
 
 @pytest.mark.slow
