@@ -5,6 +5,7 @@ A real run exported, opened again, and damaged in every way that a copy or a str
 
 import json
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -421,3 +422,23 @@ def test_the_package_says_its_version():
 
 def test_a_manifest_is_plain_json(bundle_directory):
     assert json.loads((bundle_directory / MANIFEST).read_text())["version"] == 1
+
+
+def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
+    from jobs.predict import reading_of
+
+    def read(bundle: Bundle, **given: str) -> dict[str, str | None]:
+        flags = {"text_field": None, "title_field": None, "id_field": None} | given
+        return reading_of(Namespace(**flags), bundle)
+
+    plain = {"text_field": "text", "title_field": None, "id_field": "id"}
+    named = {"text_field": "body", "title_field": "title", "id_field": "number"}
+    for fields in (plain, named):
+        corpus = tiny_run.settings.corpus.model_copy(update=fields)
+        export_bundle(tiny_run.settings.model_copy(update={"corpus": corpus}), tmp_path / "bundle")
+        bundle = Bundle.open(tmp_path / "bundle")
+        assert read(bundle) == fields
+        assert read(bundle, text_field="abstract") == fields | {"text_field": "abstract"}
+        assert not read(bundle, title_field="")["title_field"]
+        # What older programs don't know is only written where it is needed.
+        assert ("title_field" in (tmp_path / "bundle" / SETTINGS).read_text()) == (fields is named)
