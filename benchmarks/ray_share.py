@@ -52,7 +52,7 @@ from axml_ray.training.level import LevelTraining, Validation
 
 SIDES = ("plain", "worker", "own_arenas")
 WARM_STEPS = 10
-START_SECONDS = 20
+START_SECONDS = 40
 """In which one training starts and takes its first steps, beside one that does so too."""
 
 
