@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import snowballstemmer
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -34,6 +35,12 @@ def absolute_place(place: str | Path) -> str | Path:
     return place if "://" in str(place) else absolute(place)
 
 
+def _known_stemmer(language: str) -> str:
+    if language not in snowballstemmer.algorithms():
+        raise ValueError(f"no stemmer of Snowball's; there are {', '.join(snowballstemmer.algorithms())}")
+    return language
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """A name that is a directory's."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -41,6 +48,7 @@ AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
+Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -312,15 +320,25 @@ class LinearSettings(Settings):
     label_names: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """The readable name of each label is one more training text of it, also among the neighbours. Where the corpus has
     no names, a label is its own and should be readable."""
-
     neighbours: Annotated[NotNegative, Field(exclude_if=lambda value: not value)] = 0
     """k: training texts most like a text, by the same features, whose labels vote beside the classifiers; 0 for none.
     They know at once what classifiers learn from many texts."""
     neighbours_weight: Annotated[Share, Field(exclude_if=lambda value: value == 0.2)] = 0.2
     """Share of these votes in the classifiers' scores."""
+    name_matches_weight: Annotated[Share, Field(exclude_if=lambda value: not value)] = 0.0
+    """Share, in the classifiers' scores, of labels whose names stand in the text: each votes with the probability that
+    it is true, which is learned on the training texts. 0 for none. Names as for `label_names`."""
+    name_stemmer: Annotated[Stemmer | None, Field(exclude_if=lambda value: value == "english")] = "english"
+    """Language of Snowball's stemmers, by which the words of names and texts are compared, so that plurals are found;
+    null compares words as they are."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        beside = self.name_matches_weight + (self.neighbours_weight if self.neighbours else 0)
+        if beside > 1:
+            raise ValueError(
+                f"linear.neighbours_weight and .name_matches_weight: together {beside:g}; shares make 1 at most"
+            )
         if self.cluster_size is not None:
             _check_power_of_two("linear.cluster_size", self.cluster_size)
         if self.learned_join and not self.weight:

@@ -87,14 +87,17 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
     }
     starts = (start for start in ("features", "names") if start != settings.network.attention_start)
-    classifiers = {"weight": 0.5, "neighbours": 0}
+    classifiers = {"weight": 0.5, "neighbours": 0, "name_matches_weight": 0}
+    neighbours = {**classifiers, "neighbours": settings.linear.neighbours or 20}
+    named = {**neighbours, "name_matches_weight": settings.linear.name_matches_weight or 0.15}
     additions: list[Row] = [
         ("as it is", {}),
         *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
         *((f"start at {start}", {"network": {"attention_start": start}}) for start in starts),
         ("without both", {"network": PLAIN_ATTENTION}),
         ("with linear", {"linear": classifiers}),
-        ("with linear and neighbours", {"linear": {**classifiers, "neighbours": settings.linear.neighbours or 20}}),
+        ("with linear and neighbours", {"linear": neighbours}),
+        ("with linear, neighbours and names", {"linear": named}),
         ("with frequency correction", {"ensemble": {"frequency_correction": True}}),
     ]
     words = {"train": "train", "random": "random"} | ({"file": str(vectors)} if vectors else {})

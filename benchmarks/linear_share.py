@@ -32,7 +32,7 @@ from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import LinearSettings, SettingsError
-from axml_ray.training.tree import NEIGHBOURS, linear_texts
+from axml_ray.training.tree import NAME_MATCHES, NEIGHBOURS, linear_texts
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
@@ -89,6 +89,9 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
         if how.neighbours:
             place = settings.run_directory / NEIGHBOURS
             fitted = (linear.beside(place, how.neighbours, how.neighbours_weight) for linear in fitted)
+        if share := how.name_matches_weight:
+            names = settings.run_directory / NAME_MATCHES
+            fitted = (linear.beside_names(names, share) for linear in fitted)
         by_linear[cost] = [linear.find(linear.see(valid.tokens), top) for linear in fitted]
     rows = []
     for cost, share in itertools.product(costs, SHARES):

@@ -1,6 +1,7 @@
 """A tree's trained levels, and documents sent down them by beam search (paper, prediction of AttentionXML)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from axml_ray.inference.combining import Found
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.joining import Join
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
-from axml_ray.linear import classifiers, neighbours
+from axml_ray.linear import classifiers, name_matches, neighbours
 from axml_ray.linear.checked import fingerprint_of
 from axml_ray.linear.classifiers import LinearTree, Seen
 from axml_ray.network.candidates import Candidates
@@ -23,11 +24,13 @@ from axml_ray.settings import Experiment, Precision, SettingsError, fingerprint
 from axml_ray.training.level_files import finished, read_level
 from axml_ray.training.tree import (
     LINEAR,
+    NAME_MATCHES,
     NEIGHBOURS,
     TREE,
     level_directory,
     level_fingerprint,
     linear_fingerprint,
+    name_matches_fingerprint,
     neighbours_fingerprint,
     tree_directory,
 )
@@ -218,7 +221,7 @@ def open_tree(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:
 
 
 def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: LabelTree) -> LinearTree:
-    """The linear classifiers of a run's tree and the texts that vote beside them, mapped from their files.
+    """The linear classifiers of a run's tree, and the texts and names that vote beside them, mapped from their files.
 
     Raises:
         SettingsError: they are missing, cut short, or were fitted with other settings.
@@ -229,10 +232,15 @@ def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: Labe
     beside, mark = settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus)
     if settings.linear.neighbours and fingerprint_of(beside, neighbours.ABOUT) != mark:
         raise SettingsError(f"{beside}: no training texts of these settings; run jobs/train_ensemble.py")
+    names, mark = settings.run_directory / NAME_MATCHES, name_matches_fingerprint(settings, corpus)
+    if settings.linear.name_matches_weight and fingerprint_of(names, name_matches.ABOUT) != mark:
+        raise SettingsError(f"{names}: no labels' names of these settings; run jobs/train_ensemble.py")
     try:
         linear = LinearTree.load(path, len(tree.label_order))
         if settings.linear.neighbours:
             linear = linear.beside(beside, settings.linear.neighbours, settings.linear.neighbours_weight)
+        if share := settings.linear.name_matches_weight:
+            linear = linear.beside_names(names, share)
         return linear
     except (OSError, ValueError) as error:
         raise SettingsError(f"{error}; remove the file and train again") from None
@@ -264,9 +272,11 @@ def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     numbers = range(settings.ensemble.trees)
     networks = [level_fingerprint(settings, corpus, number, 1) for number in numbers]
     linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
-    how, votes = settings.linear, []
+    how, votes = settings.linear, list[Any]()
     if how.weight and how.neighbours:
-        votes = [how.neighbours, how.neighbours_weight, neighbours_fingerprint(settings, corpus)]
+        votes += [how.neighbours, how.neighbours_weight, neighbours_fingerprint(settings, corpus)]
+    if how.weight and how.name_matches_weight:
+        votes += [how.name_matches_weight, name_matches_fingerprint(settings, corpus)]
     return fingerprint(networks, linear, how.weight, settings.ensemble.top_labels, *votes)
 
 

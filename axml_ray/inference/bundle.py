@@ -10,6 +10,7 @@
       tree-0/tree.safetensors, tree-0/level-1/model.safetensors, ...
       tree-0/linear.safetensors only of a run with linear classifiers
       neighbours.safetensors    only of a run whose training texts vote beside them: their strongest words, and labels
+      name_matches.safetensors  only of a run whose labels' names do: the names, and what they are worth
 
 - A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
   before it is used, and nothing in it is ever run.
@@ -42,7 +43,7 @@ from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.level_network import Level
 from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
-from axml_ray.training.tree import NEIGHBOURS
+from axml_ray.training.tree import NAME_MATCHES, NEIGHBOURS
 from axml_ray.tree.label_tree import LabelTree
 
 FORMAT, VERSION = "axml-ray bundle", 1
@@ -116,6 +117,8 @@ class BundleSettings(Settings):
     """Training texts whose labels vote beside them; 0 where none do."""
     neighbours_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
     """Share of these votes in the classifiers' scores."""
+    name_matches_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
+    """Share in them of labels whose names stand in the text; 0 where they don't vote."""
     join: Annotated[Learned | None, Field(exclude_if=lambda value: value is None)] = None
     """How a tree's networks and classifiers are joined, where that is learned."""
     frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
@@ -247,6 +250,11 @@ class Bundle:
                     raise self._wrong(NEIGHBOURS, "it is missing")
                 alone, weight = own, self.settings.neighbours_weight
                 own = self._read(NEIGHBOURS, lambda path: alone.beside(path, count, weight))
+            if names := self.settings.name_matches_weight:
+                if NAME_MATCHES not in self.manifest.files:
+                    raise self._wrong(NAME_MATCHES, "it is missing")
+                nameless = own
+                own = self._read(NAME_MATCHES, lambda path: nameless.beside_names(path, names))
             linear = own, join
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)
 
@@ -326,7 +334,7 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
             raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
-    optional = {SHARED_WORDS, NEIGHBOURS, *map(linear_file, range(len(manifest.level_sizes)))}
+    optional = {SHARED_WORDS, NEIGHBOURS, NAME_MATCHES, *map(linear_file, range(len(manifest.level_sizes)))}
     if listed - optional != manifest.expected_files:
         wrong = sorted((listed - optional) ^ manifest.expected_files)[0]
         known = "is missing from its files" if wrong not in listed else "is no file of a bundle"

@@ -37,7 +37,7 @@ from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import Weights, save_weights
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.tree import LINEAR, NEIGHBOURS, tree_directory
+from axml_ray.training.tree import LINEAR, NAME_MATCHES, NEIGHBOURS, tree_directory
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
@@ -130,6 +130,9 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
     neighbours = settings.linear.neighbours if settings.linear.weight else 0
     if neighbours:
         shutil.copyfile(settings.run_directory / NEIGHBOURS, work / NEIGHBOURS)
+    name_matches = settings.linear.name_matches_weight if settings.linear.weight else 0.0
+    if name_matches:
+        shutil.copyfile(settings.run_directory / NAME_MATCHES, work / NAME_MATCHES)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
     known = corpus.labels
     trained = slice(corpus.trained)
@@ -144,6 +147,7 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         linear_weight=settings.linear.weight,
         neighbours=neighbours,
         neighbours_weight=settings.linear.neighbours_weight if neighbours else 0.0,
+        name_matches_weight=name_matches,
         join=join_of(settings, corpus).learned,
         frequency=None if correction is None else correction.coefficients,
         text_field=settings.corpus.text_field,

@@ -25,8 +25,10 @@ from scipy import sparse
 
 from axml_ray.files import save_tensors, whole_file
 from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
+from axml_ray.linear.name_matches import NameMatches
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
+from axml_ray.linear.votes import joined_ranking, joined_scores
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
@@ -46,7 +48,7 @@ class Seen:
 
     Attributes:
         rows: float32 CSR [N, F + 1], as of `TextFeatures.rows`.
-        votes: float32 CSR [N, L], of neighbours, if they vote.
+        votes: float32 CSR [N, L], of neighbours and of names times their shares; None where neither votes.
     """
 
     rows: sparse.csr_matrix
@@ -62,24 +64,37 @@ class LinearTree:
         weights: for levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
         features: of the texts.
         neighbours: training texts whose labels vote too, if they do; they have a file of their own.
+        names: of labels, likewise.
     """
 
     tree: LabelTree
     weights: Sequence[sparse.csr_matrix]
     features: TextFeatures
     neighbours: Neighbours | None = None
+    names: NameMatches | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the classifiers in what they find, where others vote beside them."""
+        return 1 - sum(voter.share for voter in (self.neighbours, self.names) if voter is not None)
 
     def sees_like(self, other: "LinearTree") -> bool:
-        """Whether `see` of the other is good for this one. Those of a run share their neighbours."""
-        return (self.neighbours is None) == (other.neighbours is None) and self.features.same_as(other.features)
+        """Whether `see` of the other is good for this one. Those of a run share their neighbours and names."""
+        beside, others = ([tree.neighbours is None, tree.names is None] for tree in (self, other))
+        return beside == others and self.features.same_as(other.features)
 
     def see(self, tokens: Ragged) -> Seen:
         """What `find` and `score` need of documents (word ids), made once for all trees of a run."""
         rows = self.features.rows(tokens)
-        return Seen(rows, None if self.neighbours is None else self.neighbours.votes(rows))
+        votes = []
+        if self.neighbours is not None:
+            votes.append(self.neighbours.votes(rows) * np.float32(self.neighbours.share))
+        if self.names is not None:
+            votes.append(self.names.votes(tokens) * np.float32(self.names.share))
+        return Seen(rows, sum(votes[1:], votes[0]) if votes else None)
 
     def find(self, seen: Seen, top: int, children: int = CHILDREN) -> tuple[np.ndarray, np.ndarray]:
-        """The best labels of each document, by beam search; with neighbours, of those and of theirs.
+        """The best labels of each document, by beam search; where others vote beside, of those and of theirs.
 
         Args:
             seen: of the documents.
@@ -98,10 +113,9 @@ class LinearTree:
         found = [self._find(rows[start : start + step], children, top) for start in range(0, rows.shape[0], step)]
         labels = np.concatenate([np.empty((0, top), np.int32), *(labels for labels, _ in found)])
         scores = np.concatenate([np.empty((0, top), np.float32), *(scores for _, scores in found)])
-        if self.neighbours is None:
+        if seen.votes is None:
             return labels, scores
-        assert seen.votes is not None, "seen by a tree without neighbours"
-        return self.neighbours.ranking(seen.votes, labels, scores)
+        return joined_ranking(seen.votes, self.share, labels, scores)
 
     def _find(self, rows: sparse.csr_matrix, most: int, top: int) -> tuple[np.ndarray, np.ndarray]:
         document = np.arange(rows.shape[0])[:, None]
@@ -134,10 +148,9 @@ class LinearTree:
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
             logs += log_probability((seen.rows @ weights[distinct].T).toarray())[:, which]
         found: np.ndarray = np.exp(logs)
-        if self.neighbours is None:
+        if seen.votes is None:
             return found
-        assert seen.votes is not None, "seen by a tree without neighbours"
-        return self.neighbours.scores(seen.votes, labels, found)
+        return joined_scores(seen.votes, self.share, labels, found)
 
     def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
         """Margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""
@@ -172,6 +185,19 @@ class LinearTree:
         """
         found = Neighbours.load(path, len(self.features), len(self.tree.label_order), count, share)
         return replace(self, neighbours=found)
+
+    def beside_names(self, path: Path, share: float) -> "LinearTree":
+        """The same with labels' names.
+
+        Args:
+            path: of their file.
+            share: of their votes in the scores.
+
+        Raises:
+            FileNotFoundError, ValueError: as of `NameMatches.load`.
+        """
+        found = NameMatches.load(path, len(self.features.beginnings), len(self.tree.label_order), share)
+        return replace(self, names=found)
 
     def save(self, path: Path, fingerprint: str) -> None:
         """Write the classifiers; a reader sees the old file or the whole new one.

@@ -16,7 +16,6 @@ Legend: N documents, D training documents, L trained labels, F features of a tex
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -95,43 +94,6 @@ class Neighbours:
         total = np.maximum(near.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
         near.data /= np.repeat(total, np.diff(near.indptr))
         return near @ self.labels
-
-    def ranking(
-        self, votes: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The classifiers' best labels and their neighbours', joined by the share: as many, best first.
-
-        Args:
-            votes: of the texts' neighbours, as of `votes`.
-            labels: int32 [N, top], what the classifiers found, -1 for none.
-            scores: float32 [N, top]. A label that one of both left out counts 0 for it.
-
-        Returns:
-            int32 [N, top], equal scores by label id, -1 where there are fewer, and float32 [N, top], 0 there.
-        """
-        there = labels >= 0
-        offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
-        shape = len(labels), self.labels.shape[1]
-        own = sparse.csr_matrix((scores[there] * np.float32(1 - self.share), labels[there], offsets), shape=shape)
-        joined = (own + votes * np.float32(self.share)).tocsr()
-        found, points = np.full(labels.shape, -1, np.int32), np.zeros(labels.shape, np.float32)
-        for row, (start, end) in enumerate(pairwise(joined.indptr)):
-            known, values = joined.indices[start:end], joined.data[start:end]
-            best = np.lexsort((known, -values))[: labels.shape[1]]
-            found[row, : len(best)], points[row, : len(best)] = known[best], values[best]
-        return found, points
-
-    def scores(self, votes: sparse.csr_matrix, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Scores of given labels joined with the votes for them, float32 [N, n].
-
-        Args:
-            votes: of the texts' neighbours, as of `votes`.
-            labels: integer [n].
-            scores: float32 [N, n], the classifiers'.
-        """
-        given = votes[:, labels].toarray()
-        joined: np.ndarray = np.float32(1 - self.share) * scores + np.float32(self.share) * given
-        return joined
 
     def save(self, path: Path, fingerprint: str) -> None:
         """Write the texts and their labels; a reader sees the old file or the whole new one.

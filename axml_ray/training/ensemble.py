@@ -21,10 +21,11 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
-from axml_ray.linear import classifiers, neighbours
+from axml_ray.linear import classifiers, name_matches, neighbours
 from axml_ray.linear.checked import fingerprint_of
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.name_matches import NameMatches, trie_of
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import use_threads
@@ -35,6 +36,7 @@ from axml_ray.training.level_files import finished
 from axml_ray.training.progress import Follower, Journal, line
 from axml_ray.training.tree import (
     LINEAR,
+    NAME_MATCHES,
     NEIGHBOURS,
     TREE,
     TreeTraining,
@@ -43,7 +45,9 @@ from axml_ray.training.tree import (
     level_fingerprint,
     linear_fingerprint,
     linear_texts,
+    name_matches_fingerprint,
     neighbours_fingerprint,
+    part_of,
     tree_directory,
     tree_fingerprint,
 )
@@ -168,6 +172,12 @@ def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
             ray.get(ray.remote(**options)(_lay_out_neighbours).remote(settings))
         except ray.exceptions.RayError as error:
             raise RuntimeError(f"training texts as neighbours failed: {root_cause(error)}") from error
+    mark, path = name_matches_fingerprint(settings, corpus), settings.run_directory / NAME_MATCHES
+    if settings.linear.name_matches_weight and fingerprint_of(path, name_matches.ABOUT) != mark:
+        try:
+            ray.get(ray.remote(**options)(_match_names).remote(settings))
+        except ray.exceptions.RayError as error:
+            raise RuntimeError(f"labels' names in training texts failed: {root_cause(error)}") from error
 
 
 def _fit_linear(settings: Experiment, number: int) -> float:
@@ -191,6 +201,15 @@ def _lay_out_neighbours(settings: Experiment) -> None:
     votes = settings.linear.neighbours, settings.linear.neighbours_weight
     found = Neighbours.fit(features.rows(texts.tokens), texts.labels, corpus.trained, *votes)
     found.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
+
+
+def _match_names(settings: Experiment) -> None:
+    """Save labels' names and what they are worth, which is the same beside every tree's classifiers."""
+    corpus = Corpus.open(settings.corpus_directory)
+    trie = trie_of(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens, settings.linear.name_stemmer)
+    train = part_of(corpus.split("train"), settings.training.documents)
+    found = NameMatches.fit(trie, train.tokens, train.labels, corpus.trained, settings.linear.name_matches_weight)
+    found.save(settings.run_directory / NAME_MATCHES, name_matches_fingerprint(settings, corpus))
 
 
 def _end(trees: list[ray.ObjectRef]) -> None:

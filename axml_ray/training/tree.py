@@ -33,6 +33,7 @@ from axml_ray.tree.label_tree import LabelTree
 
 TREE, LINEAR = "tree.safetensors", "linear.safetensors"
 NEIGHBOURS = "neighbours.safetensors"
+NAME_MATCHES = "name_matches.safetensors"
 """In a run's directory, training texts by their features, for all of its trees."""
 PART_SEED = 0  # not the experiment's: trees of other seeds train on the same part
 
@@ -59,7 +60,8 @@ def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: in
 
 def linear_fingerprint(settings: Experiment, corpus: Corpus, tree: int) -> str:
     """Changes with all that a tree's linear classifiers depend on."""
-    how = settings.linear.model_dump(exclude={"weight", "learned_join", "neighbours", "neighbours_weight"})
+    beside = {"neighbours", "neighbours_weight", "name_matches_weight", "name_stemmer"}
+    how = settings.linear.model_dump(exclude={"weight", "learned_join", *beside})
     return fingerprint(tree_fingerprint(settings, corpus, tree), how, settings.training.documents)
 
 
@@ -67,6 +69,11 @@ def neighbours_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that the file of a run's neighbours depends on: the texts and their features."""
     of_features = {"lead_words", "lead_weight", "prefix_letters", "lead_letters", "label_names"}
     return fingerprint(corpus.fingerprint, settings.linear.model_dump(include=of_features), settings.training.documents)
+
+
+def name_matches_fingerprint(settings: Experiment, corpus: Corpus) -> str:
+    """Changes with all that the file of a run's names depends on."""
+    return fingerprint(corpus.fingerprint, settings.linear.name_stemmer, settings.training.documents)
 
 
 def linear_texts(settings: Experiment, corpus: Corpus) -> Split:

@@ -194,6 +194,29 @@ class TestExport:
         with pytest.raises(SettingsError, match=r"neighbours\.safetensors: no training texts of these settings; run"):
             run.ensemble()
 
+    def test_name_matches(self, tmp_path):
+        run = train_run(tmp_path, epochs=1, linear=0.4, neighbours=7, name_matches_weight=0.3)
+        export_bundle(run.settings, tmp_path / "bundle", "bfloat16")
+        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
+        for mine, theirs in zip(Bundle.open(tmp_path / "bundle").ensemble().trees, run.ensemble().trees, strict=True):
+            ours, linear = mine.linear[0], theirs.linear[0]
+            assert (linear.names.share, ours.names.share) == (0.3, 0.3) and linear.share == pytest.approx(0.5)
+            for found, right in zip(ours.find(ours.see(tokens), 20), linear.find(linear.see(tokens), 20), strict=True):
+                assert np.array_equal(found, right)
+            names = linear.names.votes(tokens)[:, given].toarray()
+            nameless, alone = replace(linear, names=None), replace(linear, names=None, neighbours=None)
+            expected = nameless.score(nameless.see(tokens), given) - 0.3 * alone.score(alone.see(tokens), given)
+            np.testing.assert_allclose(ours.score(ours.see(tokens), given), expected + 0.3 * names, atol=1e-6)
+        for changed in ({"name_matches_weight": 0.2}, {"name_stemmer": None}):
+            other = run.settings.model_copy(update={"linear": run.settings.linear.model_copy(update=changed)})
+            assert join_fingerprint(other, run.corpus) != join_fingerprint(run.settings, run.corpus)
+        with pytest.raises(SettingsError, match=r"name_matches\.safetensors: no labels' names of these settings; run"):
+            Ensemble.open(other, run.corpus)
+        (tmp_path / "bundle" / "name_matches.safetensors").unlink()
+        sign(tmp_path / "bundle")
+        with pytest.raises(BundleError, match=r"name_matches\.safetensors: cannot be used \(it is missing\)"):
+            Bundle.open(tmp_path / "bundle").ensemble()
+
     def test_learned_join(self, tmp_path):
         run = train_run(tmp_path, epochs=1, linear=0.4)
         linear = run.settings.linear.model_copy(update={"learned_join": True})

@@ -11,14 +11,17 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.inference.ensemble import FREQUENCY, Ensemble, correction_fingerprint
 from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.name_matches import NameMatches, trie_of
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.settings import Experiment, LinearSettings
 from axml_ray.training.tree import (
     LINEAR,
+    NAME_MATCHES,
     NEIGHBOURS,
     TREE,
     TreeTraining,
     linear_fingerprint,
+    name_matches_fingerprint,
     neighbours_fingerprint,
     tree_directory,
 )
@@ -46,6 +49,7 @@ def train_run(
     epochs: int = 4,
     linear: float = 0.0,
     neighbours: int = 0,
+    name_matches_weight: float = 0.0,
     correction: Coefficients | None = None,
     **network: Any,
 ) -> Run:
@@ -57,9 +61,8 @@ def train_run(
     settings = experiment(home, tree={"height": height, "cluster_size": 4, "beam": 3}, epochs=(epochs,))
     shape = settings.network.model_copy(update={"evidence": network.get("kind", "attention") == "attention", **network})
     ensemble = settings.ensemble.model_copy(update={"trees": trees, "top_labels": 20})
-    settings = settings.model_copy(
-        update={"network": shape, "ensemble": ensemble, "linear": LinearSettings(weight=linear, neighbours=neighbours)}
-    )
+    how = LinearSettings(weight=linear, neighbours=neighbours, name_matches_weight=name_matches_weight)
+    settings = settings.model_copy(update={"network": shape, "ensemble": ensemble, "linear": how})
     for number in range(trees):
         directory = tree_directory(settings.run_directory, number)
         directory.mkdir(parents=True)
@@ -75,6 +78,10 @@ def train_run(
                     fitted.features.rows(train.tokens), train.labels, corpus.trained, neighbours, 0.2
                 )
                 known.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
+            if name_matches_weight and not number:
+                names = trie_of(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens, how.name_stemmer)
+                matches = NameMatches.fit(names, train.tokens, train.labels, corpus.trained, name_matches_weight)
+                matches.save(settings.run_directory / NAME_MATCHES, name_matches_fingerprint(settings, corpus))
     if correction is not None:
         ensemble = ensemble.model_copy(update={"frequency_correction": True})
         settings = settings.model_copy(update={"ensemble": ensemble})

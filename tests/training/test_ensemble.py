@@ -22,6 +22,7 @@ from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.joining import Join
 from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.name_matches import NameMatches, trie_of
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import build_trees, train_ensemble
@@ -168,6 +169,14 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     assert np.mean([row[0] in true for row, true in zip(votes[0], test.labels, strict=True)]) > 0.8
     fewer = small(linear={"weight": 0.5, "neighbours": 3})
     assert run(fewer)["ensemble"]["P@1"] > 80 and (runs / "neighbours.safetensors").stat().st_ino == laid_out
+    # Nor for labels whose names stand in the text.
+    matched = small(linear={"weight": 0.5, "name_matches_weight": 1.0, "name_stemmer": None})
+    run(matched)
+    assert states(matched) == weights and files() == after
+    matches = open_trees(matched, corpus)[0].linear[0].names
+    trie = trie_of(corpus.labels, corpus.tokenizer, matched.corpus.max_tokens, None)
+    again = NameMatches.fit(trie, corpus.split("train").tokens, corpus.split("train").labels, corpus.trained, 1.0)
+    assert np.array_equal(matches.coefficients, again.coefficients) and matches.named.sum()
     # Nor for leaving the classifiers out, or taking in others, which also read the labels' names.
     networks = small()
     assert run(networks)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and states(networks) == weights
