@@ -31,6 +31,7 @@ import ray
 
 from axml_ray.cluster import connect
 from axml_ray.corpus import label_features, sources, word_vectors
+from axml_ray.corpus.dictionary import Entries, in_vocabulary, read_dictionary
 from axml_ray.corpus.draws import assign_splits
 from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.merging import merge
@@ -47,7 +48,7 @@ from axml_ray.corpus.passes import (
 )
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
-from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, VERSION, Corpus
+from axml_ray.corpus.store import DICTIONARY, FORMAT, MANIFEST, SPLITS, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
@@ -74,7 +75,7 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         SettingsError: an input is missing or empty, holds too many bad records, or a split has no labels.
     """
     shards = _shards(settings)
-    beside = [("", path) for path in (settings.label_names, settings.label_features) if path]
+    beside = [("", path) for path in (settings.label_names, settings.label_features, settings.dictionary) if path]
     if settings.label_names:
         read_names(settings.label_names)
     if vectors := settings.word_vectors_path:
@@ -98,10 +99,11 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
             check(corpus)
             return corpus
         log.info("prepare: %s; preparing %s anew", what_changed(corpus.manifest, settings, inputs), directory)
+    entries = read_dictionary(settings.dictionary, settings.segmentation) if settings.dictionary else None
     directory.parent.mkdir(parents=True, exist_ok=True)  # or there is no need of Ray
     connect()
     with whole_directory(directory) as work:
-        _Preparation(settings, work).run(shards, mark, inputs)
+        _Preparation(settings, work, entries).run(shards, mark, inputs)
         check(Corpus.open(work))
     return Corpus.open(directory)
 
@@ -136,8 +138,9 @@ def _check_replaceable(directory: Path) -> None:
 class _Preparation:
     """One run of the pipeline, inside a directory that isn't visible under its name yet."""
 
-    def __init__(self, settings: CorpusSettings, work: Path):
+    def __init__(self, settings: CorpusSettings, work: Path, entries: Entries | None = None):
         self.settings = settings
+        self.entries = entries
         self.work = work
         self.stage = work / "stage"
         self.features = self.stage / "features"
@@ -180,6 +183,11 @@ class _Preparation:
             if directory.is_dir():
                 shutil.rmtree(directory)
         coverage, dimension = self._word_vectors(tokenizer)
+        if self.entries is not None:
+            known = in_vocabulary(self.entries, tokenizer.words, self.settings.dictionary_stemmer)
+            known.save(self.work / DICTIONARY)
+            share = 100 * np.mean(np.diff(known.of_word) > 0)
+            log.info("prepare: %s translates %.1f%% of the words", self.settings.dictionary, share)
         parts = sorted(path for path in self.work.rglob("*") if path.is_file() and path.parent != self.stage)
         manifest: dict[str, Any] = {
             "format": FORMAT,

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from scipy import sparse
 
+from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.files import read_json
@@ -25,6 +26,7 @@ from axml_ray.settings import SettingsError
 FORMAT, VERSION = "axml-ray corpus", 1
 SPLITS = ("train", "valid", "test")
 MANIFEST = "corpus.json"
+DICTIONARY = "dictionary.safetensors"
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ class Corpus:
     def word_vectors(self) -> np.ndarray:
         """First values of the embedding, float32 [words, dimension]."""
         return load_file(self.directory / "word_vectors.safetensors")["word_vectors"]
+
+    def dictionary(self) -> Dictionary | None:
+        """What words may be in the other language, where the corpus was given a dictionary."""
+        return Dictionary.load(self.directory / DICTIONARY) if DICTIONARY in self.manifest["files"] else None
 
     def label_features(self) -> sparse.csr_matrix:
         """TF-IDF centroids, float32 CSR [trained labels, words]."""

@@ -28,12 +28,14 @@ from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, ma
 from axml_ray.linear.name_matches import NameMatches
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
+from axml_ray.linear.translation import Translation
 from axml_ray.linear.votes import joined_ranking, joined_scores
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "3"}
 FREQUENCY, BEGINNINGS, RUNS, LABEL_ORDER = "frequency", "beginnings", "runs", "label_order"
+TRANSLATION, SIDES = "translation", "sides"
 CHILDREN = 4096
 """Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
@@ -90,7 +92,7 @@ class LinearTree:
         if self.neighbours is not None:
             votes.append(self.neighbours.votes(rows) * np.float32(self.neighbours.share))
         if self.names is not None:
-            votes.append(self.names.votes(tokens) * np.float32(self.names.share))
+            votes.append(self.names.votes(self.features.translated(tokens)) * np.float32(self.names.share))
         return Seen(rows, sum(votes[1:], votes[0]) if votes else None)
 
     def find(self, seen: Seen, top: int, children: int = CHILDREN) -> tuple[np.ndarray, np.ndarray]:
@@ -209,7 +211,11 @@ class LinearTree:
         features = self.features
         about = {name: str(getattr(features, name)) for name in ("documents", "lead_words", "lead_weight")}
         arrays = {FREQUENCY: features.frequency, LABEL_ORDER: self.tree.label_order}
-        for name, parts in ((BEGINNINGS, features.beginnings), (RUNS, features.runs)):
+        of_words = {BEGINNINGS: features.beginnings, RUNS: features.runs}
+        if features.translation is not None:
+            of_words[TRANSLATION] = features.translation.words
+            arrays[SIDES] = features.translation.sides
+        for name, parts in of_words.items():
             arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         for level, weights in enumerate(self.weights, start=1):
@@ -239,7 +245,11 @@ class LinearTree:
                 about = checked_metadata(file.metadata(), ABOUT)
                 arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
             parts = [Ragged(arrays.pop(name), arrays.pop(f"{name}.offsets")) for name in (BEGINNINGS, RUNS)]
-            features = _features(arrays.pop(FREQUENCY), parts, about)
+            translation = None
+            if SIDES in arrays:
+                translated = Ragged(arrays.pop(TRANSLATION), arrays.pop(f"{TRANSLATION}.offsets"))
+                translation = Translation(translated, arrays.pop(SIDES))
+            features = _features(arrays.pop(FREQUENCY), parts, about, translation)
             order, levels = arrays.pop(LABEL_ORDER), range(1, len(arrays) // 4 + 1)
             if len(order) != labels:
                 raise ValueError(f"it has {len(order):,} labels, not {labels:,}")
@@ -271,7 +281,9 @@ def _best(values: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
 
 
-def _features(frequency: np.ndarray, parts: Sequence[Ragged], about: Mapping[str, str]) -> TextFeatures:
+def _features(
+    frequency: np.ndarray, parts: Sequence[Ragged], about: Mapping[str, str], translation: Translation | None
+) -> TextFeatures:
     documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
     counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
     if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
@@ -282,4 +294,12 @@ def _features(frequency: np.ndarray, parts: Sequence[Ragged], about: Mapping[str
         raise ValueError("it doesn't say what parts words have")
     if lead[0] < 0 or not 1 <= lead[1] < np.inf:
         raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
-    return TextFeatures(frequency, documents, parts[0], parts[1], *lead)
+    words = len(parts[0])
+    if translation is not None and (
+        not is_ragged(translation.words)
+        or len(translation.words) != words
+        or translation.words.values.max(initial=0) >= words
+        or (translation.sides.dtype, translation.sides.shape) != (np.int8, (words,))
+    ):
+        raise ValueError("it doesn't say what words are in the other language")
+    return TextFeatures(frequency, documents, parts[0], parts[1], *lead, translation)

@@ -16,9 +16,11 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
+from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.families import families
 from axml_ray.linear.text_features import TextFeatures
+from axml_ray.linear.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 from axml_ray.tree.label_tree import LabelTree
@@ -32,7 +34,13 @@ Row = tuple[np.ndarray, np.ndarray]
 
 
 def fit_linear(
-    tree: LabelTree, tokens: Ragged, labels: Ragged, words: Sequence[str], settings: LinearSettings, seed: int = 0
+    tree: LabelTree,
+    tokens: Ragged,
+    labels: Ragged,
+    words: Sequence[str],
+    settings: LinearSettings,
+    seed: int = 0,
+    dictionary: Dictionary | None = None,
 ) -> LinearTree:
     """Learn the classifiers of all nodes.
 
@@ -44,8 +52,12 @@ def fit_linear(
         words: of the vocabulary, by id.
         settings: of the classifiers.
         seed: of the families.
+        dictionary: of the words, where texts are in two languages.
     """
-    features = TextFeatures.fit(tokens, words, settings)
+    translation = None
+    if dictionary is not None:
+        translation = Translation.fit(dictionary, tokens, labels, len(tree.label_order))
+    features = TextFeatures.fit(tokens, words, settings, translation)
     rows = features.rows(tokens)
     if settings.cluster_size is not None and tree.height:
         tree = families(rows, labels, len(tree.label_order), settings.cluster_size, seed)

@@ -5,6 +5,7 @@ Not in the paper. Bags of words don't know where a word stood, and know nothing 
 - the first words, where a title stands, may count several times;
 - words of more than so many letters may count by their first letters too, which brings inflected words and compounds
   with one beginning together;
+- words of one language may count as their translations too (`translation.py`);
 - of those of the first words that are longer, every so many letters in a row may count too, which brings compounds
   together that share a part.
 
@@ -21,6 +22,7 @@ from scipy import sparse
 
 from axml_ray.corpus.label_features import bag_of_words, indicators, weigh, word_weights
 from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
+from axml_ray.linear.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 
@@ -36,6 +38,7 @@ class TextFeatures:
         runs: [V], the runs of letters of each word, counted from 0; none of short words.
         lead_words: first words of a text that count more, and whose runs count.
         lead_weight: how many times they count.
+        translation: of words that count as other words too, if any do.
     """
 
     frequency: np.ndarray
@@ -44,20 +47,25 @@ class TextFeatures:
     runs: Ragged
     lead_words: int = 0
     lead_weight: float = 1.0
+    translation: Translation | None = None
 
     @classmethod
-    def fit(cls, tokens: Ragged, words: Sequence[str], settings: LinearSettings) -> "TextFeatures":
+    def fit(
+        cls, tokens: Ragged, words: Sequence[str], settings: LinearSettings, translation: Translation | None = None
+    ) -> "TextFeatures":
         """The features of training documents.
 
         Args:
             tokens: their word ids.
             words: of the vocabulary, by id.
             settings: of the classifiers.
+            translation: of words that count as other words too.
         """
         beginnings = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
         runs = _parts(words, settings.lead_letters, _runs)
         unfitted = np.zeros(len(words) + kinds(beginnings) + kinds(runs), dtype=np.int64)
-        found = cls(unfitted, len(tokens), beginnings, runs, settings.lead_words, settings.lead_weight)
+        lead = settings.lead_words, settings.lead_weight
+        found = cls(unfitted, len(tokens), beginnings, runs, *lead, translation)
         found.frequency[:] = np.bincount(found.counts(tokens).indices, minlength=len(unfitted))
         return found
 
@@ -66,7 +74,12 @@ class TextFeatures:
 
     def same_as(self, other: "TextFeatures") -> bool:
         """Whether every text has the same features by both."""
-        return _told(self) == _told(other) and all(map(np.array_equal, _arrays(self), _arrays(other)))
+        mine, theirs = _arrays(self), _arrays(other)
+        return _told(self) == _told(other) and len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+
+    def translated(self, tokens: Ragged) -> Ragged:
+        """Documents (word ids) in words of one language, as far as these are known."""
+        return tokens if self.translation is None else self.translation.translated(tokens)
 
     def counts(self, tokens: Ragged) -> sparse.csr_matrix:
         """How often each feature occurs in each text, float32 CSR [N, F].
@@ -79,6 +92,8 @@ class TextFeatures:
             place = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
             times = np.where(place < self.lead_words, np.float32(self.lead_weight), np.float32(1))
         counts = bag_of_words(tokens, len(self.beginnings), times)
+        if self.translation is not None:
+            counts = self.translation.counts(tokens, counts)
         if len(self) == len(self.beginnings):
             return counts
         beginnings, runs = self._of_words
@@ -116,9 +131,10 @@ def _told(features: TextFeatures) -> tuple[float, ...]:
     return features.documents, features.lead_words, features.lead_weight
 
 
-def _arrays(features: TextFeatures) -> Iterable[np.ndarray]:
-    beginnings, runs = features.beginnings, features.runs
-    return features.frequency, beginnings.values, beginnings.offsets, runs.values, runs.offsets
+def _arrays(features: TextFeatures) -> Sequence[np.ndarray]:
+    beginnings, runs, other = features.beginnings, features.runs, features.translation
+    of_translation = [] if other is None else [other.words.values, other.words.offsets, other.sides]
+    return features.frequency, beginnings.values, beginnings.offsets, runs.values, runs.offsets, *of_translation
 
 
 def _runs(word: str, letters: int) -> Iterable[str]:

@@ -188,7 +188,8 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     train = linear_texts(settings, corpus)
     tree = LabelTree.load(directory / TREE)
     seed = settings.seed + number
-    linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear, seed)
+    how = settings.linear, seed, corpus.dictionary()
+    linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, *how)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     return time.monotonic() - began
 
@@ -207,8 +208,10 @@ def _match_names(settings: Experiment) -> None:
     """Save labels' names and what they are worth, which is the same beside every tree's classifiers."""
     corpus = Corpus.open(settings.corpus_directory)
     trie = trie_of(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens, settings.linear.name_stemmer)
+    features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
     train = part_of(corpus.split("train"), settings.training.documents)
-    found = NameMatches.fit(trie, train.tokens, train.labels, corpus.trained, settings.linear.name_matches_weight)
+    tokens = features.translated(train.tokens)
+    found = NameMatches.fit(trie, tokens, train.labels, corpus.trained, settings.linear.name_matches_weight)
     found.save(settings.run_directory / NAME_MATCHES, name_matches_fingerprint(settings, corpus))
 
 

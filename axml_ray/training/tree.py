@@ -73,7 +73,8 @@ def neighbours_fingerprint(settings: Experiment, corpus: Corpus) -> str:
 
 def name_matches_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that the file of a run's names depends on."""
-    return fingerprint(corpus.fingerprint, settings.linear.name_stemmer, settings.training.documents)
+    linear = settings.linear.name_stemmer, settings.linear.label_names  # which texts words are translated by
+    return fingerprint(corpus.fingerprint, *linear, settings.training.documents)
 
 
 def linear_texts(settings: Experiment, corpus: Corpus) -> Split:

@@ -109,6 +109,22 @@ def test_readable_names(run: Prepare, tmp_path: Path) -> None:
     assert shown == {"all": "all", "l0": "Label nought", "l1": "l1", "l2": "l2", "l3": "l3"}
 
 
+def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
+    path = tmp_path / "de-en.tsv"
+    path.write_text("Texten\ttext\nw1\tunheard of\tw2\n")
+    plain = run(train=many(20), test=many(4, "test"))
+    assert plain.dictionary() is None
+    corpus = run(train=many(20), test=many(4, "test"), dictionary=path)
+    found, words = corpus.dictionary(), corpus.tokenizer.words
+    assert found is not None and corpus.tokenizer.words == plain.tokenizer.words
+    known = {words[word]: int(number) for word, number in enumerate(np.diff(found.of_word)) if number}
+    assert known == {"text": 1, "w1": 1}  # `text` by its stem
+    assert [words[i] for i in found.candidates.values] == ["text", "w2"]
+    path.write_text("w1\tw3\n")
+    other = run(train=many(20), test=many(4, "test"), dictionary=path)
+    assert len({plain.fingerprint, corpus.fingerprint, other.fingerprint}) == 3
+
+
 # Rare and unseen
 
 
@@ -242,6 +258,11 @@ def test_missing_files_are_named(run: Prepare, tmp_path: Path) -> None:
     assert said.startswith(f"corpus.word_vectors: {tmp_path / 'v.npy'}: ")
     said = error_of(run, train=many(9), test=many(4), label_names=tmp_path / "n.tsv")
     assert said.startswith(f"corpus.label_names: {tmp_path / 'n.tsv'} cannot be read")
+    (tmp_path / "d.tsv").write_text("no entry\n")
+    said = error_of(run, train=many(9), test=many(4), dictionary=tmp_path / "d.tsv")
+    assert said.startswith(f"{tmp_path / 'd.tsv'}:1: no entry of a dictionary")
+    said = error_of(run, train=many(9), test=many(4), dictionary=tmp_path / "none.tsv")
+    assert said == f"corpus: {tmp_path / 'none.tsv'} cannot be read: No such file or directory"
 
 
 def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:

@@ -1,0 +1,166 @@
+"""Translations chosen by labels against their formula, and what classifiers make of them.
+Run: pytest tests/linear/test_translation.py"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from test_linear import FLAT, LABELS
+
+from axml_ray.corpus.dictionary import Dictionary
+from axml_ray.corpus.tokenizer import UNKNOWN
+from axml_ray.linear import translation as module
+from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.name_matches import NameMatches, Trie
+from axml_ray.linear.text_features import TextFeatures
+from axml_ray.linear.translation import Translation
+from axml_ray.ragged import Ragged
+from axml_ray.settings import LinearSettings
+
+WORDS, TRAINED = 12, 4
+SIDES = np.array([0, 0, 1, 1, 1, 0, 0, -1, -1, -1, -1, 0], np.int8)
+
+
+def dictionary(candidates: dict[int, list[list[int]]], sides: np.ndarray = SIDES) -> Dictionary:
+    rows = [candidates.get(word, []) for word in range(len(sides))]
+    of_word = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    return Dictionary(Ragged.from_rows([one for row in rows for one in row]), of_word, sides)
+
+
+def is_foreign(text: list[int]) -> bool:
+    return sum(int(SIDES[word]) for word in text) > 0
+
+
+def literal_choice(
+    candidates: dict[int, list[list[int]]], texts: list[list[int]], labels: list[list[int]]
+) -> dict[int, float]:
+    """The best score of each word, float64, by the module's formulas."""
+    every = [label for row in labels for label in row if label < TRAINED]
+
+    def profile(word: int, foreign: bool) -> tuple[np.ndarray, int]:
+        held = [row for text, row in zip(texts, labels, strict=True) if is_foreign(text) == foreign and word in text]
+        n = np.array([sum(label in row for row in held) for label in range(TRAINED)], dtype=np.float64)
+        v = np.zeros(TRAINED)
+        for label in np.flatnonzero(n):
+            share = every.count(int(label)) / len(every)
+            v[label] = math.sqrt(n[label]) * max(0, math.log(n[label] / (n.sum() * share)))
+        return v / (np.linalg.norm(v) or 1), len(held)
+
+    best = {}
+    for word, rows in candidates.items():
+        own, documents = profile(word, True)
+        scores = [
+            np.mean([float(own @ profile(other, False)[0]) if other > UNKNOWN else 0.0 for other in row])
+            * min(1, documents / 10)
+            + 0.03 / (1 + rank)
+            for rank, row in enumerate(rows)
+        ]
+        best[word] = [float(score) for score in scores]
+    return best
+
+
+texts_of = st.lists(st.lists(st.integers(0, WORDS - 1), min_size=1, max_size=8), min_size=1, max_size=30)
+candidates_of = st.dictionaries(
+    st.integers(2, 6),
+    st.lists(st.lists(st.integers(2, WORDS - 1), min_size=1, max_size=3), min_size=1, max_size=3, unique_by=tuple),
+    max_size=5,
+)
+
+
+@given(candidates_of, texts_of, st.integers(0, 1 << 30), st.sampled_from([1, 3, 1 << 13]))
+def test_choice(candidates: dict[int, list[list[int]]], texts: list[list[int]], seed: int, at_a_time: int) -> None:
+    random = np.random.default_rng(seed)
+    labels = [np.flatnonzero(random.random(TRAINED + 1) < 0.4).tolist() for _ in texts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_AT_A_TIME", at_a_time)
+        found = Translation.fit(dictionary(candidates), Ragged.from_rows(texts), Ragged.from_rows(labels), TRAINED)
+    assert len(found.words) == WORDS
+    for word, scores in literal_choice(candidates, texts, labels).items():
+        chosen = candidates[word].index(found.words[word].tolist())
+        assert scores[chosen] == pytest.approx(max(scores), abs=1e-5)
+    assert found.words.lengths[[word for word in range(WORDS) if word not in candidates]].sum() == 0
+
+
+@given(candidates_of, texts_of)
+def test_documents_translated_and_counted(candidates: dict[int, list[list[int]]], texts: list[list[int]]) -> None:
+    first = {word: rows[0] for word, rows in candidates.items()}
+    translation = Translation(Ragged.from_rows([first.get(word, []) for word in range(WORDS)]), SIDES)
+    tokens = Ragged.from_rows(texts)
+    assert translation.foreign(tokens).tolist() == [is_foreign(text) for text in texts]
+    expected = [
+        [other for word in text for other in (first.get(word, [word]) if is_foreign(text) else [word])]
+        for text in texts
+    ]
+    assert [row.tolist() for row in translation.translated(tokens)] == expected
+    nothing = translation.translated(tokens.take(np.array([], np.int64)))
+    assert len(nothing) == 0
+    settings = LinearSettings(lead_words=2, lead_weight=3.0)
+    names = [f"w{word}" for word in range(WORDS)]
+    counts = TextFeatures.fit(tokens, names, settings, translation).counts(tokens).toarray()
+    for row, text in zip(counts, texts, strict=True):
+        literal = np.zeros(WORDS)
+        for place, word in enumerate(text):
+            times = 3 if place < 2 else 1
+            if word > UNKNOWN:
+                literal[word] += times
+                for other in first.get(word, []) if is_foreign(text) else []:
+                    literal[other] += times
+        np.testing.assert_array_equal(row, literal)
+
+
+VOCABULARY = ["<padding>", "<unknown>", "und", "wal", "hai", "haus", "and", "whale", "shark", "house"]
+TWO_SIDES = np.array([0, 0, 1, 1, 1, 1, -1, -1, -1, -1], np.int8)
+
+
+@pytest.fixture(scope="module")
+def texts() -> tuple[Ragged, Ragged]:
+    """Label 0 is of whales, and has German texts alone; 1 of sharks, in both; 2 of houses, in English."""
+    tokens = [[2, 3], [2, 3, 2], [3, 2], [2, 4], [6, 8], [6, 9], [9, 6, 6]]
+    return Ragged.from_rows(tokens), Ragged.from_rows([[0], [0], [0], [1], [1], [2], [2]])
+
+
+def test_a_label_is_found_in_the_language_that_it_has_no_text_in(texts: tuple[Ragged, Ragged], tmp_path: Path) -> None:
+    known = dictionary({3: [[7]], 4: [[9], [8]], 5: [[9]]}, TWO_SIDES)
+    with_it, without = (
+        fit_linear(FLAT, *texts, VOCABULARY, LinearSettings(weight=0.5), 0, one) for one in (known, None)
+    )
+    asked = Ragged.from_rows([[6, 7], [2, 5]])  # "and whale", "und haus"
+    best = with_it.find(with_it.see(asked), 1)[0][:, 0].tolist()
+    assert best == [0, 2] and without.find(without.see(asked), 1)[0][:, 0].tolist() != best
+    assert not with_it.sees_like(without) and not without.sees_like(with_it) and with_it.sees_like(with_it)
+    with_it.save(tmp_path / "linear.safetensors", "mark")
+    again = LinearTree.load(tmp_path / "linear.safetensors", LABELS)
+    assert again.sees_like(with_it)
+    assert np.array_equal(again.score(again.see(asked), np.arange(3)), with_it.score(with_it.see(asked), np.arange(3)))
+    names = Trie.of(Ragged.from_rows([[8]]), np.array([1], np.int32), np.arange(10, dtype=np.int32))
+    matches = NameMatches.fit(names, with_it.features.translated(texts[0]), texts[1], LABELS, 1.0)
+    assert matches.named[1] == 2  # a German text and an English one
+    beside = replace(with_it, names=matches)
+    assert beside.find(beside.see(Ragged.from_rows([[2, 4]])), 1)[0].tolist() == [[1]]  # "und hai" names the shark
+    with safe_open(tmp_path / "linear.safetensors", framework="np") as file:
+        metadata = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for name, array in (
+        ("translation", arrays["translation"] + np.int32(5)),
+        ("translation.offsets", arrays["translation.offsets"][:-1]),
+        ("sides", arrays["sides"][:-1]),
+        ("sides", arrays["sides"].astype(np.int32)),
+    ):
+        save_file({**arrays, name: array}, tmp_path / "wrong.safetensors", metadata)
+        with pytest.raises(ValueError, match=r"holds no linear classifiers.*in the other language"):
+            LinearTree.load(tmp_path / "wrong.safetensors", LABELS)
+
+
+def test_labels_choose_among_meanings(texts: tuple[Ragged, Ragged]) -> None:
+    """The dictionary says first that a shark is a house; ten texts know better."""
+    tokens, labels = texts
+    often = np.r_[np.arange(7), np.full(9, 3)]
+    chosen = Translation.fit(dictionary({4: [[9], [8]]}, TWO_SIDES), tokens.take(often), labels.take(often), 3)
+    assert chosen.words[4].tolist() == [8]
