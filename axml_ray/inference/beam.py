@@ -272,7 +272,8 @@ def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     numbers = range(settings.ensemble.trees)
     networks = [level_fingerprint(settings, corpus, number, 1) for number in numbers]
     linear = [linear_fingerprint(settings, corpus, number) for number in numbers] if settings.linear.weight else []
-    how, votes = settings.linear, list[Any]()
+    how = settings.linear
+    votes: list[Any] = []
     if how.weight and how.neighbours:
         votes += [how.neighbours, how.neighbours_weight, neighbours_fingerprint(settings, corpus)]
     if how.weight and how.name_matches_weight:

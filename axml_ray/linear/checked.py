@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
+from axml_ray.files import save_tensors, whole_file
 from axml_ray.ragged import Ragged
 
 FINGERPRINT = "fingerprint"
@@ -24,6 +26,36 @@ def fingerprint_of(path: Path, about: Mapping[str, str]) -> str | None:
             return checked_metadata(file.metadata(), about).get(FINGERPRINT)
     except (OSError, ValueError, SafetensorError):
         return None
+
+
+def save_arrays(arrays: Mapping[str, np.ndarray], path: Path, about: Mapping[str, str], fingerprint: str) -> None:
+    """Write arrays; a reader sees the old file or the whole new one.
+
+    Args:
+        arrays: by name.
+        path: where to.
+        about: the file's format and version, and what else it says of itself.
+        fingerprint: of what they depend on.
+    """
+    with whole_file(path) as temporary:
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        save_tensors(tensors, temporary, {**about, FINGERPRINT: fingerprint})
+
+
+def open_arrays(path: Path, about: Mapping[str, str]) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
+    """The arrays of a file that `save_arrays` wrote, mapped, and what it says of itself.
+
+    Args:
+        path: of the file.
+        about: the format and version that it should be of.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError, SafetensorError: it isn't of these, or no whole file.
+    """
+    with safe_open(path, framework="pt") as file:
+        told = checked_metadata(file.metadata(), about)
+        return {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}, told
 
 
 def checked_metadata(metadata: Mapping[str, str] | None, about: Mapping[str, str]) -> Mapping[str, str]:

@@ -19,12 +19,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.files import save_tensors, whole_file
-from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
+from axml_ray.linear.checked import is_ragged, matrix, open_arrays, save_arrays
 from axml_ray.linear.name_matches import NameMatches
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
@@ -217,16 +215,14 @@ class LinearTree:
             arrays[SIDES] = features.translation.sides
         for name, parts in of_words.items():
             arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         for level, weights in enumerate(self.weights, start=1):
-            tensors |= {
-                f"children.{level}": torch.from_numpy(self.tree.first_child[level - 1]),
-                f"values.{level}": torch.from_numpy(weights.data.astype(np.float32)),
-                f"words.{level}": torch.from_numpy(weights.indices.astype(np.int32)),
-                f"offsets.{level}": torch.from_numpy(weights.indptr.astype(np.int64)),
+            arrays |= {
+                f"children.{level}": self.tree.first_child[level - 1],
+                f"values.{level}": weights.data.astype(np.float32),
+                f"words.{level}": weights.indices.astype(np.int32),
+                f"offsets.{level}": weights.indptr.astype(np.int64),
             }
-        with whole_file(path) as temporary:
-            save_tensors(tensors, temporary, {**ABOUT, FINGERPRINT: fingerprint, **about})
+        save_arrays(arrays, path, {**ABOUT, **about}, fingerprint)
 
     @classmethod
     def load(cls, path: Path, labels: int) -> "LinearTree":
@@ -241,9 +237,7 @@ class LinearTree:
             ValueError: the file doesn't hold classifiers of this version, or not of so many labels.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                about = checked_metadata(file.metadata(), ABOUT)
-                arrays = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
+            arrays, about = open_arrays(path, ABOUT)
             parts = [Ragged(arrays.pop(name), arrays.pop(f"{name}.offsets")) for name in (BEGINNINGS, RUNS)]
             translation = None
             if SIDES in arrays:

@@ -21,21 +21,20 @@ Legend: N documents, L trained labels, V words, S states of the trie, P pairs of
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import snowballstemmer
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import UNKNOWN, Tokenizer
-from axml_ray.files import save_tensors, whole_file
-from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged
+from axml_ray.linear.checked import is_ragged, open_arrays, save_arrays
 from axml_ray.linear.label_names import named_labels
 from axml_ray.ragged import Ragged
 
@@ -92,13 +91,18 @@ class Trie:
         ending = Ragged(labels[np.lexsort((labels, states))].astype(np.int32), ends)
         return cls(stems, steps[order], (1 + order).astype(np.int32), ending)
 
+    @cached_property
+    def _kinds(self) -> int:
+        """Stems; a vocabulary is large, a text short."""
+        return int(self.stems.max(initial=0)) + 1
+
     def walk(self, tokens: Ragged) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where names stand: the place of the first word among `tokens.values`, how many words, and the state, int64.
 
         Args:
             tokens: word ids of documents.
         """
-        kinds, stems = int(self.stems.max(initial=0)) + 1, self.stems[tokens.values].astype(np.int64)
+        kinds, stems = self._kinds, self.stems[tokens.values].astype(np.int64)
         ends = np.repeat(tokens.offsets[1:], tokens.lengths)
         start, state, length = np.arange(len(stems)), np.zeros(len(stems), dtype=np.int64), 0
         found = [(start[:0], start[:0], state[:0])]
@@ -252,13 +256,17 @@ class NameMatches:
             parts.append(sparse.csr_matrix((probabilities, pairs.labels, offsets), shape=(len(rows), len(self.counts))))
         return sparse.vstack(parts, format="csr")
 
+    @cached_property
+    def _mean(self) -> float:
+        """r, kept from 0 and 1; labels may be millions, a text names a few."""
+        every = max(1, int(self.named.sum()))
+        return min(max(int(self.true.sum()) / every, 0.5 / every), 1 - 0.5 / every)
+
     def _features(self, pairs: Pairs, right: np.ndarray | None = None) -> np.ndarray:
         """float64 [P, `FEATURES`]; of training documents where it is known which pairs are `right`, without them."""
         alone, own = (0, 0) if right is None else (1, right)
         named, true, counts = (each[pairs.labels] for each in (self.named, self.true, self.counts))
-        every = max(1, self.named.sum())
-        mean = np.clip(self.true.sum() / every, 0.5 / every, 1 - 0.5 / every) if every > 1 else 0.5
-        worth = (true - own + PRIOR * mean) / (named - alone + PRIOR)
+        worth = (true - own + PRIOR * self._mean) / (named - alone + PRIOR)
         return np.column_stack([
             np.log(worth) - np.log1p(-worth), np.log1p(named - alone), np.log1p(counts - own), pairs.lead,
             np.log(pairs.times), pairs.several, pairs.whole, np.log(pairs.words),
@@ -282,10 +290,7 @@ class NameMatches:
             "counts": self.counts,
             "coefficients": self.coefficients,
         }
-        with whole_file(path) as temporary:
-            save_tensors(
-                {k: torch.from_numpy(v) for k, v in arrays.items()}, temporary, {**ABOUT, FINGERPRINT: fingerprint}
-            )
+        save_arrays(arrays, path, ABOUT, fingerprint)
 
     @classmethod
     def load(cls, path: Path, words: int, trained: int, share: float) -> "NameMatches":
@@ -302,9 +307,7 @@ class NameMatches:
             ValueError: the file doesn't hold names of this version, or of other words or labels.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                checked_metadata(file.metadata(), ABOUT)
-                arrays: Mapping[str, np.ndarray] = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
+            arrays, _ = open_arrays(path, ABOUT)
             trie = Trie(
                 arrays["stems"], arrays["keys"], arrays["targets"], Ragged(arrays["labels"], arrays["labels.offsets"])
             )

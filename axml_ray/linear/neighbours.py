@@ -14,18 +14,15 @@ divided by Σ s⁴ over all of them. A share of the classifiers' scores is these
 Legend: N documents, D training documents, L trained labels, F features of a text.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from scipy import sparse
 
 from axml_ray.corpus.label_features import indicators, strongest
-from axml_ray.files import save_tensors, whole_file
-from axml_ray.linear.checked import FINGERPRINT, checked_metadata, is_ragged, matrix
+from axml_ray.linear.checked import is_ragged, matrix, open_arrays, save_arrays
 from axml_ray.ragged import Ragged
 
 ABOUT = {"format": "axml-ray neighbours", "version": "1"}
@@ -109,10 +106,7 @@ class Neighbours:
             "labels": self.labels.indices.astype(np.int32),
             "labels.offsets": self.labels.indptr.astype(np.int64),
         }
-        with whole_file(path) as temporary:
-            save_tensors(
-                {k: torch.from_numpy(v) for k, v in arrays.items()}, temporary, {**ABOUT, FINGERPRINT: fingerprint}
-            )
+        save_arrays(arrays, path, ABOUT, fingerprint)
 
     @classmethod
     def load(cls, path: Path, features: int, trained: int, count: int, share: float) -> "Neighbours":
@@ -130,9 +124,7 @@ class Neighbours:
             ValueError: the file doesn't hold neighbours of this version, or of other features or labels.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                checked_metadata(file.metadata(), ABOUT)
-                arrays: Mapping[str, np.ndarray] = {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}
+            arrays, _ = open_arrays(path, ABOUT)
             labels = Ragged(arrays["labels"], arrays["labels.offsets"])
             if not is_ragged(labels) or labels.values.max(initial=-1) >= trained:
                 raise ValueError(f"its texts haven't labels of the {trained:,} there are")

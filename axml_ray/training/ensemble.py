@@ -9,7 +9,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -166,18 +166,22 @@ def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
             log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, ray.get(task))
         except ray.exceptions.RayError as error:
             raise RuntimeError(f"linear classifiers of tree {number + 1} failed: {root_cause(error)}") from error
-    mark, path = neighbours_fingerprint(settings, corpus), settings.run_directory / NEIGHBOURS
-    if settings.linear.neighbours and fingerprint_of(path, neighbours.ABOUT) != mark:
-        try:
-            ray.get(ray.remote(**options)(_lay_out_neighbours).remote(settings))
-        except ray.exceptions.RayError as error:
-            raise RuntimeError(f"training texts as neighbours failed: {root_cause(error)}") from error
-    mark, path = name_matches_fingerprint(settings, corpus), settings.run_directory / NAME_MATCHES
-    if settings.linear.name_matches_weight and fingerprint_of(path, name_matches.ABOUT) != mark:
-        try:
-            ray.get(ray.remote(**options)(_match_names).remote(settings))
-        except ray.exceptions.RayError as error:
-            raise RuntimeError(f"labels' names in training texts failed: {root_cause(error)}") from error
+    beside: list[tuple[float, str, Mapping[str, str], str, Callable[[Experiment], None], str]] = [
+        (
+            settings.linear.neighbours, NEIGHBOURS, neighbours.ABOUT, neighbours_fingerprint(settings, corpus),
+            _lay_out_neighbours, "training texts as neighbours",
+        ),
+        (
+            settings.linear.name_matches_weight, NAME_MATCHES, name_matches.ABOUT,
+            name_matches_fingerprint(settings, corpus), _match_names, "labels' names in training texts",
+        ),
+    ]  # fmt: skip
+    for wanted, name, about, mark, make, what in beside:
+        if wanted and fingerprint_of(settings.run_directory / name, about) != mark:
+            try:
+                ray.get(ray.remote(**options)(make).remote(settings))
+            except ray.exceptions.RayError as error:
+                raise RuntimeError(f"{what} failed: {root_cause(error)}") from error
 
 
 def _fit_linear(settings: Experiment, number: int) -> float:
