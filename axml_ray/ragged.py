@@ -95,3 +95,12 @@ class Ragged:
         values = np.concatenate([part.values for part in whole] or [np.empty(0, np.int32)])
         lengths = np.concatenate([part.lengths for part in whole] or [np.empty(0, np.int64)])
         return cls(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+
+def is_ragged(rows: Ragged) -> bool:
+    """Whether these are rows of numbers from 0 on."""
+    values, offsets = rows.values, rows.offsets
+    if (values.dtype, offsets.dtype, values.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or not len(offsets):
+        return False
+    ends = not offsets[0] and offsets[-1] == len(values) and not (rows.lengths < 0).any()
+    return bool(ends and values.min(initial=0) >= 0)

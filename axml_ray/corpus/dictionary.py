@@ -22,11 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import snowballstemmer
-import torch
-from safetensors import safe_open
 
 from axml_ray.corpus.tokenizer import Segmentation, splitter
-from axml_ray.files import save_tensors
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -53,23 +50,6 @@ class Dictionary:
     candidates: Ragged
     of_word: np.ndarray
     sides: np.ndarray
-
-    def save(self, path: Path) -> None:
-        """Write all of it."""
-        arrays = {
-            "values": self.candidates.values,
-            "offsets": self.candidates.offsets,
-            "of_word": self.of_word,
-            "sides": self.sides,
-        }
-        save_tensors({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
-
-    @classmethod
-    def load(cls, path: Path) -> "Dictionary":
-        """What `save` wrote."""
-        with safe_open(path, framework="np") as file:
-            values, offsets, of_word, sides = map(file.get_tensor, ("values", "offsets", "of_word", "sides"))
-        return cls(Ragged(values, offsets), of_word, sides)
 
 
 def read_dictionary(path: Path, segmentation: Segmentation = "words") -> Entries:

@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import ray
+from scipy import sparse
 
 from axml_ray.cluster import connect
 from axml_ray.corpus import label_features, sources, word_vectors
@@ -48,12 +50,14 @@ from axml_ray.corpus.passes import (
 )
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
-from axml_ray.corpus.store import DICTIONARY, FORMAT, MANIFEST, SPLITS, VERSION, Corpus
+from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, TRANSLATION, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.translation import FITTED, Translation
 from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
 from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import clear_leftovers, whole_directory, write_json
+from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
@@ -178,16 +182,12 @@ class _Preparation:
         log.info("prepare: %s documents, %s labels, %s words", counts, f"{labels['labels']:,}", f"{len(tokenizer):,}")
         rows = self._encode(plan, frequency)
         summary.tokens, summary.assignments = _sums(rows, "tokens"), _sums(rows, "labels")
-        self._label_features(len(tokenizer))
+        translation = self._translation(tokenizer, documents["train"], labels["trained"])
+        self._label_features(len(tokenizer), translation)
         for directory in self.stage.iterdir():
             if directory.is_dir():
                 shutil.rmtree(directory)
-        coverage, dimension = self._word_vectors(tokenizer)
-        if self.entries is not None:
-            known = in_vocabulary(self.entries, tokenizer.words, self.settings.dictionary_stemmer)
-            known.save(self.work / DICTIONARY)
-            share = 100 * np.mean(np.diff(known.of_word) > 0)
-            log.info("prepare: %s translates %.1f%% of the words", self.settings.dictionary, share)
+        coverage, dimension = self._word_vectors(tokenizer, translation)
         parts = sorted(path for path in self.work.rglob("*") if path.is_file() and path.parent != self.stage)
         manifest: dict[str, Any] = {
             "format": FORMAT,
@@ -330,7 +330,24 @@ class _Preparation:
             most=self.settings.max_tokens,
         )
 
-    def _label_features(self, words: int) -> None:
+    def _translation(self, tokenizer: Tokenizer, documents: int, trained: int) -> Translation | None:
+        """What words are in the other language, written, where there is a dictionary."""
+        if self.entries is None:
+            return None
+        known = in_vocabulary(self.entries, tokenizer.words, self.settings.dictionary_stemmer)
+        random, tokens, labels = np.random.default_rng(0), [], []
+        for file in sorted((self.work / "train").iterdir()):
+            table = pq.read_table(file, columns=["tokens", "labels"])
+            some = np.flatnonzero(random.random(len(table)) < FITTED / documents)
+            tokens.append(Ragged.from_arrow(table["tokens"]).take(some))
+            labels.append(Ragged.from_arrow(table["labels"]).take(some))
+        found = Translation.fit(known, Ragged.concatenate(tokens), Ragged.concatenate(labels), trained)
+        found.save(self.work / TRANSLATION)
+        share = 100 * np.mean(found.words.lengths > 0)
+        log.info("prepare: %s translates %.1f%% of the words", self.settings.dictionary, share)
+        return found
+
+    def _label_features(self, words: int, translation: Translation | None) -> None:
         path = self.work / "label_features.npz"
         if self.settings.label_features is not None:
             read_features(self.settings.label_features, self.work / "labels.parquet", self.settings.max_terms, path)
@@ -343,8 +360,11 @@ class _Preparation:
         groups = _groups(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
         over(groups, label_features.sum_ranges, small=self.small or len(ranges) == 1, **given)
         label_features.assemble(path, self.features, len(ranges), words)
+        if translation is not None:
+            translated = translation.of_features(sparse.load_npz(path))
+            sparse.save_npz(path, label_features.strongest(translated, self.settings.max_terms), compressed=False)
 
-    def _word_vectors(self, tokenizer: Tokenizer) -> tuple[float, int]:
+    def _word_vectors(self, tokenizer: Tokenizer, translation: Translation | None) -> tuple[float, int]:
         settings = self.settings
         path, coverage = settings.word_vectors_path, 0.0
         if path is not None:
@@ -353,7 +373,7 @@ class _Preparation:
         elif settings.word_vectors == "train":
             log.info("prepare: learning word vectors from the training texts")
             vectors, coverage = word_vectors.train_vectors(
-                word_vectors.TokenFiles(sorted((self.work / "train").iterdir())),
+                word_vectors.TokenFiles(sorted((self.work / "train").iterdir()), translation),
                 len(tokenizer),
                 settings.word_dimension,
                 epochs=settings.word_vector_epochs,

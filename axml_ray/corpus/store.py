@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from scipy import sparse
 
-from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.translation import Translation
 from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
@@ -26,7 +26,7 @@ from axml_ray.settings import SettingsError
 FORMAT, VERSION = "axml-ray corpus", 1
 SPLITS = ("train", "valid", "test")
 MANIFEST = "corpus.json"
-DICTIONARY = "dictionary.safetensors"
+TRANSLATION = "translation.safetensors"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class Split:
     def and_also(self, more: "Split") -> "Split":
         """These documents, and then those of `more`."""
         return Split(Ragged.concatenate([self.tokens, more.tokens]), Ragged.concatenate([self.labels, more.labels]))
+
+    def translated(self, translation: Translation | None) -> "Split":
+        """The documents as networks read them: in words of the second language, where there is a dictionary."""
+        return self if translation is None else Split(translation.translated(self.tokens), self.labels)
 
     def cut(self, width: int | None) -> "Split":
         """The documents with at most `width` first words of each, or as they are for None."""
@@ -136,10 +140,13 @@ class Corpus:
         """First values of the embedding, float32 [words, dimension]."""
         return load_file(self.directory / "word_vectors.safetensors")["word_vectors"]
 
-    def dictionary(self) -> Dictionary | None:
-        """What words may be in the other language, where the corpus was given a dictionary."""
-        return Dictionary.load(self.directory / DICTIONARY) if DICTIONARY in self.manifest["files"] else None
+    @cached_property
+    def translation(self) -> Translation | None:
+        """What words are in the other language, where the corpus was given a dictionary."""
+        if TRANSLATION not in self.manifest["files"]:
+            return None
+        return Translation.load(self.directory / TRANSLATION, self.manifest["counts"]["words"])
 
     def label_features(self) -> sparse.csr_matrix:
-        """TF-IDF centroids, float32 CSR [trained labels, words]."""
+        """TF-IDF centroids, float32 CSR [trained labels, words]; with a dictionary, in words of its second language."""
         return sparse.load_npz(self.directory / "label_features.npz")

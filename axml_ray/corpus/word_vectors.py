@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from axml_ray.corpus.tokenizer import PADDING, UNKNOWN
+from axml_ray.corpus.translation import Translation
 from axml_ray.corpus.vector_files import known_vectors
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
@@ -64,14 +65,17 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
 
 
 class TokenFiles:
-    """A restartable stream of the documents of Parquet files as lists of ids, one file held at a time."""
+    """A restartable stream of the documents of Parquet files as lists of ids, one file held at a time; translated where
+    there is a translation.
+    """
 
-    def __init__(self, files: Sequence[Path]):
-        self._files = files
+    def __init__(self, files: Sequence[Path], translation: Translation | None = None):
+        self._files, self._translation = files, translation
 
     def __iter__(self) -> Iterator[list[int]]:
         for file in self._files:
-            yield from _Sentences(Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]))
+            tokens = Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"])
+            yield from _Sentences(tokens if self._translation is None else self._translation.translated(tokens))
 
     def __len__(self) -> int:
         return sum(pq.read_metadata(file).num_rows for file in self._files)

@@ -236,7 +236,7 @@ def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: Labe
     if settings.linear.name_matches_weight and fingerprint_of(names, name_matches.ABOUT) != mark:
         raise SettingsError(f"{names}: no labels' names of these settings; run jobs/train_ensemble.py")
     try:
-        linear = LinearTree.load(path, len(tree.label_order))
+        linear = LinearTree.load(path, len(tree.label_order), corpus.translation)
         if settings.linear.neighbours:
             linear = linear.beside(beside, settings.linear.neighbours, settings.linear.neighbours_weight)
         if share := settings.linear.name_matches_weight:

@@ -9,7 +9,6 @@ from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
 from axml_ray.files import save_tensors, whole_file
-from axml_ray.ragged import Ragged
 
 FINGERPRINT = "fingerprint"
 
@@ -69,15 +68,6 @@ def checked_metadata(metadata: Mapping[str, str] | None, about: Mapping[str, str
         if found.get(key) != expected:
             raise ValueError(f"its {key} is {found.get(key)!r}, not {expected!r}")
     return found
-
-
-def is_ragged(rows: Ragged) -> bool:
-    """Whether these are rows of numbers from 0 on."""
-    values, offsets = rows.values, rows.offsets
-    if (values.dtype, offsets.dtype, values.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or not len(offsets):
-        return False
-    ends = not offsets[0] and offsets[-1] == len(values) and not (rows.lengths < 0).any()
-    return bool(ends and values.min(initial=0) >= 0)
 
 
 def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str) -> sparse.csr_matrix:

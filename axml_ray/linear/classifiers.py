@@ -22,18 +22,18 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.linear.checked import is_ragged, matrix, open_arrays, save_arrays
+from axml_ray.corpus.translation import Translation
+from axml_ray.linear.checked import matrix, open_arrays, save_arrays
 from axml_ray.linear.name_matches import NameMatches
 from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
-from axml_ray.linear.translation import Translation
 from axml_ray.linear.votes import joined_ranking, joined_scores
-from axml_ray.ragged import Ragged
+from axml_ray.ragged import Ragged, is_ragged
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "3"}
 FREQUENCY, BEGINNINGS, RUNS, LABEL_ORDER = "frequency", "beginnings", "runs", "label_order"
-TRANSLATION, SIDES = "translation", "sides"
+TRANSLATED = "translated"
 CHILDREN = 4096
 """Nodes of a level that are scored for a text, those of the best parents; about as many."""
 MOST_SCORES = 1 << 22
@@ -208,11 +208,10 @@ class LinearTree:
         """
         features = self.features
         about = {name: str(getattr(features, name)) for name in ("documents", "lead_words", "lead_weight")}
+        if features.translation is not None:
+            about[TRANSLATED] = "yes"
         arrays = {FREQUENCY: features.frequency, LABEL_ORDER: self.tree.label_order}
         of_words = {BEGINNINGS: features.beginnings, RUNS: features.runs}
-        if features.translation is not None:
-            of_words[TRANSLATION] = features.translation.words
-            arrays[SIDES] = features.translation.sides
         for name, parts in of_words.items():
             arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
         for level, weights in enumerate(self.weights, start=1):
@@ -225,12 +224,13 @@ class LinearTree:
         save_arrays(arrays, path, {**ABOUT, **about}, fingerprint)
 
     @classmethod
-    def load(cls, path: Path, labels: int) -> "LinearTree":
+    def load(cls, path: Path, labels: int, translation: Translation | None = None) -> "LinearTree":
         """Open classifiers that `save` wrote.
 
         Args:
             path: of the file.
             labels: that they should have.
+            translation: by which they were fitted.
 
         Raises:
             FileNotFoundError: no such file.
@@ -239,10 +239,8 @@ class LinearTree:
         try:
             arrays, about = open_arrays(path, ABOUT)
             parts = [Ragged(arrays.pop(name), arrays.pop(f"{name}.offsets")) for name in (BEGINNINGS, RUNS)]
-            translation = None
-            if SIDES in arrays:
-                translated = Ragged(arrays.pop(TRANSLATION), arrays.pop(f"{TRANSLATION}.offsets"))
-                translation = Translation(translated, arrays.pop(SIDES))
+            if (TRANSLATED in about) != (translation is not None):
+                raise ValueError("they were fitted " + ("with" if TRANSLATED in about else "without") + " a dictionary")
             features = _features(arrays.pop(FREQUENCY), parts, about, translation)
             order, levels = arrays.pop(LABEL_ORDER), range(1, len(arrays) // 4 + 1)
             if len(order) != labels:
@@ -288,12 +286,4 @@ def _features(
         raise ValueError("it doesn't say what parts words have")
     if lead[0] < 0 or not 1 <= lead[1] < np.inf:
         raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
-    words = len(parts[0])
-    if translation is not None and (
-        not is_ragged(translation.words)
-        or len(translation.words) != words
-        or translation.words.values.max(initial=0) >= words
-        or (translation.sides.dtype, translation.sides.shape) != (np.int8, (words,))
-    ):
-        raise ValueError("it doesn't say what words are in the other language")
     return TextFeatures(frequency, documents, parts[0], parts[1], *lead, translation)

@@ -16,11 +16,10 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from axml_ray.corpus.dictionary import Dictionary
+from axml_ray.corpus.translation import Translation
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.families import families
 from axml_ray.linear.text_features import TextFeatures
-from axml_ray.linear.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 from axml_ray.tree.label_tree import LabelTree
@@ -40,7 +39,7 @@ def fit_linear(
     words: Sequence[str],
     settings: LinearSettings,
     seed: int = 0,
-    dictionary: Dictionary | None = None,
+    translation: Translation | None = None,
 ) -> LinearTree:
     """Learn the classifiers of all nodes.
 
@@ -52,11 +51,8 @@ def fit_linear(
         words: of the vocabulary, by id.
         settings: of the classifiers.
         seed: of the families.
-        dictionary: of the words, where texts are in two languages.
+        translation: of the words, where texts are in two languages.
     """
-    translation = None
-    if dictionary is not None:
-        translation = Translation.fit(dictionary, tokens, labels, len(tree.label_order))
     features = TextFeatures.fit(tokens, words, settings, translation)
     rows = features.rows(tokens)
     if settings.cluster_size is not None and tree.height:

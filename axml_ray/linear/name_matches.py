@@ -34,9 +34,9 @@ from sklearn.linear_model import LogisticRegression
 
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import UNKNOWN, Tokenizer
-from axml_ray.linear.checked import is_ragged, open_arrays, save_arrays
+from axml_ray.linear.checked import open_arrays, save_arrays
 from axml_ray.linear.label_names import named_labels
-from axml_ray.ragged import Ragged
+from axml_ray.ragged import Ragged, is_ragged
 
 ABOUT = {"format": "axml-ray name matches", "version": "1"}
 LEAD = 12

@@ -22,8 +22,8 @@ from safetensors import SafetensorError
 from scipy import sparse
 
 from axml_ray.corpus.label_features import indicators, strongest
-from axml_ray.linear.checked import is_ragged, matrix, open_arrays, save_arrays
-from axml_ray.ragged import Ragged
+from axml_ray.linear.checked import matrix, open_arrays, save_arrays
+from axml_ray.ragged import Ragged, is_ragged
 
 ABOUT = {"format": "axml-ray neighbours", "version": "1"}
 FEATURES = 128

@@ -5,7 +5,7 @@ Not in the paper. Bags of words don't know where a word stood, and know nothing 
 - the first words, where a title stands, may count several times;
 - words of more than so many letters may count by their first letters too, which brings inflected words and compounds
   with one beginning together;
-- words of one language may count as their translations too (`translation.py`);
+- words of one language may count as their translations too (`corpus/translation.py`);
 - of those of the first words that are longer, every so many letters in a row may count too, which brings compounds
   together that share a part.
 
@@ -22,7 +22,7 @@ from scipy import sparse
 
 from axml_ray.corpus.label_features import bag_of_words, indicators, weigh, word_weights
 from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
-from axml_ray.linear.translation import Translation
+from axml_ray.corpus.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 

@@ -192,7 +192,7 @@ def _fit_linear(settings: Experiment, number: int) -> float:
     train = linear_texts(settings, corpus)
     tree = LabelTree.load(directory / TREE)
     seed = settings.seed + number
-    how = settings.linear, seed, corpus.dictionary()
+    how = settings.linear, seed, corpus.translation
     linear = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, *how)
     linear.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
     return time.monotonic() - began
@@ -201,7 +201,9 @@ def _fit_linear(settings: Experiment, number: int) -> float:
 def _lay_out_neighbours(settings: Experiment) -> None:
     """Save the training texts by their features, which are the same for every tree's classifiers."""
     corpus = Corpus.open(settings.corpus_directory)
-    features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
+    features = LinearTree.load(
+        tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained, corpus.translation
+    ).features
     texts = linear_texts(settings, corpus)
     votes = settings.linear.neighbours, settings.linear.neighbours_weight
     found = Neighbours.fit(features.rows(texts.tokens), texts.labels, corpus.trained, *votes)
@@ -212,10 +214,8 @@ def _match_names(settings: Experiment) -> None:
     """Save labels' names and what they are worth, which is the same beside every tree's classifiers."""
     corpus = Corpus.open(settings.corpus_directory)
     trie = trie_of(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens, settings.linear.name_stemmer)
-    features = LinearTree.load(tree_directory(settings.run_directory, 0) / LINEAR, corpus.trained).features
-    train = part_of(corpus.split("train"), settings.training.documents)
-    tokens = features.translated(train.tokens)
-    found = NameMatches.fit(trie, tokens, train.labels, corpus.trained, settings.linear.name_matches_weight)
+    train = part_of(corpus.split("train"), settings.training.documents).translated(corpus.translation)
+    found = NameMatches.fit(trie, train.tokens, train.labels, corpus.trained, settings.linear.name_matches_weight)
     found.save(settings.run_directory / NAME_MATCHES, name_matches_fingerprint(settings, corpus))
 
 

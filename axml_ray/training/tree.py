@@ -73,8 +73,7 @@ def neighbours_fingerprint(settings: Experiment, corpus: Corpus) -> str:
 
 def name_matches_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that the file of a run's names depends on."""
-    linear = settings.linear.name_stemmer, settings.linear.label_names  # which texts words are translated by
-    return fingerprint(corpus.fingerprint, *linear, settings.training.documents)
+    return fingerprint(corpus.fingerprint, settings.linear.name_stemmer, settings.training.documents)
 
 
 def linear_texts(settings: Experiment, corpus: Corpus) -> Split:
@@ -128,8 +127,9 @@ class TreeTraining:
     def run(self) -> None:
         """Train, or open, every level from the top."""
         read = self.settings.network.max_tokens
-        train = part_of(self.corpus.split("train"), self.settings.training.documents).cut(read)
-        valid = self.corpus.split("valid").cut(read)
+        translation = self.corpus.translation
+        train = part_of(self.corpus.split("train"), self.settings.training.documents).translated(translation).cut(read)
+        valid = self.corpus.split("valid").translated(translation).cut(read)
         vectors = torch.from_numpy(self.corpus.word_vectors())
         precision = self.workers.agreed(self.settings.training.precision)
         levels = len(self.tree.level_sizes)

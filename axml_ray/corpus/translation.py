@@ -8,7 +8,10 @@ documents, and n(w) the labels of all documents that hold w, a word's profile is
 
 counted on documents of the word's own language. Of the candidates of w, the one is taken whose words have the largest
 mean cosine with w, times min(1, d(w) / 10) for a word of d(w) documents, plus 0.03 / (1 + r) for the r-th of the
-dictionary, from 0: words that few documents hold mean what the dictionary says first.
+dictionary, from 0: words that few documents hold mean what the dictionary says first. Words that more than `COMMON` of
+the documents hold, such as articles, are left alone.
+
+Networks read a document of the first language in words of the second; classifiers count both.
 
 A document is of the first language if it has more words of that language alone than of the other alone.
 
@@ -17,15 +20,22 @@ Legend: N documents, V words, L trained labels.
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors import safe_open
 from scipy import sparse
 
 from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.corpus.label_features import bag_of_words, indicators
-from axml_ray.ragged import Ragged
+from axml_ray.files import save_tensors
+from axml_ray.ragged import Ragged, is_ragged
 
 ENOUGH, FIRST = 10, 0.03
+COMMON, RARE = 0.15, 100
+"""Share of the documents of the first language that hold a word, and how many of them, from which on it isn't
+translated: an article's meanings are many, and say nothing."""
 FITTED = 200_000
 """Documents whose labels are counted, at most."""
 _AT_A_TIME = 1 << 13
@@ -53,9 +63,6 @@ class Translation:
             labels: theirs; those from `trained` on are left out.
             trained: L.
         """
-        if len(tokens) > FITTED:
-            some = np.sort(np.random.default_rng(0).permutation(len(tokens))[:FITTED])
-            tokens, labels = tokens.take(some), labels.take(some)
         empty = cls(Ragged(np.empty(0, np.int32), np.zeros(len(dictionary.sides) + 1, np.int64)), dictionary.sides)
         foreign = empty.foreign(tokens)
         candidates, count = dictionary.candidates, np.diff(dictionary.of_word)
@@ -73,6 +80,7 @@ class Translation:
         score = means * np.minimum(1, own[1][word] / ENOUGH) + FIRST / (1 + rank)
         order = np.lexsort((rank, -score, word))
         first = order[np.flatnonzero(np.diff(word[order], prepend=-1))]
+        first = first[own[1][word[first]] <= max(RARE, COMMON * foreign.sum())]
         chosen = candidates.take(first)
         lengths = np.zeros(len(count), dtype=np.int64)
         lengths[word[first]] = chosen.lengths
@@ -94,6 +102,14 @@ class Translation:
         Args:
             tokens: word ids.
         """
+        return self.with_places(tokens)[0]
+
+    def with_places(self, tokens: Ragged) -> tuple[Ragged, np.ndarray]:
+        """As `translated`, and which of the words before, all documents' in a row, each word stands for: int64.
+
+        Args:
+            tokens: word ids.
+        """
         lengths = self.words.lengths_of(tokens.values)
         changed = (lengths > 0) & np.repeat(self.foreign(tokens), tokens.lengths)
         length = np.where(changed, lengths, 1)
@@ -103,7 +119,50 @@ class Translation:
         of_changed = self.words.take(tokens.values[changed])
         starts = np.repeat(ends[:-1][changed] - of_changed.offsets[:-1], of_changed.lengths)
         values[starts + np.arange(len(of_changed.values))] = of_changed.values
-        return Ragged(values, ends[tokens.offsets])
+        return Ragged(values, ends[tokens.offsets]), np.repeat(np.arange(len(length)), length)
+
+    def of_features(self, features: sparse.csr_matrix) -> sparse.csr_matrix:
+        """Vectors over words, float32 CSR [n, V], in which what a word of the first language alone has is its
+        translation's, in equal parts; a word without one keeps it.
+
+        Args:
+            features: float32 CSR [n, V].
+        """
+        lengths = self.words.lengths
+        moved = (self.sides > 0) & (lengths > 0)
+        ones = sparse.diags(np.where(moved, 0, 1).astype(np.float32))
+        shares = sparse.diags(np.where(moved, 1 / np.maximum(lengths, 1), 0).astype(np.float32))
+        return (features @ (ones + shares @ self._of_words)).tocsr()
+
+    def save(self, path: Path) -> None:
+        """Write it as safetensors."""
+        arrays = {"values": self.words.values, "offsets": self.words.offsets, "sides": self.sides}
+        save_tensors({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+
+    @classmethod
+    def load(cls, path: Path, words: int) -> "Translation":
+        """What `save` wrote.
+
+        Args:
+            path: of the file.
+            words: V.
+
+        Raises:
+            ValueError: it holds something else.
+        """
+        with safe_open(path, framework="np") as file:
+            if set(file.keys()) != {"values", "offsets", "sides"}:
+                raise ValueError("it holds no translation")
+            found = cls(Ragged(file.get_tensor("values"), file.get_tensor("offsets")), file.get_tensor("sides"))
+        rows = found.words
+        if (
+            not is_ragged(rows)
+            or len(rows) != words
+            or rows.values.max(initial=0) >= words
+            or (found.sides.dtype, found.sides.shape) != (np.int8, (words,))
+        ):
+            raise ValueError(f"it doesn't say what {words:,} words are in the other language")
+        return found
 
     def counts(self, tokens: Ragged, counts: sparse.csr_matrix) -> sparse.csr_matrix:
         """Word counts of documents, float32 CSR [N, V], with their words' translations, which count as often.
