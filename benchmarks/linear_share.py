@@ -83,7 +83,7 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
         how = settings.linear.model_copy(update={"cost": cost})
         words = corpus.tokenizer.words
         fitted = (
-            fit_linear(one.tree, train.tokens, train.labels, words, how, settings.seed + number, corpus.dictionary())
+            fit_linear(one.tree, train.tokens, train.labels, words, how, settings.seed + number, corpus.translation)
             for number, one in enumerate(trees)
         )
         if how.neighbours:

@@ -24,6 +24,7 @@ from axml_ray.corpus.records import Block, blocks
 from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
 from axml_ray.corpus.store import SPLITS
 from axml_ray.corpus.tokenizer import UNKNOWN
+from axml_ray.corpus.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings
 
@@ -216,12 +217,41 @@ def encode_files(
     plan, frequency = resolve(plan), resolve(frequency)
     written = [_encode_file(split, number, plan, work, most) for number in numbers]
     if split == "train" and features is not None:
-        stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_DOCUMENTS:06d}"
-        weights = word_weights(frequency, documents)
+        stem, weights = _features_of(numbers, features), word_weights(frequency, documents)
         document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)
         labels = Ragged.concatenate(labels for _, labels in written)
         sorted_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
+
+
+def count_translated(files: tuple[str, range], work: Path, translation: Any, features: Path) -> list[dict[str, Any]]:
+    """Count for files of train: documents that each word is in once they are translated."""
+    _, numbers = files
+    tokens, words = _translated(numbers, work, resolve(translation)), len(resolve(translation).sides)
+    counts = np.bincount(distinct(tokens).values, minlength=words)
+    np.save(_features_of(numbers, features).with_suffix(".counts.npy"), counts)
+    return []
+
+
+def translate_features(
+    files: tuple[str, range], work: Path, translation: Any, features: Path, frequency: Any, documents: int
+) -> list[dict[str, Any]]:
+    """Let the label features be summed from what `encode_files` wrote as it is once translated."""
+    _, numbers = files
+    tokens, weights = _translated(numbers, work, resolve(translation)), word_weights(resolve(frequency), documents)
+    document_features(tokens, weights).save(_features_of(numbers, features))
+    return []
+
+
+def _features_of(numbers: range, features: Path) -> Path:
+    """Where the features of some files' documents lie, without a suffix."""
+    return features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_DOCUMENTS:06d}"
+
+
+def _translated(numbers: range, work: Path, translation: Translation) -> Ragged:
+    """The documents of some files of train."""
+    files = (pq.read_table(work / "train" / f"{number:06d}.parquet", columns=["tokens"]) for number in numbers)
+    return translation.translated(Ragged.concatenate(Ragged.from_arrow(table["tokens"]) for table in files))
 
 
 def _encode_file(split: str, number: int, plan: Plan, work: Path, most: int) -> tuple[Ragged, Ragged]:

@@ -29,7 +29,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-from scipy import sparse
 
 from axml_ray.cluster import connect
 from axml_ray.corpus import label_features, sources, word_vectors
@@ -43,10 +42,12 @@ from axml_ray.corpus.passes import (
     Plan,
     count_labels,
     count_pieces,
+    count_translated,
     count_words,
     encode_files,
     over,
     stage_shards,
+    translate_features,
 )
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
@@ -183,7 +184,9 @@ class _Preparation:
         rows = self._encode(plan, frequency)
         summary.tokens, summary.assignments = _sums(rows, "tokens"), _sums(rows, "labels")
         translation = self._translation(tokenizer, documents["train"], labels["trained"])
-        self._label_features(len(tokenizer), translation)
+        if translation is not None and self.settings.label_features is None:
+            self._translate_features(plan, translation)
+        self._label_features(len(tokenizer))
         for directory in self.stage.iterdir():
             if directory.is_dir():
                 shutil.rmtree(directory)
@@ -347,7 +350,16 @@ class _Preparation:
         log.info("prepare: %s translates %.1f%% of the words", self.settings.dictionary, share)
         return found
 
-    def _label_features(self, words: int, translation: Translation | None) -> None:
+    def _translate_features(self, plan: Plan, translation: Translation) -> None:
+        """Let the features of labels be those of their texts as networks read them."""
+        files = [files for files in plan.files() if files[0] == "train"]
+        given = {"work": self.work, "features": self.features, "translation": self._shared(translation)}
+        over(files, count_translated, small=self.small, **given)
+        frequency = sum(np.load(path) for path in self.features.glob("*.counts.npy"))
+        given |= {"frequency": self._shared(frequency), "documents": int(plan.starts["train"][-1])}
+        over(files, translate_features, small=self.small, **given)
+
+    def _label_features(self, words: int) -> None:
         path = self.work / "label_features.npz"
         if self.settings.label_features is not None:
             read_features(self.settings.label_features, self.work / "labels.parquet", self.settings.max_terms, path)
@@ -360,9 +372,6 @@ class _Preparation:
         groups = _groups(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
         over(groups, label_features.sum_ranges, small=self.small or len(ranges) == 1, **given)
         label_features.assemble(path, self.features, len(ranges), words)
-        if translation is not None:
-            translated = translation.of_features(sparse.load_npz(path))
-            sparse.save_npz(path, label_features.strongest(translated, self.settings.max_terms), compressed=False)
 
     def _word_vectors(self, tokenizer: Tokenizer, translation: Translation | None) -> tuple[float, int]:
         settings = self.settings

@@ -121,19 +121,6 @@ class Translation:
         values[starts + np.arange(len(of_changed.values))] = of_changed.values
         return Ragged(values, ends[tokens.offsets]), np.repeat(np.arange(len(length)), length)
 
-    def of_features(self, features: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Vectors over words, float32 CSR [n, V], in which what a word of the first language alone has is its
-        translation's, in equal parts; a word without one keeps it.
-
-        Args:
-            features: float32 CSR [n, V].
-        """
-        lengths = self.words.lengths
-        moved = (self.sides > 0) & (lengths > 0)
-        ones = sparse.diags(np.where(moved, 0, 1).astype(np.float32))
-        shares = sparse.diags(np.where(moved, 1 / np.maximum(lengths, 1), 0).astype(np.float32))
-        return (features @ (ones + shares @ self._of_words)).tocsr()
-
     def save(self, path: Path) -> None:
         """Write it as safetensors."""
         arrays = {"values": self.words.values, "offsets": self.words.offsets, "sides": self.sides}

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.translation import Translation
 from axml_ray.inference.combining import Found
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.joining import Join
@@ -50,6 +51,7 @@ class TreePredictor:
         precision: of matrix products.
         linear: classifiers of the same labels, and how their scores are joined with the networks'.
         max_tokens: first words of a text that the networks read; all by default.
+        translation: in words of which language they read it, where texts are in two.
     """
 
     def __init__(
@@ -60,9 +62,10 @@ class TreePredictor:
         precision: Precision = "auto",
         linear: tuple[LinearTree, Join] | None = None,
         max_tokens: int | None = None,
+        translation: Translation | None = None,
     ):
         self.tree, self.networks, self.beam, self.precision = tree, list(networks), beam, precision
-        self.linear, self.max_tokens = linear, max_tokens
+        self.linear, self.max_tokens, self.translation = linear, max_tokens, translation
         self.device = networks[0].attention.weight.device
 
     @classmethod
@@ -80,7 +83,8 @@ class TreePredictor:
         linear = None
         if settings.linear.weight:
             linear = trained_linear(settings, corpus, number, tree), join_of(settings, corpus)
-        return cls(tree, networks, settings.tree.beam, precision, linear, settings.network.max_tokens)
+        reads = settings.network.max_tokens, corpus.translation
+        return cls(tree, networks, settings.tree.beam, precision, linear, *reads)
 
     def predict(self, tokens: Ragged, top: int) -> Found:
         """The best labels of each document.
@@ -125,12 +129,13 @@ class TreePredictor:
             top: labels wanted of each.
         """
         assert self.linear is not None
-        networks = TreePredictor(self.tree, self.networks, self.beam, self.precision, max_tokens=self.max_tokens)
+        reads = self.max_tokens, self.translation
+        networks = TreePredictor(self.tree, self.networks, self.beam, self.precision, None, *reads)
         linear, _ = self.linear
         return networks.predict(tokens, top), linear.find(linear.see(tokens), top)
 
     def _by_networks(self, batch: TextBatch, top: int) -> Found:
-        texts, beam = batch.cut(self.max_tokens).to(self.device), None
+        texts, beam = self._read(batch), None
         for network in self.networks:
             keep = top if network is self.networks[-1] else self.beam
             candidates = above = None
@@ -145,6 +150,12 @@ class TreePredictor:
         labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
         missing = ((0, 0), (0, max(0, top - labels.shape[1])))
         return np.pad(labels, missing, constant_values=-1), np.pad(np.exp(logs), missing)
+
+    def _read(self, batch: TextBatch) -> TextBatch:
+        """What the networks read of texts."""
+        if self.translation is not None:
+            batch = batch.with_words(self.translation.translated(batch.ragged()))
+        return batch.cut(self.max_tokens).to(self.device)
 
     @torch.inference_mode()
     def score(self, tokens: Ragged, labels: np.ndarray, seen: Seen | None = None) -> np.ndarray:
@@ -161,7 +172,7 @@ class TreePredictor:
         path = self.tree.paths(labels)
         scores = np.empty((len(tokens), len(labels)), dtype=np.float32)
         for batch in length_batches(tokens):
-            texts = batch.cut(self.max_tokens).to(self.device)
+            texts = self._read(batch)
             logs: Tensor | float = 0.0
             for number, network in enumerate(self.networks):
                 above = path[number - 1] if number else None

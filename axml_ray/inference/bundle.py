@@ -10,6 +10,7 @@
       tree-0/tree.safetensors, tree-0/level-1/model.safetensors, ...
       tree-0/linear.safetensors only of a run with linear classifiers
       neighbours.safetensors    only of a run whose training texts vote beside them: their strongest words, and labels
+      translation.safetensors   only of a corpus with a dictionary: what words are in the other language
       name_matches.safetensors  only of a run whose labels' names do: the names, and what they are worth
 
 - A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
@@ -30,7 +31,9 @@ from pydantic import Field, ValidationError
 
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.translation import Translation
 from axml_ray.files import read_json
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.calibration import Calibration
@@ -206,6 +209,13 @@ class Bundle:
         return labels
 
     @cached_property
+    def translation(self) -> Translation | None:
+        """What words are in the other language, where its texts are in two."""
+        if TRANSLATION not in self.manifest.files:
+            return None
+        return self._read(TRANSLATION, lambda path: Translation.load(path, self.manifest.words))
+
+    @cached_property
     def calibration(self) -> Calibration:
         """Scores to probabilities."""
         return self._read(CALIBRATION, lambda path: Calibration.from_json(read_json(path)))
@@ -242,7 +252,7 @@ class Bundle:
             if linear_file(number) not in self.manifest.files:
                 raise self._wrong(linear_file(number), "it is missing")
             join = Join(share, self.settings.join, self.labels.counts)
-            own = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1]))
+            own = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1], self.translation))
             if (words := len(own.features.beginnings)) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {words:,} words")
             if count := self.settings.neighbours:
@@ -256,7 +266,8 @@ class Bundle:
                 nameless = own
                 own = self._read(NAME_MATCHES, lambda path: nameless.beside_names(path, names))
             linear = own, join
-        return TreePredictor(tree, networks, self.settings.beam, precision, linear, self.settings.network.max_tokens)
+        reads = self.settings.network.max_tokens, self.translation
+        return TreePredictor(tree, networks, self.settings.beam, precision, linear, *reads)
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:
         """All trees."""
@@ -334,7 +345,13 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
             raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
-    optional = {SHARED_WORDS, NEIGHBOURS, NAME_MATCHES, *map(linear_file, range(len(manifest.level_sizes)))}
+    optional = {
+        SHARED_WORDS,
+        TRANSLATION,
+        NEIGHBOURS,
+        NAME_MATCHES,
+        *map(linear_file, range(len(manifest.level_sizes))),
+    }
     if listed - optional != manifest.expected_files:
         wrong = sorted((listed - optional) ^ manifest.expected_files)[0]
         known = "is missing from its files" if wrong not in listed else "is no file of a bundle"

@@ -172,8 +172,12 @@ def paths(
     if not labels:
         return []
     nodes_of_level = tree.tree.paths(np.array(labels))
-    words, unread = words[: tree.max_tokens], max(0, real - (tree.max_tokens or real))
-    texts = next(length_batches(Ragged.from_rows([words]))).to(tree.device)
+    tokens, stands_for = Ragged.from_rows([words]), np.arange(len(words))
+    if tree.translation is not None:
+        tokens, stands_for = tree.translation.with_places(tokens)
+    read, stands_for = tokens[0][: tree.max_tokens], stands_for[: tree.max_tokens]
+    texts = next(length_batches(Ragged.from_rows([read]))).to(tree.device)
+    of_words = torch.from_numpy(stands_for).to(tree.device)
     steps: list[list[Step]] = [[] for _ in labels]
     for level, (network, nodes) in enumerate(zip(tree.networks, nodes_of_level, strict=True), start=1):
         assert isinstance(network, AttentionXML)
@@ -181,7 +185,9 @@ def paths(
         with autocast(tree.device, tree.precision):
             encodings = network.encode(texts.tokens, texts.lengths)
             logs = tree.log_probabilities(network, encodings, texts, nodes, parents)[0]
-        weights = network.attention_weights(encodings[0, : len(words)], torch.from_numpy(nodes).to(tree.device))
+        attention = network.attention_weights(encodings[0, : len(read)], torch.from_numpy(nodes).to(tree.device))
+        # What a node gives to a translation, it gives to the word.
+        weights = attention.new_zeros(len(nodes), len(words)).index_add_(1, of_words, attention).cpu().numpy()
         starts = label_starts(tree.tree, level)
         for place, node in enumerate(nodes.tolist()):
             below = np.sort(tree.tree.label_order[starts[node] : starts[node + 1]])  # ids are ranked by frequency
@@ -191,7 +197,7 @@ def paths(
                     labels=tuple(index.names[label] for label in below[:TYPICAL].tolist()),
                     size=len(below),
                     probability=float(logs[place].exp()),
-                    weights=np.pad(weights[place, :real].cpu().numpy(), (0, unread)),
+                    weights=weights[place, :real],
                 )
             )
     return [tuple(path) for path in steps]

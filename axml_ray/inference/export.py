@@ -10,7 +10,7 @@ import yaml
 
 from axml_ray import __version__
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.store import Corpus, Split
+from axml_ray.corpus.store import TRANSLATION, Corpus, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
 from axml_ray.inference.beam import join_of, open_tree, trained_levels, trained_linear
@@ -134,6 +134,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
     if name_matches:
         shutil.copyfile(settings.run_directory / NAME_MATCHES, work / NAME_MATCHES)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
+    if corpus.translation is not None:
+        shutil.copyfile(corpus.directory / TRANSLATION, work / TRANSLATION)
     known = corpus.labels
     trained = slice(corpus.trained)
     LabelIndex(known.labels[trained], known.names[trained], known.counts[trained]).save(work / LABELS)

@@ -50,6 +50,12 @@ class TextBatch:
         inside = np.arange(self.tokens.shape[1]) < lengths[:, None]
         return Ragged(self.tokens.cpu().numpy()[inside].astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
 
+    def with_words(self, tokens: Ragged) -> "TextBatch":
+        """Other words, at least one a text, of the same texts."""
+        lengths = tokens.lengths
+        padded = padded_tokens(tokens, np.arange(len(tokens)), int(lengths.max()))
+        return TextBatch(self.rows, padded, torch.from_numpy(lengths))
+
     def cut(self, width: int | None) -> "TextBatch":
         """At most `width` first words of each text, or the batch as it is for None."""
         if width is None or self.tokens.shape[1] <= width:
