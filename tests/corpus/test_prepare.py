@@ -113,16 +113,32 @@ def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
     path = tmp_path / "de-en.tsv"
     path.write_text("Texten\ttext\nw1\tunheard of\tw2\n")
     plain = run(train=many(20), test=many(4, "test"))
-    assert plain.dictionary() is None
+    assert plain.translation is None
     corpus = run(train=many(20), test=many(4, "test"), dictionary=path)
-    found, words = corpus.dictionary(), corpus.tokenizer.words
+    found, words = corpus.translation, corpus.tokenizer.words
     assert found is not None and corpus.tokenizer.words == plain.tokenizer.words
-    known = {words[word]: int(number) for word, number in enumerate(np.diff(found.of_word)) if number}
-    assert known == {"text": 1, "w1": 1}  # `text` by its stem
-    assert [words[i] for i in found.candidates.values] == ["text", "w2"]
+    known = {words[word]: [words[i] for i in row] for word, row in enumerate(found.words) if len(row)}
+    assert known == {"text": ["text"], "w1": ["w2"]}  # `text` by its stem
     path.write_text("w1\tw3\n")
     other = run(train=many(20), test=many(4, "test"), dictionary=path)
     assert len({plain.fingerprint, corpus.fingerprint, other.fingerprint}) == 3
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_label_features_are_of_translated_texts(
+    run: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    if not small:
+        monkeypatch.setattr("axml_ray.corpus.prepare.SMALL_BYTES", 1)
+    path = tmp_path / "de-en.tsv"
+    path.write_text("Haus\thouse\nWal\twhale\n")
+    train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
+    corpus = run(train=train, test=many(4, "test"), dictionary=path)
+    found, words = corpus.split("train").translated(corpus.translation), corpus.tokenizer.words
+    assert [words[i] for i in found.tokens[0]] == ["house", "whale"]
+    assert words.index("wal") not in corpus.label_features().indices
+    expected = label_centroids(found.tokens, found.labels, len(words), corpus.trained)
+    np.testing.assert_array_equal(corpus.label_features().toarray(), expected.toarray())
 
 
 # Rare and unseen

@@ -1,26 +1,20 @@
-"""Translations chosen by labels against their formula, and what classifiers make of them.
-Run: pytest tests/linear/test_translation.py"""
+"""Translations chosen by labels against their formula. Run: pytest tests/corpus/test_translation.py"""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.numpy import save_file
-from test_linear import FLAT, LABELS
 
+from axml_ray.corpus import translation as module
 from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.corpus.tokenizer import UNKNOWN
-from axml_ray.linear import translation as module
-from axml_ray.linear.classifiers import LinearTree
-from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.name_matches import NameMatches, Trie
+from axml_ray.corpus.translation import Translation
+from axml_ray.files import save_tensors
 from axml_ray.linear.text_features import TextFeatures
-from axml_ray.linear.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 
@@ -74,15 +68,23 @@ candidates_of = st.dictionaries(
 )
 
 
-@given(candidates_of, texts_of, st.integers(0, 1 << 30), st.sampled_from([1, 3, 1 << 13]))
-def test_choice(candidates: dict[int, list[list[int]]], texts: list[list[int]], seed: int, at_a_time: int) -> None:
+@given(candidates_of, texts_of, st.integers(0, 1 << 30), st.sampled_from([1, 3, 1 << 13]), st.integers(0, 30))
+def test_choice(
+    candidates: dict[int, list[list[int]]], texts: list[list[int]], seed: int, at_a_time: int, rare: int
+) -> None:
     random = np.random.default_rng(seed)
     labels = [np.flatnonzero(random.random(TRAINED + 1) < 0.4).tolist() for _ in texts]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_AT_A_TIME", at_a_time)
+        patch.setattr(module, "RARE", rare)
         found = Translation.fit(dictionary(candidates), Ragged.from_rows(texts), Ragged.from_rows(labels), TRAINED)
     assert len(found.words) == WORDS
+    foreign = [text for text in texts if is_foreign(text)]
     for word, scores in literal_choice(candidates, texts, labels).items():
+        holding = sum(word in text for text in foreign)
+        if holding > max(rare, 0.15 * len(foreign)):
+            assert not len(found.words[word])
+            continue
         chosen = candidates[word].index(found.words[word].tolist())
         assert scores[chosen] == pytest.approx(max(scores), abs=1e-5)
     assert found.words.lengths[[word for word in range(WORDS) if word not in candidates]].sum() == 0
@@ -99,6 +101,12 @@ def test_documents_translated_and_counted(candidates: dict[int, list[list[int]]]
         for text in texts
     ]
     assert [row.tolist() for row in translation.translated(tokens)] == expected
+    translated, places = translation.with_places(tokens)
+    assert translated.values.tolist() == [word for row in expected for word in row]
+    assert [np.count_nonzero(places == place) for place in range(len(tokens.values))] == [
+        len(first.get(word, [word]) if is_foreign(text) else [word]) for text in texts for word in text
+    ]
+    assert (np.diff(places) >= 0).all()
     nothing = translation.translated(tokens.take(np.array([], np.int64)))
     assert len(nothing) == 0
     settings = LinearSettings(lead_words=2, lead_weight=3.0)
@@ -115,20 +123,33 @@ def test_documents_translated_and_counted(candidates: dict[int, list[list[int]]]
         np.testing.assert_array_equal(row, literal)
 
 
-VOCABULARY = ["<padding>", "<unknown>", "und", "wal", "hai", "haus", "and", "whale", "shark", "house"]
 TWO_SIDES = np.array([0, 0, 1, 1, 1, 1, -1, -1, -1, -1], np.int8)
 
 
-@pytest.fixture(scope="module")
-def texts() -> tuple[Ragged, Ragged]:
-    """Label 0 is of whales, and has German texts alone; 1 of sharks, in both; 2 of houses, in English."""
-    tokens = [[2, 3], [2, 3, 2], [3, 2], [2, 4], [6, 8], [6, 9], [9, 6, 6]]
-    return Ragged.from_rows(tokens), Ragged.from_rows([[0], [0], [0], [1], [1], [2], [2]])
-
-
-def test_labels_choose_among_meanings(texts: tuple[Ragged, Ragged]) -> None:
-    """The dictionary says first that a shark is a house; ten texts know better."""
-    tokens, labels = texts
-    often = np.r_[np.arange(7), np.full(9, 3)]
-    chosen = Translation.fit(dictionary({4: [[9], [8]]}, TWO_SIDES), tokens.take(often), labels.take(often), 3)
+def test_labels_choose_among_meanings() -> None:
+    """The dictionary says first that a shark (word 4) is a house (9); ten texts know better."""
+    tokens = Ragged.from_rows([[2, 3], [6, 8], [6, 9], [9, 6, 6], *[[2, 4]] * 10])
+    labels = Ragged.from_rows([[0], [1], [2], [2], *[[1]] * 10])
+    chosen = Translation.fit(dictionary({4: [[9], [8]]}, TWO_SIDES), tokens, labels, 3)
     assert chosen.words[4].tolist() == [8]
+
+
+def test_a_file(tmp_path: Path) -> None:
+    translation = Translation(Ragged.from_rows([[], [], [7], [8, 9], *[[]] * 6]), TWO_SIDES)
+    path = tmp_path / "translation.safetensors"
+    translation.save(path)
+    again = Translation.load(path, 10)
+    assert [row.tolist() for row in again.words] == [row.tolist() for row in translation.words]
+    assert np.array_equal(again.sides, TWO_SIDES) and again.sides.dtype == np.int8
+    whole = {"values": translation.words.values, "offsets": translation.words.offsets, "sides": TWO_SIDES}
+    for changed in (
+        {"values": whole["values"] + np.int32(3)},
+        {"values": whole["values"].astype(np.int64)},
+        {"offsets": whole["offsets"][:-1]},
+        {"sides": TWO_SIDES[:-1]},
+        {"sides": TWO_SIDES.astype(np.int32)},
+        {"more": TWO_SIDES.copy()},
+    ):
+        save_tensors({name: torch.from_numpy(array) for name, array in {**whole, **changed}.items()}, path)
+        with pytest.raises(ValueError, match=r"no translation|in the other language"):
+            Translation.load(path, 10)

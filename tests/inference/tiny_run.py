@@ -71,7 +71,8 @@ def train_run(
         TreeTraining(settings, corpus, tree, number, directory, Workers(), lambda record: None).run()
         if linear:
             train = corpus.split("train")
-            fitted = fit_linear(tree, train.tokens, train.labels, corpus.tokenizer.words, settings.linear)
+            words, translation = corpus.tokenizer.words, corpus.translation
+            fitted = fit_linear(tree, train.tokens, train.labels, words, settings.linear, translation=translation)
             fitted.save(directory / LINEAR, linear_fingerprint(settings, corpus, number))
             if neighbours and not number:
                 known = Neighbours.fit(
@@ -80,7 +81,8 @@ def train_run(
                 known.save(settings.run_directory / NEIGHBOURS, neighbours_fingerprint(settings, corpus))
             if name_matches_weight and not number:
                 names = trie_of(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens, how.name_stemmer)
-                matches = NameMatches.fit(names, train.tokens, train.labels, corpus.trained, name_matches_weight)
+                tokens = train.translated(translation).tokens
+                matches = NameMatches.fit(names, tokens, train.labels, corpus.trained, name_matches_weight)
                 matches.save(settings.run_directory / NAME_MATCHES, name_matches_fingerprint(settings, corpus))
     if correction is not None:
         ensemble = ensemble.model_copy(update={"frequency_correction": True})
