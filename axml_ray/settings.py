@@ -119,9 +119,10 @@ class CorpusSettings(Settings):
     label_features: AbsolutePath | None = None
     """SVMlight file of features, a label or a training document a line; by default TF-IDF centroids of the texts."""
     dictionary: Annotated[AbsolutePath | None, Field(exclude_if=lambda value: value is None)] = None
-    """For texts in two languages, a dictionary from one to the other, by which linear classifiers, neighbours and names
-    read a text of the first in words of the second too: lines of word, tab, translation, or Ding's format (Debian's
-    package trans-de-en). The second should be the language of the labels' names."""
+    """For texts in two languages, a dictionary from one to the other, by which networks and names read a text of the
+    first in words of the second, and linear classifiers and neighbours in words of both: lines of word, tab,
+    translation, or Ding's format (Debian's package trans-de-en). The second should be the language of the labels'
+    names."""
     dictionary_stemmer: Annotated[Stemmer | None, Field(exclude_if=lambda value: value == "german")] = "german"
     """Language of Snowball's stemmers, the dictionary's first, by which words that it lacks are looked up; null looks
     words up as they are."""

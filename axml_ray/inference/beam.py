@@ -83,7 +83,7 @@ class TreePredictor:
         linear = None
         if settings.linear.weight:
             linear = trained_linear(settings, corpus, number, tree), join_of(settings, corpus)
-        reads = settings.network.max_tokens, corpus.translation
+        reads = settings.network.max_tokens or settings.corpus.max_tokens, corpus.translation
         return cls(tree, networks, settings.tree.beam, precision, linear, *reads)
 
     def predict(self, tokens: Ragged, top: int) -> Found:

@@ -266,7 +266,7 @@ class Bundle:
                 nameless = own
                 own = self._read(NAME_MATCHES, lambda path: nameless.beside_names(path, names))
             linear = own, join
-        reads = self.settings.network.max_tokens, self.translation
+        reads = self.settings.network.max_tokens or self.settings.max_tokens, self.translation
         return TreePredictor(tree, networks, self.settings.beam, precision, linear, *reads)
 
     def ensemble(self, precision: Precision | None = None) -> Ensemble:

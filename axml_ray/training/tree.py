@@ -126,7 +126,7 @@ class TreeTraining:
 
     def run(self) -> None:
         """Train, or open, every level from the top."""
-        read = self.settings.network.max_tokens
+        read = self.settings.network.max_tokens or self.settings.corpus.max_tokens  # translations may be longer
         translation = self.corpus.translation
         train = part_of(self.corpus.split("train"), self.settings.training.documents).translated(translation).cut(read)
         valid = self.corpus.split("valid").translated(translation).cut(read)
