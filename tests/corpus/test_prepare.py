@@ -141,6 +141,18 @@ def test_label_features_are_of_translated_texts(
     np.testing.assert_array_equal(corpus.label_features().toarray(), expected.toarray())
 
 
+def test_word_vectors_are_learned_from_translated_texts(run: Prepare, tmp_path: Path) -> None:
+    path = tmp_path / "de-en.tsv"
+    path.write_text("Haus\thouse\nWal\twhale\n")
+    train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
+    plain, corpus = (
+        run(train=train, test=many(4, "test"), word_vectors="train", dictionary=one) for one in (None, path)
+    )
+    left_out = len({"haus", "häuser", "wal"}) / (len(corpus.tokenizer) - 1)
+    known = (one.manifest["word_vector_coverage"] for one in (plain, corpus))
+    assert next(known) - next(known) == pytest.approx(left_out)
+
+
 # Rare and unseen
 
 
