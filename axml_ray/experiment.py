@@ -13,24 +13,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import ray
 import yaml
 
-from axml_ray.cluster import connect, root_cause
+from axml_ray.cluster import connect
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, Ranking
-from axml_ray.evaluation.rankings import hits
 from axml_ray.files import read_json, whole_file, write_json
-from axml_ray.inference.batch import predict_split
-from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint, without_join
-from axml_ray.inference.combining import aligned
-from axml_ray.inference.ensemble import FREQUENCY, correction_fingerprint
+from axml_ray.inference.batch import ballots, predict_split
+from axml_ray.inference.beam import join_fingerprint
+from axml_ray.inference.combining import Votes, mean_ballot
+from axml_ray.inference.ensemble import FREQUENCY, LEARNED_JOIN, learned_join_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
-from axml_ray.inference.joining import Join
+from axml_ray.inference.learned_join import LearnedJoin
 from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
-from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble
@@ -40,8 +37,8 @@ log = logging.getLogger(__name__)
 
 ADDED = ("ensemble.trees", "ensemble.frequency_correction", "linear")
 """Settings that a run may be started again with: more trees, linear classifiers, corrected scores."""
-JOINED = 10_000
-"""Validation documents that a join is learned from, at most: of some 200 labels each."""
+JOINED = 6_000
+"""Validation documents that a join is learned from, at most."""
 CORPUS = "corpus.json"
 """In a run's directory: the fingerprint of the corpus that it was begun with."""
 UNCORRECTED = "uncorrected"
@@ -72,12 +69,8 @@ def run(settings: Experiment) -> dict[str, Any]:
     # A run that is started again finds most of its training done.
     seconds |= {phase: now + before.get(phase, 0) for phase, now in train_ensemble(settings, corpus).items()}
     began = time.monotonic()
-    if settings.linear.learned_join:
-        fit_join(settings, corpus)
-        seconds["join"] = time.monotonic() - began
-        began = time.monotonic()
-    if settings.ensemble.frequency_correction:
-        fit_correction(settings, corpus)
+    if settings.linear.learned_join or settings.ensemble.frequency_correction:
+        fit_votes(settings, corpus)
         seconds["correct"] = time.monotonic() - began
         began = time.monotonic()
     log.info("predict: %s test documents", f"{corpus.documents('test'):,}")
@@ -86,67 +79,44 @@ def run(settings: Experiment) -> dict[str, Any]:
     return evaluate(settings, corpus, seconds=seconds)
 
 
-def fit_join(settings: Experiment, corpus: Corpus) -> None:
-    """Fit how trees join what their networks and classifiers say, from validation documents. Ray must be initialised.
-
-    Each tree speaks for a part of them, so that together they take as long as one.
-
-    Raises:
-        SettingsError: there are none.
-        RuntimeError: a tree failed.
-    """
-    if not corpus.documents("valid"):
-        raise SettingsError(f"{corpus.directory}: no validation documents; set linear.learned_join to false")
-    log.info("predict: validation documents, to learn from how networks and classifiers are joined")
-    options: dict[str, Any] = {"num_cpus": settings.resources.cpus_per_worker, "max_retries": 2, "max_calls": 1}
-    task = ray.remote(**options)(_found_by_members)
-    parts = []
-    for number, found in enumerate([task.remote(settings, number) for number in range(settings.ensemble.trees)]):
-        try:
-            parts.append(ray.get(found))
-        except ray.exceptions.RayError as error:
-            raise RuntimeError(f"validation documents of tree {number + 1} failed: {root_cause(error)}") from error
-    labels, networks, classifiers, true = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    join = Join(settings.linear.weight).fitted(labels, networks, classifiers, true, corpus.labels.counts)
-    join.save(settings.run_directory / JOIN, join_fingerprint(settings, corpus))
-
-
-def _found_by_members(settings: Experiment, number: int) -> tuple[np.ndarray, ...]:
-    """What a tree finds for its part of the validation documents: labels, networks' and classifiers' scores, truth."""
-    use_threads(settings.resources.threads_of_worker)
-    corpus = Corpus.open(settings.corpus_directory)
-    tree = TreePredictor.open(without_join(settings), corpus, number)
-    valid = corpus.split("valid")
-    step = settings.ensemble.trees * -(-len(valid) // JOINED)
-    part = valid.take(np.arange(number, len(valid), step))
-    labels, scores = aligned(*zip(*tree.by_members(part.tokens, settings.ensemble.top_labels), strict=True))
-    there, true = labels >= 0, hits(labels, part.labels.values, part.labels.offsets)
-    networks, classifiers = scores[there].astype(np.float32).T
-    return labels[there], networks, classifiers, true[there]
-
-
-def fit_correction(settings: Experiment, corpus: Corpus) -> None:
-    """Fit what corrects the ensemble's scores, from the validation documents. Ray must be initialised.
+def fit_votes(settings: Experiment, corpus: Corpus) -> None:
+    """Fit what corrects the ensemble's scores, and what networks and classifiers are worth together, as far as settings
+    ask for it, from the validation documents. Ray must be initialised.
 
     Raises:
         SettingsError: there are none.
     """
+    wanted = {
+        "ensemble.frequency_correction": settings.ensemble.frequency_correction,
+        "linear.learned_join": settings.linear.learned_join,
+    }
     if not corpus.documents("valid"):
-        raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.frequency_correction to false")
+        mend = " and ".join(name for name, yes in wanted.items() if yes)
+        raise SettingsError(f"{corpus.directory}: no validation documents; set {mend} to false")
     log.info("predict: %s validation documents, to correct scores by", f"{corpus.documents('valid'):,}")
-    plain = settings.ensemble.model_copy(update={"frequency_correction": False})
     place = settings.run_directory / UNCORRECTED
-    directory = predict_split(settings.model_copy(update={"ensemble": plain}), corpus, "valid", place)
+    directory = predict_split(settings, corpus, "valid", place, Votes(settings.ensemble.top_labels))
     predictions = Predictions.open(directory)
     assert predictions is not None
-    rankings = list(predictions.read(ENSEMBLE))
-    ranking = Ranking(
-        np.concatenate([one.top for one in rankings]),
-        np.concatenate([one.scores for one in rankings]),
-        Ragged.concatenate([one.truth for one in rankings]),
-    )
-    correction = FrequencyCorrection.fit(ranking, corpus.labels.counts, settings.ensemble.trees)
-    correction.save(settings.run_directory / FREQUENCY, correction_fingerprint(settings, corpus))
+    correction, counts = None, corpus.labels.counts
+    if settings.ensemble.frequency_correction:
+        rankings = list(predictions.read(ENSEMBLE))
+        ranking = Ranking(
+            np.concatenate([one.top for one in rankings]),
+            np.concatenate([one.scores for one in rankings]),
+            Ragged.concatenate([one.truth for one in rankings]),
+        )
+        correction = FrequencyCorrection.fit(ranking, counts, settings.ensemble.trees)
+        correction.save(settings.run_directory / FREQUENCY, join_fingerprint(settings, corpus))
+    if settings.linear.learned_join:
+        top = settings.ensemble.top_labels
+        found = [(*mean_ballot(each, top), truth) for each, truth in ballots(predictions, True)]
+        labels, means = (np.concatenate([one[part] for one in found]) for part in (0, 1))
+        rows = np.arange(0, len(labels), -(-len(labels) // JOINED))
+        truth = Ragged.concatenate([one[2] for one in found]).take(rows)
+        join = LearnedJoin.fit(labels[rows], means[rows], truth, counts, correction)
+        join.save(settings.run_directory / LEARNED_JOIN, learned_join_fingerprint(settings, corpus))
+        log.info("%d regression trees join what networks and classifiers say", len(join.asked))
     shutil.rmtree(directory)
 
 

@@ -25,7 +25,7 @@ from rich.text import Text
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.inference.combining import combine
+from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.joining import Join
 from axml_ray.judging import open_run
@@ -97,7 +97,7 @@ def by_share(directory: Path, costs: Sequence[float]) -> list[dict[str, Any]]:
     for cost, share in itertools.product(costs, SHARES):
         join = Join(share)
         found = [join.ranking(one, other, top) for one, other in zip(by_networks, by_linear[cost], strict=True)]
-        best, _ = combine([labels for labels, _ in found], [points for _, points in found], top)
+        best, _ = Votes(top).ranking(found)
         scores = Scores(inverse)
         scores.add(best, valid.labels.values, valid.labels.offsets)
         about = {"corpus": settings.corpus.name, "documents": len(valid), "trees": len(trees), "seed": settings.seed}

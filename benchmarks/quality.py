@@ -39,6 +39,7 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
 from axml_ray.experiment import run
+from axml_ray.inference.batch import ballots
 from axml_ray.inference.ensemble import votes_of
 from axml_ray.settings import Experiment, SettingsError
 
@@ -121,11 +122,9 @@ def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[s
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees, votes = range(settings.ensemble.trees), votes_of(settings, corpus)
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
-    for rankings in zip(*(predictions.read(f"tree-{number}") for number in trees), strict=True):
-        truth = rankings[0].truth
+    for of_trees, truth in ballots(predictions, settings.linear.learned_join):
         for chosen, of_chosen in scores.items():
-            some = [rankings[number] for number in chosen]
-            top, _ = votes.ranking([(one.top, one.scores) for one in some])
+            top, _ = votes.ranking([of_trees[number] for number in chosen])
             of_chosen.add(top, truth.values, truth.offsets)
     for count in trees:
         found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]

@@ -13,8 +13,7 @@ on the other, in turns. The test split isn't read.
 - `weights`: each member has a weight of its own, by coordinate ascent on nDCG@5.
 - `stacked`: logistic regression on the logits of all members.
 - `frequency`: `ensemble.frequency_correction` of the mean.
-- `learned`: `linear.learned_join`.
-- `boosted`: gradient-boosted trees on all members' logits and the frequency of the label.
+- `learned`: `linear.learned_join`, after the correction.
 
 Figures: `mean_P@1`, `mean_nDCG@5` and so on.
 """
@@ -31,7 +30,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -40,17 +38,18 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores, ndcg_at
 from axml_ray.evaluation.predictions import Ranking
 from axml_ray.evaluation.rankings import hits
-from axml_ray.inference.beam import without_join
-from axml_ray.inference.combining import Found, aligned
+from axml_ray.inference.combining import Found, aligned, best_of
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
-from axml_ray.inference.joining import Join
+from axml_ray.inference.learned_join import LearnedJoin
 from axml_ray.judging import open_run
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
+TOP = 100
+"""Best labels by the mean from which is learned."""
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.25, 1.5, 2.0)
 """Tried for each member's weight, which begins at 1."""
 
@@ -101,11 +100,6 @@ class MemberVotes:
         """float64 [N, k]: of both, by their shares."""
         return (1 - self.share) * self.networks_mean + self.share * self.classifiers_mean
 
-    def of_tree(self, tree: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What a tree's networks and classifiers say, float64 [N, k], and whether any of both named the label."""
-        networks, classifiers = self.scores[:, :, tree], self.scores[:, :, self.linear + tree]
-        return networks, classifiers, (networks > 0) | (classifiers > 0)
-
     def ranking(self, scores: np.ndarray, top: int) -> Ranking:
         """The `top` best labels by some scores [N, k]."""
         order = np.argsort(np.where(self.labels >= 0, -scores, np.inf), axis=1, kind="stable")[:, :top]
@@ -148,40 +142,22 @@ def _stacked(known: MemberVotes, new: MemberVotes) -> np.ndarray:
     return np.asarray(model.decision_function(flat)).reshape(new.labels.shape)
 
 
+def _corrected(known: MemberVotes) -> FrequencyCorrection:
+    return FrequencyCorrection.fit(known.ranking(known.mean, TOP), known.counts, trees=1)
+
+
 def _frequency(known: MemberVotes, new: MemberVotes) -> np.ndarray:
-    correction = FrequencyCorrection.fit(known.ranking(known.mean, 100), known.counts, trees=1)
-    return correction.scores(new.labels, new.mean.astype(np.float32), trees=1).astype(np.float64)
+    return _corrected(known).scores(new.labels, new.mean.astype(np.float32), trees=1).astype(np.float64)
 
 
 def _learned(known: MemberVotes, new: MemberVotes) -> np.ndarray:
-    """As runs do: one join for all trees, each of which speaks for a part of the known documents."""
-    trees, parts = known.linear, []
-    for tree in range(trees):
-        some = known.take(np.arange(tree, len(known.labels), trees))
-        networks, classifiers, named = some.of_tree(tree)
-        parts.append((some.labels[named], networks[named], classifiers[named], some.true[named]))
-    labels, of_networks, of_classifiers, true = (np.concatenate(part) for part in zip(*parts, strict=True))
-    join = Join(known.share).fitted(labels, of_networks, of_classifiers, true, known.counts)
-    total = np.zeros(new.labels.shape)
-    for tree in range(trees):
-        networks, classifiers, named = new.of_tree(tree)
-        total += np.where(named, join.scores(new.labels, networks, classifiers), 0)
-    return total
+    def means(votes: MemberVotes) -> np.ndarray:
+        return np.stack([votes.mean, votes.networks_mean, votes.classifiers_mean], axis=2)
 
-
-def _boosted(known: MemberVotes, new: MemberVotes) -> np.ndarray:
-    def columns(votes: MemberVotes) -> np.ndarray:
-        of_label = np.log1p(votes.counts)[votes.labels][:, :, None]
-        parts = [votes.scores, votes.networks_mean[:, :, None], votes.classifiers_mean[:, :, None]]
-        return np.concatenate([*(logits_of(part) for part in parts), of_label], axis=2)
-
-    there = known.labels >= 0
-    model = HistGradientBoostingClassifier(
-        max_depth=4, learning_rate=0.05, max_iter=150, min_samples_leaf=50, random_state=0
-    )
-    model.fit(columns(known)[there], known.true[there])
-    flat = columns(new).reshape(-1, new.scores.shape[2] + 3)
-    return np.asarray(model.decision_function(flat)).reshape(new.labels.shape)
+    correction = _corrected(known)
+    labels, *best = best_of(known.labels, TOP, *np.moveaxis(means(known), 2, 0))
+    join = LearnedJoin.fit(labels, np.stack(best, axis=2), known.truth, known.counts, correction)
+    return join.scores(new.labels, means(new), correction)
 
 
 WAYS: dict[str, Way] = {
@@ -194,7 +170,6 @@ WAYS: dict[str, Way] = {
     "stacked": _stacked,
     "frequency": _frequency,
     "learned": _learned,
-    "boosted": _boosted,
 }
 OF_BOTH = ("classifiers", "geometric", "calibrated", "learned")
 
@@ -230,7 +205,7 @@ def votes_of_members(settings: Experiment, corpus: Corpus) -> MemberVotes:
     use_threads(results_file.cores())
     valid, top = corpus.split("valid"), settings.ensemble.top_labels
     networks, classifiers = [], []
-    for tree in open_trees(without_join(settings), corpus):
+    for tree in open_trees(settings, corpus):
         if tree.linear is None:
             networks.append(tree.predict(valid.tokens, top))
             continue
@@ -257,7 +232,7 @@ def by_way(votes: MemberVotes, inverse: np.ndarray) -> list[dict[str, Any]]:
         scores = Scores(inverse)
         for known, new in (halves, halves[::-1]):
             there = votes.take(new)
-            top = there.ranking(way(votes.take(known), there), 100).top
+            top = there.ranking(way(votes.take(known), there), TOP).top
             scores.add(top, there.truth.values, there.truth.offsets)
         rows.append({"way": name, "documents": len(votes.labels), "scores": scores.result()})
     return rows

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.inference.combining import Found
+from axml_ray.inference.combining import Ballot
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.explain import Step, paths
 from axml_ray.network.precision import use_threads
@@ -62,12 +62,12 @@ class Trees:
         ensemble, _ = held if held else await self._in_turn(lambda: self._of(edition))
         return [True] * len(ensemble.trees)
 
-    async def find(self, edition: Edition, tokens: Ragged) -> list[Found]:
+    async def find(self, edition: Edition, tokens: Ragged) -> list[Ballot]:
         """What each of the trees finds for some documents: `Ensemble.find`."""
         return await self._in_turn(lambda: self._of(edition)[0].find(tokens))
 
-    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[np.ndarray]:
-        """Each tree's scores of given labels: `Ensemble.score_each`."""
+    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[Ballot]:
+        """What each tree says of given labels: `Ensemble.score_each`."""
         return await self._in_turn(lambda: list(self._of(edition)[0].score_each(tokens, labels)))
 
     async def explain(

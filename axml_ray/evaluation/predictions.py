@@ -1,7 +1,8 @@
 """Predictions of a split as they lie on disk: Parquet files that `inference/batch.py` writes, read ranking by ranking.
 
 Columns: `id`, `labels` (the true ones), and for the ensemble and each tree `<who>.labels` and `<who>.scores`,
-fixed-size lists, best first, -1 where nothing was predicted.
+fixed-size lists, best first, -1 where nothing was predicted. Where a join of them is learned, also what a tree's
+networks and classifiers say of its labels, `<who>.networks` and `<who>.classifiers`.
 """
 
 from collections.abc import Iterator
@@ -82,15 +83,15 @@ class Predictions:
 
     def read(self, who: str) -> Iterator[Ranking]:
         """The rankings of one of `rankings`, file by file."""
-        for table in self._tables([f"{who}.labels", f"{who}.scores", "labels"]):
-            rows = len(table)
-            if not rows:
-                continue
-            top, scores = (
-                table[f"{who}.{what}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
-                for what in ("labels", "scores")
-            )
-            yield Ranking(top, scores, Ragged.from_arrow(table["labels"]))
+        for (top, scores), truth in self.columns([f"{who}.labels", f"{who}.scores"]):
+            yield Ranking(top, scores, truth)
+
+    def columns(self, names: list[str]) -> Iterator[tuple[list[np.ndarray], Ragged]]:
+        """Columns of lists, [N, K] each, and the true label ids, file by file."""
+        for table in self._tables([*names, "labels"]):
+            if rows := len(table):
+                lists = (table[name].combine_chunks().flatten().to_numpy().reshape(rows, -1) for name in names)
+                yield list(lists), Ragged.from_arrow(table["labels"])
 
     def documents(self) -> tuple[list[str], Ragged]:
         """Ids and true label ids of all documents, in the order of the rankings."""

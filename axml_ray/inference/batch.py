@@ -22,10 +22,11 @@ from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.tables import MissingColumn
 from axml_ray.corpus.upkeep import state_of_input
-from axml_ray.evaluation.predictions import MADE_BY, PREDICTIONS
+from axml_ray.evaluation.predictions import MADE_BY, PREDICTIONS, Predictions
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.bundle import MANIFEST, sha256
-from axml_ray.inference.ensemble import Ensemble, predictions_fingerprint
+from axml_ray.inference.combining import Ballot, Votes
+from axml_ray.inference.ensemble import Ensemble, open_trees, predictions_fingerprint, votes_of
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
@@ -35,6 +36,8 @@ ROWS = 1_024
 """Documents of a block."""
 READ_BYTES = 1 << 20
 """About how much a reader hands on at a time, so that actors have something to do while it reads on."""
+MEMBERS = ("networks", "classifiers")
+"""Of a tree."""
 JOB, RESULT = "job.json", "predictions.json"
 Format = Literal["parquet", "jsonl"]
 
@@ -45,10 +48,12 @@ Format = Literal["parquet", "jsonl"]
 class EnsemblePredictor:
     """An actor that holds every tree of a run."""
 
-    def __init__(self, settings: Experiment, directory: Path):
+    def __init__(self, settings: Experiment, directory: Path, votes: Votes | None):
         use_threads(settings.resources.threads_of_worker)
         corpus = Corpus.open(settings.corpus_directory)
-        self.ensemble, self.directory = Ensemble.open(settings, corpus), directory
+        votes = votes or votes_of(settings, corpus)
+        self.ensemble, self.directory = Ensemble(open_trees(settings, corpus), votes), directory
+        self.members = settings.linear.learned_join
         self.made_by = {MADE_BY: predictions_fingerprint(settings, corpus)}
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -57,13 +62,17 @@ class EnsemblePredictor:
         best, of_trees = self.ensemble.predict(Ragged.from_arrow(table["tokens"]))
         columns = {"id": table["id"], "labels": table["labels"], **_columns("ensemble", *best)}
         for number, found in enumerate(of_trees):
-            columns |= _columns(f"tree-{number}", *found)
+            columns |= _columns(f"tree-{number}", *found.found)
+            if self.members:
+                columns |= {f"tree-{number}.{name}": _lists(getattr(found, name), pa.float32()) for name in MEMBERS}
         with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
             pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
         return {"rows": len(table)}
 
 
-def predict_split(settings: Experiment, corpus: Corpus, split: str, directory: Path | None = None) -> Path:
+def predict_split(
+    settings: Experiment, corpus: Corpus, split: str, directory: Path | None = None, votes: Votes | None = None
+) -> Path:
     """Predict a split of the corpus with the run's trees. Ray must be initialised.
 
     Args:
@@ -71,13 +80,15 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str, directory: P
         corpus: that it was trained on.
         split: of the corpus.
         directory: where to; by default the run's of that split.
+        votes: how trees are joined; by default as the settings say.
 
     Raises:
         RuntimeError: an actor failed.
 
     Returns:
         A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each tree
-        `<who>.labels` and `<who>.scores`, fixed-size lists, best first.
+        `<who>.labels` and `<who>.scores`, fixed-size lists, best first; where a join is learned, also what the two
+        `MEMBERS` of each tree say of the labels, as of `ballots`.
     """
     resources = settings.resources
     directory = directory or settings.run_directory / PREDICTIONS / split
@@ -93,7 +104,7 @@ def predict_split(settings: Experiment, corpus: Corpus, split: str, directory: P
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
         actors = resources.predictors, resources.cpus_per_worker
         then = f"the {split} split isn't predicted; the same command predicts it, and trains nothing again"
-        rows = _through(items, EnsemblePredictor, (settings, work), *actors, then=then)
+        rows = _through(items, EnsemblePredictor, (settings, work, votes), *actors, then=then)
         written = sum(int(row["rows"]) for row in rows)
         assert written == corpus.documents(split), (written, corpus.documents(split))
     return directory
@@ -117,11 +128,25 @@ def _through(
 
 
 def _columns(who: str, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
-    width = labels.shape[1]
-    return {
-        f"{who}.labels": pa.FixedSizeListArray.from_arrays(pa.array(labels.ravel(), pa.int32()), width),
-        f"{who}.scores": pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel(), pa.float32()), width),
-    }
+    return {f"{who}.labels": _lists(labels, pa.int32()), f"{who}.scores": _lists(scores, pa.float32())}
+
+
+def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), kind), values.shape[1])
+
+
+def ballots(predictions: Predictions, members: bool) -> Iterator[tuple[list[Ballot], Ragged]]:
+    """What each tree says in stored predictions, and the true labels, file by file.
+
+    Args:
+        predictions: of a run.
+        members: whether they were stored with `MEMBERS`; else the networks are taken to have said it all.
+    """
+    parts = ("labels", "scores", *(MEMBERS if members else ()))
+    names = [f"tree-{number}.{part}" for number in range(predictions.trees) for part in parts]
+    for columns, truth in predictions.columns(names):
+        of_trees = [columns[first : first + len(parts)] for first in range(0, len(columns), len(parts))]
+        yield [Ballot(*each) if members else Ballot.of_networks(*each) for each in of_trees], truth
 
 
 # Files that the readers know

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.translation import Translation
-from axml_ray.inference.combining import Found
+from axml_ray.inference.combining import Ballot, Found
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.joining import Join
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
@@ -36,9 +36,6 @@ from axml_ray.training.tree import (
     tree_directory,
 )
 from axml_ray.tree.label_tree import LabelTree
-
-JOIN = "join.json"
-"""In a run's directory, how its trees' members are joined, where that is learned."""
 
 
 class TreePredictor:
@@ -82,7 +79,7 @@ class TreePredictor:
         ]
         linear = None
         if settings.linear.weight:
-            linear = trained_linear(settings, corpus, number, tree), join_of(settings, corpus)
+            linear = trained_linear(settings, corpus, number, tree), Join(settings.linear.weight)
         reads = settings.network.max_tokens or settings.corpus.max_tokens, corpus.translation
         return cls(tree, networks, settings.tree.beam, precision, linear, *reads)
 
@@ -102,18 +99,18 @@ class TreePredictor:
         scores = np.zeros((len(tokens), top), dtype=np.float32)
 
         def work(batch: TextBatch) -> tuple[np.ndarray, Found]:
-            return batch.rows, self.predict_batch(batch, top)
+            return batch.rows, self.predict_batch(batch, top).found
 
         for rows, found in each_batch(work, length_batches(tokens)):
             labels[rows], scores[rows] = found
         return labels, scores
 
     @torch.inference_mode()
-    def predict_batch(self, batch: TextBatch, top: int, seen: Seen | None = None) -> Found:
+    def predict_batch(self, batch: TextBatch, top: int, seen: Seen | None = None) -> Ballot:
         """As `predict`, of one batch, of which another tree of the run may have `seen` what classifiers see."""
         found = self._by_networks(batch, top)
         if self.linear is None:
-            return found
+            return Ballot.of_networks(*found)
         linear, join = self.linear
         return join.ranking(found, linear.find(seen or linear.see(batch.ragged()), top), top)
 
@@ -157,17 +154,18 @@ class TreePredictor:
             batch = batch.with_words(self.translation.translated(batch.ragged()))
         return batch.cut(self.max_tokens).to(self.device)
 
+    def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
+        """Scores of given labels, float32 [documents, n]: see `ballot`."""
+        return self.ballot(tokens, labels).scores
+
     @torch.inference_mode()
-    def score(self, tokens: Ragged, labels: np.ndarray, seen: Seen | None = None) -> np.ndarray:
-        """Scores of given labels (`Beam.scores`, not as logarithms), whether or not a beam would reach them.
+    def ballot(self, tokens: Ragged, labels: np.ndarray, seen: Seen | None = None) -> Ballot:
+        """What it says of given labels (`Beam.scores`, not as logarithms), whether or not a beam would reach them.
 
         Args:
             tokens: word ids, at least one a document.
             labels: integer [n], trained labels, in any order.
             seen: what classifiers see of the documents, where another tree of the run has it already.
-
-        Returns:
-            float32 [documents, n].
         """
         path = self.tree.paths(labels)
         scores = np.empty((len(tokens), len(labels)), dtype=np.float32)
@@ -182,11 +180,12 @@ class TreePredictor:
                     logs = own + network.path_weight * logs
             assert isinstance(logs, Tensor)
             scores[batch.rows] = logs.exp().cpu().numpy()
-        if self.linear is not None:
-            linear, join = self.linear
-            by_linear = linear.score(seen or linear.see(tokens), labels)
-            scores = join.scores(labels, scores, by_linear).astype(np.float32)
-        return scores
+        every = np.broadcast_to(labels, scores.shape)
+        if self.linear is None:
+            return Ballot.of_networks(every, scores)
+        linear, join = self.linear
+        by_linear = linear.score(seen or linear.see(tokens), labels)
+        return Ballot(every, join.scores(scores, by_linear).astype(np.float32), scores, by_linear)
 
     def log_probabilities(
         self,
@@ -255,27 +254,6 @@ def trained_linear(settings: Experiment, corpus: Corpus, number: int, tree: Labe
         return linear
     except (OSError, ValueError) as error:
         raise SettingsError(f"{error}; remove the file and train again") from None
-
-
-def join_of(settings: Experiment, corpus: Corpus) -> Join:
-    """How a run's trees join what their networks and their linear classifiers say.
-
-    Raises:
-        SettingsError: it should be learned and wasn't yet, or for other trees.
-    """
-    if not settings.linear.learned_join:
-        return Join(settings.linear.weight)
-    path = settings.run_directory / JOIN
-    found = Join.load(path, join_fingerprint(settings, corpus), settings.linear.weight, corpus.labels.counts)
-    if found is None:
-        raise SettingsError(f"{path}: no learned join of these trees; run jobs/train_ensemble.py")
-    return found
-
-
-def without_join(settings: Experiment) -> Experiment:
-    """The same run, its trees' members joined by their mean."""
-    linear = settings.linear.model_copy(update={"learned_join": False})
-    return settings.model_copy(update={"linear": linear})
 
 
 def join_fingerprint(settings: Experiment, corpus: Corpus) -> str:

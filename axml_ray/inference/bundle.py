@@ -12,6 +12,7 @@
       neighbours.safetensors    only of a run whose training texts vote beside them: their strongest words, and labels
       translation.safetensors   only of a corpus with a dictionary: what words are in the other language
       name_matches.safetensors  only of a run whose labels' names do: the names, and what they are worth
+      learned_join.safetensors  only of a run that learned what networks and classifiers are worth together
 
 - A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
   before it is used, and nothing in it is ever run.
@@ -38,10 +39,11 @@ from axml_ray.files import read_json
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.combining import Votes
-from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.ensemble import LEARNED_JOIN, Ensemble
 from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
 from axml_ray.inference.frozen import WORDS, frozen
-from axml_ray.inference.joining import Join, Learned
+from axml_ray.inference.joining import Join
+from axml_ray.inference.learned_join import LearnedJoin
 from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.network.level_network import Level
@@ -122,8 +124,8 @@ class BundleSettings(Settings):
     """Share of these votes in the classifiers' scores."""
     name_matches_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
     """Share in them of labels whose names stand in the text; 0 where they don't vote."""
-    join: Annotated[Learned | None, Field(exclude_if=lambda value: value is None)] = None
-    """How a tree's networks and classifiers are joined, where that is learned."""
+    learned_join: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether what networks and classifiers are worth together was learned."""
     frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
     """What corrects the summed scores by how frequent a label is, if anything does."""
     text_field: Annotated[str, Field(exclude_if=lambda value: value == "text")] = "text"
@@ -251,7 +253,7 @@ class Bundle:
         if share := self.settings.linear_weight:
             if linear_file(number) not in self.manifest.files:
                 raise self._wrong(linear_file(number), "it is missing")
-            join = Join(share, self.settings.join, self.labels.counts)
+            join = Join(share)
             own = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1], self.translation))
             if (words := len(own.features.beginnings)) != self.manifest.words:
                 raise self._wrong(linear_file(number), f"of {words:,} words")
@@ -279,7 +281,12 @@ class Bundle:
         """How its trees are joined."""
         coefficients = self.settings.frequency
         correction = None if coefficients is None else FrequencyCorrection(coefficients, self.labels.counts)
-        return Votes(self.settings.top_labels, correction)
+        learned = None
+        if self.settings.learned_join:
+            if LEARNED_JOIN not in self.manifest.files:
+                raise self._wrong(LEARNED_JOIN, "it is missing")
+            learned = self._read(LEARNED_JOIN, lambda path: LearnedJoin.load(path, self.labels.counts))
+        return Votes(self.settings.top_labels, correction, learned)
 
     @cached_property
     def shared_words(self) -> torch.Tensor:
@@ -350,6 +357,7 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         TRANSLATION,
         NEIGHBOURS,
         NAME_MATCHES,
+        LEARNED_JOIN,
         *map(linear_file, range(len(manifest.level_sizes))),
     }
     if listed - optional != manifest.expected_files:

@@ -8,15 +8,19 @@ import numpy as np
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.inference.beam import TreePredictor, join_fingerprint
-from axml_ray.inference.combining import Found, Votes
+from axml_ray.inference.combining import Ballot, Found, Votes
 from axml_ray.inference.frequency import FrequencyCorrection
+from axml_ray.inference.learned_join import ABOUT, LearnedJoin
 from axml_ray.inference.texts import TextBatch, each_batch, length_batches
+from axml_ray.linear.checked import fingerprint_of
 from axml_ray.linear.classifiers import Seen
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 
 FREQUENCY = "frequency.json"
 """In a run's directory, what corrects its scores."""
+LEARNED_JOIN = "learned_join.safetensors"
+"""There too, what its networks and classifiers are worth together."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Ensemble:
         """
         return cls(open_trees(settings, corpus), votes_of(settings, corpus))
 
-    def predict(self, tokens: Ragged) -> tuple[Found, list[Found]]:
-        """The best labels of each document, by all trees, corrected, and by each: `votes.top_labels` of each.
+    def predict(self, tokens: Ragged) -> tuple[Found, list[Ballot]]:
+        """The best labels of each document, by all trees, as they are joined, and by each: `votes.top_labels` of each.
 
         Args:
             tokens: word ids, at least one a document.
@@ -49,23 +53,23 @@ class Ensemble:
         found = self.find(tokens)
         return self.votes.ranking(found), found
 
-    def find(self, tokens: Ragged) -> list[Found]:
+    def find(self, tokens: Ragged) -> list[Ballot]:
         """The `votes.top_labels` best labels of each document by each tree.
 
         Args:
             tokens: word ids, at least one a document.
         """
-        shape = (len(tokens), self.votes.top_labels)
-        found = [(np.full(shape, -1, np.int32), np.zeros(shape, np.float32)) for _ in self.trees]
+        found = [Ballot.empty(len(tokens), self.votes.top_labels) for _ in self.trees]
 
-        def work(batch: TextBatch) -> tuple[np.ndarray, list[Found]]:
+        def work(batch: TextBatch) -> tuple[np.ndarray, list[Ballot]]:
             seen = self._see(batch.ragged())
             return batch.rows, [tree.predict_batch(batch, self.votes.top_labels, seen) for tree in self.trees]
 
         # Sorted, padded and looked up once for all trees.
         for rows, of_trees in each_batch(work, length_batches(tokens)):
-            for (labels, scores), (some_labels, some_scores) in zip(found, of_trees, strict=True):
-                labels[rows], scores[rows] = some_labels, some_scores
+            for whole, some in zip(found, of_trees, strict=True):
+                for part, some_of_it in zip(whole, some, strict=True):
+                    part[rows] = some_of_it
         return found
 
     def _see(self, tokens: Ragged) -> Seen | None:
@@ -78,13 +82,13 @@ class Ensemble:
         return all(one and linear[0] and one.sees_like(linear[0]) for one in linear)
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
-        """Scores of given labels, float32 [documents, n]: the sum of every tree's `TreePredictor.score`, corrected."""
+        """Scores of given labels, float32 [documents, n]: every tree's `TreePredictor.score`, joined by `votes`."""
         return self.votes.scores(labels, self.score_each(tokens, labels))
 
-    def score_each(self, tokens: Ragged, labels: np.ndarray) -> Iterator[np.ndarray]:
-        """Each tree's `TreePredictor.score` of given labels, one after the other."""
+    def score_each(self, tokens: Ragged, labels: np.ndarray) -> Iterator[Ballot]:
+        """Each tree's `TreePredictor.ballot` of given labels, one after the other."""
         seen = self._see(tokens)
-        return (tree.score(tokens, labels, seen) for tree in self.trees)
+        return (tree.ballot(tokens, labels, seen) for tree in self.trees)
 
 
 def open_trees(settings: Experiment, corpus: Corpus) -> list[TreePredictor]:
@@ -100,23 +104,40 @@ def votes_of(settings: Experiment, corpus: Corpus) -> Votes:
     """How the trees of a run are joined.
 
     Raises:
-        SettingsError: what corrects their scores wasn't fitted yet, or for other trees.
+        SettingsError: what their scores are corrected or joined by wasn't fitted yet, or for other trees.
     """
+    return Votes(settings.ensemble.top_labels, _correction(settings, corpus), _learned_join(settings, corpus))
+
+
+def _correction(settings: Experiment, corpus: Corpus) -> FrequencyCorrection | None:
     if not settings.ensemble.frequency_correction:
-        return Votes(settings.ensemble.top_labels)
+        return None
     path = settings.run_directory / FREQUENCY
-    found = FrequencyCorrection.load(path, correction_fingerprint(settings, corpus), corpus.labels.counts)
+    found = FrequencyCorrection.load(path, join_fingerprint(settings, corpus), corpus.labels.counts)
     if found is None:
         raise SettingsError(f"{path}: no frequency correction of these trees; run jobs/train_ensemble.py")
-    return Votes(settings.ensemble.top_labels, found)
+    return found
 
 
-def correction_fingerprint(settings: Experiment, corpus: Corpus) -> str:
-    """Changes with all that the correction of an ensemble's scores depends on."""
-    members = join_fingerprint(settings, corpus)
-    return fingerprint(members, "learned join") if settings.linear.learned_join else members
+def _learned_join(settings: Experiment, corpus: Corpus) -> LearnedJoin | None:
+    if not settings.linear.learned_join:
+        return None
+    path = settings.run_directory / LEARNED_JOIN
+    if fingerprint_of(path, ABOUT) != learned_join_fingerprint(settings, corpus):
+        raise SettingsError(f"{path}: no learned join of these trees; run jobs/train_ensemble.py")
+    try:
+        return LearnedJoin.load(path, corpus.labels.counts)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{error}; remove the file and run jobs/train_ensemble.py") from None
+
+
+def learned_join_fingerprint(settings: Experiment, corpus: Corpus) -> str:
+    """Changes with all that a learned join depends on."""
+    return fingerprint(join_fingerprint(settings, corpus), settings.ensemble.frequency_correction, "boosted")
 
 
 def predictions_fingerprint(settings: Experiment, corpus: Corpus) -> str:
     """Changes with all that the ensemble's predictions depend on."""
-    return fingerprint(correction_fingerprint(settings, corpus), settings.ensemble.frequency_correction)
+    if settings.linear.learned_join:
+        return learned_join_fingerprint(settings, corpus)
+    return fingerprint(join_fingerprint(settings, corpus), settings.ensemble.frequency_correction)

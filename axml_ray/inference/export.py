@@ -13,7 +13,7 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import TRANSLATION, Corpus, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.beam import join_of, open_tree, trained_levels, trained_linear
+from axml_ray.inference.beam import open_tree, trained_levels, trained_linear
 from axml_ray.inference.bundle import (
     CALIBRATION,
     FORMAT,
@@ -33,7 +33,7 @@ from axml_ray.inference.bundle import (
 )
 from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.combining import Found
-from axml_ray.inference.ensemble import Ensemble, votes_of
+from axml_ray.inference.ensemble import LEARNED_JOIN, Ensemble, votes_of
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import Weights, save_weights
 from axml_ray.settings import Experiment, SettingsError
@@ -111,7 +111,7 @@ def _check_place(directory: Path) -> None:
 
 def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -> Bundle:
     """All but calibration and manifest."""
-    numbers, correction = range(settings.ensemble.trees), votes_of(settings, corpus).correction
+    numbers, votes = range(settings.ensemble.trees), votes_of(settings, corpus)
     trees = [open_tree(settings, corpus, number) for number in numbers]
     levels = [trained_levels(settings, corpus, number, tree) for number, tree in enumerate(trees)]
     tables = [state[WORDS] for tree in levels for state in tree]
@@ -133,6 +133,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
     name_matches = settings.linear.name_matches_weight if settings.linear.weight else 0.0
     if name_matches:
         shutil.copyfile(settings.run_directory / NAME_MATCHES, work / NAME_MATCHES)
+    if votes.learned is not None:
+        shutil.copyfile(settings.run_directory / LEARNED_JOIN, work / LEARNED_JOIN)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
     if corpus.translation is not None:
         shutil.copyfile(corpus.directory / TRANSLATION, work / TRANSLATION)
@@ -150,8 +152,8 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         neighbours=neighbours,
         neighbours_weight=settings.linear.neighbours_weight if neighbours else 0.0,
         name_matches_weight=name_matches,
-        join=join_of(settings, corpus).learned,
-        frequency=None if correction is None else correction.coefficients,
+        learned_join=votes.learned is not None,
+        frequency=None if votes.correction is None else votes.correction.coefficients,
         text_field=settings.corpus.text_field,
         title_field=settings.corpus.title_field,
         id_field=settings.corpus.id_field,

@@ -87,10 +87,15 @@ class FrequencyCorrection:
             summed: float32 [N, k], sums of the trees' scores.
             trees: how many.
         """
-        c, f = self.coefficients, np.log1p(self.counts[labels])
-        logits = c.intercept + (c.score + c.both * f) * logits_of(summed / trees) + c.frequency * f
-        corrected: np.ndarray = np.where(labels >= 0, trees / (1 + np.exp(-logits)), 0).astype(np.float32)
+        log_odds = self.log_odds(labels, summed / trees)
+        corrected: np.ndarray = np.where(labels >= 0, trees / (1 + np.exp(-log_odds)), 0).astype(np.float32)
         return corrected
+
+    def log_odds(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The equation's, float64 of the shape of `mean`, the mean scores of some labels (those below 0 are none)."""
+        c, f = self.coefficients, np.log1p(self.counts[labels])
+        found: np.ndarray = c.intercept + (c.score + c.both * f) * logits_of(mean) + c.frequency * f
+        return found
 
     def ranked(self, found: tuple[np.ndarray, np.ndarray], trees: int) -> tuple[np.ndarray, np.ndarray]:
         """A ranking by corrected scores; what isn't there stays last.

@@ -54,7 +54,7 @@ def test_the_results_are_written(run: Run, tmp_path: Path, capsys: pytest.Captur
     module.main(["--run", str(run.settings.run_directory), "--json", str(tmp_path / "votes.json")])
     found = json.loads((tmp_path / "votes.json").read_text())
     assert found["figures"]["mean_P@1"] == pytest.approx(found["rows"][2]["scores"]["P@1"], abs=1e-3)
-    assert "boosted" in capsys.readouterr().out
+    assert "learned" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         module.main(["--run", str(tmp_path)])
     assert "not a run" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from tiny_run import train_run
 
 from axml_ray import __version__
 from axml_ray.files import read_json, write_json
-from axml_ray.inference.beam import JOIN, TreePredictor, join_fingerprint
+from axml_ray.inference.beam import TreePredictor, join_fingerprint
 from axml_ray.inference.bundle import (
     CALIBRATION,
     LABELS,
@@ -32,12 +32,11 @@ from axml_ray.inference.bundle import (
     BundleError,
     entries,
 )
-from axml_ray.inference.combining import combine
+from axml_ray.inference.combining import Ballot, Votes, combine, mean_ballot, ranked
 from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.frozen import WORDS
-from axml_ray.inference.joining import Curve, Join, Learned
 from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.judging import open_run
 from axml_ray.network.level_network import TABLE
@@ -119,7 +118,7 @@ class TestExport:
         plain = run.settings.ensemble.model_copy(update={"frequency_correction": False})
         uncorrected = Ensemble.open(run.settings.model_copy(update={"ensemble": plain}), run.corpus)
         assert uncorrected.votes.correction is None
-        summed = combine(*zip(*theirs.find(tokens), strict=True), 20)
+        summed = combine(*zip(*(ballot.found for ballot in theirs.find(tokens)), strict=True), 20)
         for found, right in zip(uncorrected.predict(tokens)[0], summed, strict=True):
             np.testing.assert_array_equal(found, right)
         for found, right in zip(theirs.predict(tokens)[0], theirs.votes.correction.ranked(summed, 2), strict=True):
@@ -166,9 +165,9 @@ class TestExport:
             np.testing.assert_allclose(mine.linear[0].score(mine.see(tokens), given), expected, rtol=1e-5, atol=1e-7)
         together = run.ensemble()
         for found, tree in zip(together.find(tokens), together.trees, strict=True):  # looked up once for all trees
-            for column, own in zip(found, tree.predict(tokens, together.votes.top_labels), strict=True):
+            for column, own in zip(found.found, tree.predict(tokens, together.votes.top_labels), strict=True):
                 assert np.array_equal(column, own)
-        expected = together.votes.scores(given, [tree.score(tokens, given) for tree in together.trees])
+        expected = together.votes.scores(given, [tree.ballot(tokens, given) for tree in together.trees])
         assert np.array_equal(together.score(tokens, given), expected)
         last = together.trees[-1]
         linear, join = last.linear
@@ -217,31 +216,36 @@ class TestExport:
         with pytest.raises(BundleError, match=r"name_matches\.safetensors: cannot be used \(it is missing\)"):
             Bundle.open(tmp_path / "bundle").ensemble()
 
-    def test_learned_join(self, tmp_path):
-        run = train_run(tmp_path, epochs=1, linear=0.4)
-        linear = run.settings.linear.model_copy(update={"learned_join": True})
-        learning = run.settings.model_copy(update={"linear": linear})
-        with pytest.raises(SettingsError, match=r"join\.json: no learned join of these trees; run jobs/"):
-            export_bundle(learning, tmp_path / "bundle")
-        curve = Curve(slopes=(0.5, -0.1, -0.1), both=-0.02)
-        learned = Learned(
-            knots=(-9, -3, 0), intercept=-1, frequency=-0.3, mean=curve, networks=curve, classifiers=curve
-        )
-        join = Join(0.4, learned, run.corpus.labels.counts)
-        join.save(learning.run_directory / JOIN, join_fingerprint(learning, run.corpus))
-        export_bundle(learning, tmp_path / "bundle")
+    @pytest.mark.parametrize("correction", [None, Coefficients(intercept=-1, score=0.7, frequency=-0.5)])
+    def test_learned_join(self, tmp_path, correction):
+        run = train_run(tmp_path, epochs=1, linear=0.4, correction=correction, learned_join=True)
+        export_bundle(run.settings, tmp_path / "bundle")
         tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
-        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), Ensemble.open(learning, run.corpus)
-        for tree, same, plain in zip(mine.trees, theirs.trees, run.ensemble().trees, strict=True):
-            members = plain.by_members(tokens, 20)
-            for found, right in zip(tree.predict(tokens, 20), join.ranking(*members, 20), strict=True):
-                np.testing.assert_allclose(found, right, rtol=1e-4)
-            np.testing.assert_allclose(tree.score(tokens, given), same.score(tokens, given), rtol=1e-5)
-            alone = TreePredictor(plain.tree, plain.networks, plain.beam, plain.precision)
-            parts = alone.score(tokens, given), plain.linear[0].score(plain.see(tokens), given)
-            np.testing.assert_allclose(tree.score(tokens, given), join.scores(given, *parts), rtol=1e-4)
-        more = learning.model_copy(update={"linear": linear.model_copy(update={"cost": 2.0})})
-        assert join_fingerprint(more, run.corpus) != join_fingerprint(learning, run.corpus)
+        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.ensemble()
+        for found, right in zip(mine.predict(tokens)[0], theirs.predict(tokens)[0], strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-5)
+        np.testing.assert_allclose(mine.score(tokens, given), theirs.score(tokens, given), rtol=1e-5)
+        labels, means = mean_ballot(theirs.find(tokens), 20)
+        expected = ranked(labels, 2 * theirs.votes.learned.scores(labels, means, theirs.votes.correction), 20)
+        for found, right in zip(theirs.predict(tokens)[0], expected, strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-6)
+        plain = Votes(20, theirs.votes.correction)
+        assert not np.allclose(plain.ranking(theirs.find(tokens))[1], expected[1], rtol=0.1)
+        # So are labels that are asked for, by what networks and classifiers say alone.
+        said = []
+        for tree in theirs.trees:
+            alone = TreePredictor(tree.tree, tree.networks, tree.beam, tree.precision).score(tokens, given)
+            by_linear = tree.linear[0].score(tree.see(tokens), given)
+            said.append(Ballot(np.tile(given, (len(tokens), 1)), 0.6 * alone + 0.4 * by_linear, alone, by_linear))
+        np.testing.assert_allclose(theirs.score(tokens, given), theirs.votes.scores(given, said), rtol=1e-4)
+        more = run.settings.model_copy(update={"linear": run.settings.linear.model_copy(update={"cost": 2.0})})
+        if correction is None:
+            with pytest.raises(SettingsError, match=r"learned_join\.safetensors: no learned join of these trees; run"):
+                votes_of(more, run.corpus)
+        (tmp_path / "bundle" / "learned_join.safetensors").unlink()
+        sign(tmp_path / "bundle")
+        with pytest.raises(BundleError, match=r"learned_join\.safetensors: cannot be used \(it is missing\)"):
+            Bundle.open(tmp_path / "bundle").ensemble()
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_other_networks(self, tmp_path, kind):

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.ensemble import FREQUENCY, Ensemble, correction_fingerprint
+from axml_ray.inference.beam import join_fingerprint
+from axml_ray.inference.ensemble import FREQUENCY, LEARNED_JOIN, Ensemble, learned_join_fingerprint
 from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
+from axml_ray.inference.learned_join import NODES, LearnedJoin
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.linear.name_matches import NameMatches, trie_of
 from axml_ray.linear.neighbours import Neighbours
@@ -51,11 +54,13 @@ def train_run(
     neighbours: int = 0,
     name_matches_weight: float = 0.0,
     correction: Coefficients | None = None,
+    learned_join: bool = False,
     **network: Any,
 ) -> Run:
     """Train a run whose beam of three of four clusters leaves some labels out.
 
-    A correction of its scores isn't fitted, since next to all are right, but given.
+    A correction of its scores isn't fitted, since next to all are right, but given; nor is a learned join, which adds 1
+    to the log-odds of labels that the networks score above 0.3 and takes 2 from others that are frequent.
     """
     corpus = write_corpus(home / "corpora" / "tiny")
     settings = experiment(home, tree={"height": height, "cluster_size": 4, "beam": 3}, epochs=(epochs,))
@@ -87,8 +92,22 @@ def train_run(
     if correction is not None:
         ensemble = ensemble.model_copy(update={"frequency_correction": True})
         settings = settings.model_copy(update={"ensemble": ensemble})
-        path, mark = settings.run_directory / FREQUENCY, correction_fingerprint(settings, corpus)
+        path, mark = settings.run_directory / FREQUENCY, join_fingerprint(settings, corpus)
         FrequencyCorrection(correction, corpus.labels.counts).save(path, mark)
+    if learned_join:
+        settings = settings.model_copy(update={"linear": how.model_copy(update={"learned_join": True})})
+        path, mark = settings.run_directory / LEARNED_JOIN, learned_join_fingerprint(settings, corpus)
+        join_of(corpus).save(path, mark)
     content = yaml.safe_dump(settings.model_dump(mode="json"))
     (settings.run_directory / "settings.yaml").write_text(content, encoding="utf-8")
     return Run(settings, corpus)
+
+
+def join_of(corpus: Corpus) -> LearnedJoin:
+    """A join of one regression tree, see `train_run`."""
+    asked, thresholds, values = (np.zeros((1, NODES), kind) for kind in (np.int64, np.float64, np.float64))
+    children = np.arange(NODES)[:, None].repeat(2, axis=1)[None]
+    asked[0, :2], thresholds[0, :2] = (1, 3), (0.3, np.log1p(np.median(corpus.labels.counts)))
+    children[0, :2] = (1, 2), (3, 4)
+    values[0, [2, 4]] = 1.0, -2.0
+    return LearnedJoin(asked, thresholds, children, values, corpus.labels.counts)

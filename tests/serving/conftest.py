@@ -22,10 +22,10 @@ CORRECTION = Coefficients(intercept=0.5, score=0.8, frequency=-0.1)
 
 @pytest.fixture(scope="session")
 def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of three trees with linear classifiers, its scores corrected."""
+    """A run of three trees with linear classifiers, whose scores are corrected and joined as was learned."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return train_run(tmp_path_factory.mktemp("served"), trees=TREES, linear=0.5, correction=CORRECTION)
+    return train_run(tmp_path_factory.mktemp("served"), trees=TREES, linear=0.5, correction=CORRECTION, learned_join=True)
 
 
 @pytest.fixture(scope="session")

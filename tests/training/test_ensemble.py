@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,10 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
 from axml_ray.experiment import run
-from axml_ray.inference.beam import join_of
-from axml_ray.inference.combining import Found, aligned, combine
-from axml_ray.inference.ensemble import open_trees, votes_of
+from axml_ray.inference.batch import ballots
+from axml_ray.inference.combining import Ballot, Votes, combine
+from axml_ray.inference.ensemble import Ensemble, open_trees, votes_of
 from axml_ray.inference.frequency import Coefficients
-from axml_ray.inference.joining import Join
 from axml_ray.judging import evaluate, open_run, report_path
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.name_matches import NameMatches, trie_of
@@ -39,10 +39,10 @@ def records(settings: Experiment, tree: int) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def log_likelihood(join: Join, members: Sequence[Found], truth: Ragged) -> float:
-    labels, scores = aligned(*zip(*members, strict=True))
+def log_likelihood(votes: Votes, of_trees: Sequence[Ballot], truth: Ragged) -> float:
+    labels, scores = votes.ranking(of_trees)
     true, there = hits(labels, truth.values, truth.offsets), labels >= 0
-    chance = join.scores(labels, scores[..., 0], scores[..., 1]).clip(1e-6, 1 - 1e-6)
+    chance = (scores.astype(np.float64) / len(of_trees)).clip(1e-6, 1 - 1e-6)
     return float(np.log(np.where(true, chance, 1 - chance))[there].mean())
 
 
@@ -147,19 +147,18 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
     # Nor for learning from the validation documents how networks and classifiers are joined.
     joined = small(linear={"weight": 0.5, "learned_join": True}, ensemble=given)
     assert run(joined)["ensemble"]["P@1"] > 80 and states(joined) == weights and files() == after
-    join, tree, valid = join_of(joined, corpus), open_trees(joined, corpus)[0], corpus.split("valid")
-    members = tree.by_members(valid.tokens, 10)
-    assert log_likelihood(join, members, valid.labels) > log_likelihood(Join(0.5), members, valid.labels)
-    predictions = Predictions.open(runs / "predictions" / "test")
-    assert predictions is not None
-    found = np.concatenate([one.scores for one in predictions.read("tree-0")])
-    expected = join.ranking(*tree.by_members(corpus.split("test").tokens, 10), 10)[1]
-    np.testing.assert_allclose(np.sort(found.ravel()), np.sort(expected.ravel()), rtol=1e-3, atol=1e-5)
-    correction = votes_of(joined, corpus).correction
-    assert correction is not None
-    more = small(linear={"weight": 0.4, "learned_join": True}, ensemble=given)
+    predictions, votes = Predictions.open(runs / "predictions" / "test"), votes_of(joined, corpus)
+    assert predictions is not None and votes.learned is not None and votes.correction is not None
+    for (of_trees, _), best in zip(ballots(predictions, True), predictions.read("ensemble"), strict=True):
+        assert any(ballot.networks.any() and ballot.classifiers.any() for ballot in of_trees)
+        for found, expected in zip((best.top, best.scores), votes.ranking(of_trees), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+    valid = corpus.split("valid")
+    said = Ensemble.open(joined, corpus).find(valid.tokens)
+    assert log_likelihood(votes, said, valid.labels) >= log_likelihood(replace(votes, learned=None), said, valid.labels)
+    more = small(linear={"weight": 0.4, "learned_join": True}, ensemble={"trees": 2, "top_labels": 10})
     with pytest.raises(SettingsError, match="no learned join of these trees"):
-        join_of(more, corpus)
+        votes_of(more, corpus)
     # Nor for the labels of the training texts that are most like a text: here those that share its label's word.
     beside = small(linear={"weight": 0.5, "neighbours": 5, "neighbours_weight": 1.0})
     assert run(beside)["ensemble"]["P@1"] > 80 and states(beside) == weights and files() == after
