@@ -306,8 +306,8 @@ class LinearSettings(Settings):
     weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share that they have in a tree's scores; 0 trains none."""
     learned_join: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """A tree's scores are learned on the validation documents: from its networks' score of a label, its classifiers',
-    the mean of both by `weight`, and how frequent the label is."""
+    """The ensemble's scores are learned on the validation documents: from the mean of its trees' scores of a label,
+    what their networks say and what their classifiers say, and how frequent the label is."""
     cluster_size: Annotated[int, Field(ge=2)] | None = 512
     """About the most children of a node of their own tree, 2^c, clustered by what they see of texts; null for the
     networks' tree, all of whose first nodes are told from each other on all documents: as good, and slow where they are

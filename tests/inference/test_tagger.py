@@ -57,7 +57,7 @@ class TestTag:
         expected = tagger.tag(texts, labels=tagger.labels)
         (labels, scores), of_trees = tagger.ensemble.predict(tagger.codec.encode(texts))
         for row, wanted in enumerate(map(scores_of, expected)):
-            reached = set.intersection(*(set(one[row].tolist()) for one, _ in of_trees)) - {-1}
+            reached = set.intersection(*(set(one.labels[row].tolist()) for one in of_trees)) - {-1}
             assert reached
             for label, score in zip(labels[row].tolist(), scores[row].tolist(), strict=True):
                 if label in reached:

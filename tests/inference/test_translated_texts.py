@@ -92,7 +92,7 @@ def test_networks_predict_from_translations(run):
     np.testing.assert_allclose(own.score(tokens, labels), right, rtol=1e-5)
     assert not np.allclose(given.score(tokens, labels), right, rtol=1e-3)
     linear, join = tree.linear
-    expected = join.scores(labels, right, linear.score(linear.see(tokens), labels))
+    expected = join.scores(right, linear.score(linear.see(tokens), labels))
     np.testing.assert_allclose(tree.score(tokens, labels), expected, rtol=1e-5)
 
 

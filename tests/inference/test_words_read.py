@@ -66,7 +66,7 @@ def test_linear_classifiers_read_all(run, by_networks):
     linear, join = both.linear
     of_all, of_first = (linear.score(linear.see(some), labels) for some in (tokens, tokens.cut(READ)))
     assert not np.allclose(of_all, of_first)
-    expected = join.scores(labels, by_networks.score(tokens.cut(READ), labels), of_all)
+    expected = join.scores(by_networks.score(tokens.cut(READ), labels), of_all)
     np.testing.assert_allclose(both.score(tokens, labels), expected, rtol=1e-5)
 
 

@@ -25,7 +25,8 @@ def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of three trees with linear classifiers, whose scores are corrected and joined as was learned."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return train_run(tmp_path_factory.mktemp("served"), trees=TREES, linear=0.5, correction=CORRECTION, learned_join=True)
+    home = tmp_path_factory.mktemp("served")
+    return train_run(home, trees=TREES, linear=0.5, correction=CORRECTION, learned_join=True)
 
 
 @pytest.fixture(scope="session")
