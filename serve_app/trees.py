@@ -66,7 +66,7 @@ class Trees:
         """What each of the trees finds for some documents: `Ensemble.find`."""
         return await self._in_turn(lambda: self._of(edition)[0].find(tokens))
 
-    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[Ballot]:
+    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[np.ndarray]:
         """What each tree says of given labels: `Ensemble.score_each`."""
         return await self._in_turn(lambda: list(self._of(edition)[0].score_each(tokens, labels)))
 

@@ -36,8 +36,8 @@ ROWS = 1_024
 """Documents of a block."""
 READ_BYTES = 1 << 20
 """About how much a reader hands on at a time, so that actors have something to do while it reads on."""
-MEMBERS = ("networks", "classifiers")
-"""Of a tree."""
+MEMBERS = Ballot._fields[2:]
+"""Of a tree: its networks and its classifiers."""
 JOB, RESULT = "job.json", "predictions.json"
 Format = Literal["parquet", "jsonl"]
 
@@ -142,7 +142,7 @@ def ballots(predictions: Predictions, members: bool) -> Iterator[tuple[list[Ball
         predictions: of a run.
         members: whether they were stored with `MEMBERS`; else the networks are taken to have said it all.
     """
-    parts = ("labels", "scores", *(MEMBERS if members else ()))
+    parts = Ballot._fields if members else Ballot._fields[:2]
     names = [f"tree-{number}.{part}" for number in range(predictions.trees) for part in parts]
     for columns, truth in predictions.columns(names):
         of_trees = [columns[first : first + len(parts)] for first in range(0, len(columns), len(parts))]

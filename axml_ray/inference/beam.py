@@ -155,17 +155,21 @@ class TreePredictor:
         return batch.cut(self.max_tokens).to(self.device)
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
-        """Scores of given labels, float32 [documents, n]: see `ballot`."""
-        return self.ballot(tokens, labels).scores
+        """Scores of given labels, float32 [documents, n]: see `said_of`."""
+        scores: np.ndarray = self.said_of(tokens, labels)[..., 0]
+        return scores
 
     @torch.inference_mode()
-    def ballot(self, tokens: Ragged, labels: np.ndarray, seen: Seen | None = None) -> Ballot:
+    def said_of(self, tokens: Ragged, labels: np.ndarray, seen: Seen | None = None) -> np.ndarray:
         """What it says of given labels (`Beam.scores`, not as logarithms), whether or not a beam would reach them.
 
         Args:
             tokens: word ids, at least one a document.
             labels: integer [n], trained labels, in any order.
             seen: what classifiers see of the documents, where another tree of the run has it already.
+
+        Returns:
+            float32 [documents, n, 3], as in a `Ballot`: scores, the networks' and the classifiers'.
         """
         path = self.tree.paths(labels)
         scores = np.empty((len(tokens), len(labels)), dtype=np.float32)
@@ -180,12 +184,11 @@ class TreePredictor:
                     logs = own + network.path_weight * logs
             assert isinstance(logs, Tensor)
             scores[batch.rows] = logs.exp().cpu().numpy()
-        every = np.broadcast_to(labels, scores.shape)
         if self.linear is None:
-            return Ballot.of_networks(every, scores)
+            return np.stack([scores, scores, np.zeros_like(scores)], axis=2)
         linear, join = self.linear
         by_linear = linear.score(seen or linear.see(tokens), labels)
-        return Ballot(every, join.scores(scores, by_linear).astype(np.float32), scores, by_linear)
+        return np.stack([join.scores(scores, by_linear).astype(np.float32), scores, by_linear], axis=2)
 
     def log_probabilities(
         self,

@@ -64,11 +64,16 @@ class Votes:
         summed = combine([each.labels for each in of_trees], [each.scores for each in of_trees], self.top_labels)
         return summed if self.correction is None else self.correction.ranked(summed, len(of_trees))
 
-    def scores(self, labels: np.ndarray, of_trees: Iterable[Ballot]) -> np.ndarray:
-        """The ensemble's scores of given labels (integer [n]), float32 [documents, n], from those of each tree."""
+    def scores(self, labels: np.ndarray, of_trees: Iterable[np.ndarray]) -> np.ndarray:
+        """The ensemble's scores of given labels, float32 [documents, n].
+
+        Args:
+            labels: integer [n].
+            of_trees: what each tree says of them, as of `Ensemble.score_each`.
+        """
         total, trees = np.zeros((), np.float32), 0
-        for ballot in of_trees:
-            total, trees = total + np.stack(ballot[1:], axis=-1), trees + 1
+        for said in of_trees:
+            total, trees = total + said, trees + 1
         if self.learned is not None:
             return self._learned(np.broadcast_to(labels, total.shape[:-1]), total / np.float32(trees), trees)
         summed: np.ndarray = total[..., 0]

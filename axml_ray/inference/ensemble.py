@@ -85,10 +85,12 @@ class Ensemble:
         """Scores of given labels, float32 [documents, n]: every tree's `TreePredictor.score`, joined by `votes`."""
         return self.votes.scores(labels, self.score_each(tokens, labels))
 
-    def score_each(self, tokens: Ragged, labels: np.ndarray) -> Iterator[Ballot]:
-        """Each tree's `TreePredictor.ballot` of given labels, one after the other."""
-        seen = self._see(tokens)
-        return (tree.ballot(tokens, labels, seen) for tree in self.trees)
+    def score_each(self, tokens: Ragged, labels: np.ndarray) -> Iterator[np.ndarray]:
+        """What `votes` need of each tree's `TreePredictor.said_of` given labels, one after the other: the scores alone
+        where no join is learned.
+        """
+        seen, needed = self._see(tokens), None if self.votes.learned else 1
+        return (tree.said_of(tokens, labels, seen)[..., :needed] for tree in self.trees)
 
 
 def open_trees(settings: Experiment, corpus: Corpus) -> list[TreePredictor]:

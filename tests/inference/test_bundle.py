@@ -32,7 +32,7 @@ from axml_ray.inference.bundle import (
     BundleError,
     entries,
 )
-from axml_ray.inference.combining import Ballot, Votes, combine, mean_ballot, ranked
+from axml_ray.inference.combining import Votes, combine, mean_ballot, ranked
 from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.frequency import Coefficients
@@ -166,7 +166,7 @@ class TestExport:
         for found, tree in zip(together.find(tokens), together.trees, strict=True):  # looked up once for all trees
             for column, own in zip(found.found, tree.predict(tokens, together.votes.top_labels), strict=True):
                 assert np.array_equal(column, own)
-        expected = together.votes.scores(given, [tree.ballot(tokens, given) for tree in together.trees])
+        expected = together.votes.scores(given, [tree.said_of(tokens, given)[..., :1] for tree in together.trees])
         assert np.array_equal(together.score(tokens, given), expected)
         last = together.trees[-1]
         linear, join = last.linear
@@ -235,7 +235,7 @@ class TestExport:
         for tree in theirs.trees:
             alone = TreePredictor(tree.tree, tree.networks, tree.beam, tree.precision).score(tokens, given)
             by_linear = tree.linear[0].score(tree.see(tokens), given)
-            said.append(Ballot(np.tile(given, (len(tokens), 1)), 0.6 * alone + 0.4 * by_linear, alone, by_linear))
+            said.append(np.stack([0.6 * alone + 0.4 * by_linear, alone, by_linear], axis=2))
         np.testing.assert_allclose(theirs.score(tokens, given), theirs.votes.scores(given, said), rtol=1e-4)
         more = run.settings.model_copy(update={"linear": run.settings.linear.model_copy(update={"cost": 2.0})})
         if correction is None:

@@ -102,11 +102,11 @@ class TestVotes:
 
     def test_of_given_labels(self, correction):
         labels, random = np.array([6, 0, 2]), np.random.default_rng(0)
-        of_trees = [Ballot(np.tile(labels, (4, 1)), *random.random((3, 4, 3)).astype(np.float32)) for _ in range(2)]
+        of_trees = random.random((2, 4, 3, 3)).astype(np.float32)
         found = Votes(5, correction, UNEVEN).scores(labels, iter(of_trees))
         for document, place in np.ndindex(4, 3):
-            means = [float(np.mean([ballot[part][document, place] for ballot in of_trees])) for part in (1, 2, 3)]
-            expected = 2 * literal(UNEVEN, means, int(COUNTS[labels[place]]), correction)
+            means = of_trees.astype(np.float64).mean(axis=0)[document, place]
+            expected = 2 * literal(UNEVEN, means.tolist(), int(COUNTS[labels[place]]), correction)
             assert found[document, place] == pytest.approx(expected, rel=1e-5)
 
 
@@ -152,6 +152,17 @@ class TestFit:
         assert len(from_there.asked) < len(alone.asked)
         right = law(means[..., 1], means[..., 2], COUNTS[labels])
         assert np.abs(from_there.scores(labels, means, CORRECTION) - right).mean() < 0.01
+
+    def test_a_few_mistakes_teach_nothing(self):
+        """Of labels that both are sure of."""
+        labels, means, truth = drawn(lambda networks, classifiers, _: (networks + classifiers) / 2, 1_500)
+        means[:, 0, :] = np.minimum(means[:, 0, :], 0.99)
+        truth = Ragged.from_rows([sorted({*row, best}) for row, best in zip(truth, labels[:, 0].tolist(), strict=True)])
+        wrong = Ragged.from_rows([row[row != best].tolist() for row, best in zip(truth, labels[:, 0], strict=True)])
+        means[:5] = 0.999
+        mistaken = Ragged.concatenate([wrong.take(np.arange(5)), truth.take(np.arange(5, len(labels)))])
+        join = LearnedJoin.fit(labels, means, mistaken, COUNTS)
+        assert (join.scores(labels[:5], means[:5], None)[:, 0] > 0.99).all()
 
     def test_its_trees_are_scikit_learns(self):
         random = np.random.default_rng(0)

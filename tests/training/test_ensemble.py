@@ -15,7 +15,7 @@ from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
-from axml_ray.experiment import run
+from axml_ray.experiment import fit_votes, run
 from axml_ray.inference.batch import ballots
 from axml_ray.inference.combining import Ballot, Votes, combine
 from axml_ray.inference.ensemble import Ensemble, open_trees, votes_of
@@ -145,17 +145,22 @@ def test_linear_classifiers_vote_and_are_fitted_once(ray_cluster: None, tmp_path
         for found, expected in zip((best.top, best.scores), correction.ranked(summed, 2), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
     # Nor for learning from the validation documents how networks and classifiers are joined.
-    joined = small(linear={"weight": 0.5, "learned_join": True}, ensemble=given)
+    joined = small(linear={"weight": 0.5, "learned_join": True})
     assert run(joined)["ensemble"]["P@1"] > 80 and states(joined) == weights and files() == after
     predictions, votes = Predictions.open(runs / "predictions" / "test"), votes_of(joined, corpus)
-    assert predictions is not None and votes.learned is not None and votes.correction is not None
+    assert predictions is not None and votes.learned is not None and votes.correction is None
     for (of_trees, _), best in zip(ballots(predictions, True), predictions.read("ensemble"), strict=True):
         assert any(ballot.networks.any() and ballot.classifiers.any() for ballot in of_trees)
         for found, expected in zip((best.top, best.scores), votes.ranking(of_trees), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
     valid = corpus.split("valid")
     said = Ensemble.open(joined, corpus).find(valid.tokens)
-    assert log_likelihood(votes, said, valid.labels) >= log_likelihood(replace(votes, learned=None), said, valid.labels)
+    assert log_likelihood(votes, said, valid.labels) > log_likelihood(replace(votes, learned=None), said, valid.labels)
+    both = small(linear={"weight": 0.5, "learned_join": True}, ensemble=given)
+    with pytest.raises(SettingsError, match="no learned join of these trees"):  # which starts from the correction
+        votes_of(both, corpus)
+    fit_votes(both, corpus)
+    assert votes_of(both, corpus).correction is not None and not (runs / "uncorrected").exists()
     more = small(linear={"weight": 0.4, "learned_join": True}, ensemble={"trees": 2, "top_labels": 10})
     with pytest.raises(SettingsError, match="no learned join of these trees"):
         votes_of(more, corpus)
