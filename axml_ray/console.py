@@ -8,6 +8,7 @@ from functools import partial
 
 from axml_ray.configuration import from_command_line, only_flags, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.storage.layout import RunLayout
 
 Command = Callable[[], None]
 
@@ -81,7 +82,7 @@ def _work_on_run(
     add: Callable[[argparse.ArgumentParser], None],
     work: Callable[[Experiment, argparse.Namespace], None],
 ) -> None:
-    from axml_ray.judging import FREE, SETTINGS, at, open_run  # heavy, and other jobs have no use for it
+    from axml_ray.judging import FREE, moved_to, read_settings  # heavy, and other jobs have no use for it
 
     arguments = sys.argv[1:]
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -91,9 +92,9 @@ def _work_on_run(
         if {"-h", "--help"} & set(arguments):
             with_flags(description, add, arguments)
         raise SettingsError("command line: --run: name the directory of a run")
-    stored = open_run(directory)
-    settings, given = with_flags(description, add, ["--config", str(directory / SETTINGS), *arguments])
-    now = at(settings, directory)
+    stored = read_settings(directory)
+    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *arguments])
+    now = moved_to(settings, directory)
     changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
     if changed:
         raise SettingsError(

@@ -1,8 +1,6 @@
-"""A finished run judged: its predictions of a split, `metrics.json`, and the report.
+"""The evaluation of a finished run: its predictions of a split, `metrics.json`, and the report.
 
-Stored predictions are used where they are of the run's trees; else the split is predicted, which starts Ray. Of the
-test split the results are `metrics.json` and `report/index.html`, of another `metrics-<split>.json` and
-`report/<split>.html`.
+Stored predictions are used where the run's members made them; otherwise the split is predicted, which starts Ray.
 """
 
 import logging
@@ -15,198 +13,196 @@ import pyarrow.parquet as pq
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.examples import Explain, Words, examples, right_and_wrong
+from axml_ray.evaluation.examples import Explain, Reason, examples, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
 from axml_ray.evaluation.page import write_page
-from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
+from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.report import write_metrics
 from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
+from axml_ray.storage.layout import TEST, RunLayout
 from axml_ray.training.progress import JOURNAL
-from axml_ray.training.tree import tree_directory
 
 log = logging.getLogger(__name__)
 
-SETTINGS = "settings.yaml"
-"""In a run's directory, exactly what ran."""
-METRICS = "metrics.json"
-"""There too: scores of the test split, and seconds of each phase, training's over all starts that came to their end."""
 FREE = ("resources", "evaluation", "runs", "corpora")
-"""Settings that may change between two looks at a run: where it runs and lies, and how it is judged."""
-TEST = "test"
+"""Settings that may change between two evaluations of a run: where it runs and lies, and how it is evaluated."""
 
 
-def open_run(directory: Path) -> Experiment:
-    """The settings of a run, wherever its directory lies now.
+def read_settings(directory: Path) -> Experiment:
+    """The settings of a run, wherever its directory is now.
 
     Raises:
-        SettingsError: it isn't a run.
+        SettingsError: it is not a run.
     """
-    path = directory / SETTINGS
+    path = RunLayout(directory).settings
     if not path.is_file():
-        raise SettingsError(f"{directory}: not a run ({SETTINGS} is missing); train one with jobs/train_ensemble.py")
-    return at(load(path), directory)
+        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with jobs/train_ensemble.py")
+    return moved_to(load(path), directory)
 
 
-def at(settings: Experiment, directory: Path) -> Experiment:
-    """The settings of a run that lies in `directory` (absolute) now."""
+def moved_to(settings: Experiment, directory: Path) -> Experiment:
+    """The settings of a run whose directory (absolute) is now here."""
     return settings.model_copy(update={"runs": directory.parent, "name": directory.name})
 
 
-def evaluate(
-    settings: Experiment,
-    corpus: Corpus,
-    split: str = TEST,
-    *,
-    other: Experiment | None = None,
-    seconds: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
-    """Judge a run on a split, and write its metrics and its report.
-
-    Args:
-        settings: of the run.
-        corpus: that it was trained on.
-        split: of the corpus.
-        other: a run to compare it with, on the same documents.
-        seconds: of each phase of the main job; by default those that the run's metrics tell.
-
-    Returns:
-        What the metrics file holds.
+def open_run(directory: Path) -> Run:
+    """A run, with the corpus that it was trained on.
 
     Raises:
-        SettingsError: the split has no documents, or predictions are missing or of other documents and the run can't
-            be opened, or the two runs can't be compared.
+        SettingsError: it is not a run, or its corpus is missing.
     """
-    predictions = predicted(settings, corpus, split)
+    settings = read_settings(directory)
+    return Run(settings, Corpus.open(settings.corpus_directory))
+
+
+def evaluate(
+    run: Run,
+    split: str = TEST,
+    *,
+    other: Run | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Evaluate a run on a split, and write its metrics and its report.
+
+    Args:
+        run: trained.
+        split: of the corpus.
+        other: a run to compare it with, on the same documents.
+        seconds: of each phase of the main job; by default those in the run's metrics.
+
+    Returns:
+        The content of the metrics file.
+
+    Raises:
+        SettingsError: the split has no documents, or predictions are missing or of other documents and the run cannot
+            be opened, or the two runs cannot be compared.
+    """
+    settings, corpus = run.settings, run.corpus
+    predictions = predicted(run, split)
     labels = Labels(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
-    found = judge(predictions, labels, settings.evaluation)
-    path = settings.run_directory / (METRICS if split == TEST else f"metrics-{split}.json")
-    metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **found}
+    scores = judge(predictions, labels, settings.evaluation)
+    path = run.layout.metrics(split)
+    metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
     if seconds := seconds_before(path, corpus) if seconds is None else seconds:
         metrics["seconds"] = dict(seconds)
     if other is not None:
-        others = predicted(other, Corpus.open(other.corpus_directory), split)
+        others = predicted(other, split)
         metrics["against"] = {
-            "run": other.name,
+            "run": other.settings.name,
             "measures": against(predictions, others, labels, settings.evaluation),
         }
     write_metrics(path, metrics)
-    _report(settings, corpus, predictions, metrics)
+    _report(run, predictions, metrics)
     return metrics
 
 
-def report_path(settings: Experiment, split: str = TEST) -> Path:
-    """Where the report of a run on a split lies."""
-    return settings.run_directory / "report" / ("index.html" if split == TEST else f"{split}.html")
-
-
-def predicted(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
-    """The run's predictions of a split, made now where they are missing or by other trees.
+def predicted(run: Run, split: str) -> Predictions:
+    """The run's predictions of a split, made now where they are missing or by other members.
 
     Raises:
-        SettingsError: the split has no documents, the predictions are of other documents, or the run can't be opened.
+        SettingsError: the split has no documents, the predictions are of other documents, or the run cannot be opened.
     """
-    if not corpus.documents(split):
-        raise SettingsError(f"{corpus.directory}: has no {split} documents to evaluate on")
-    found = Predictions.open(settings.run_directory / PREDICTIONS / split)
-    if found is None or found.trees != settings.ensemble.trees:
-        found = _predict(settings, corpus, split)
-    _check_documents(found, corpus, split)
-    return found if _are_of(settings, corpus, found) else _predict(settings, corpus, split)
+    if not run.corpus.documents(split):
+        raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
+    stored = Predictions.open(run.layout.predictions(split))
+    if stored is None or set(stored.members) != {each.name for each in run.members}:
+        stored = _predict(run, split)
+    _check_documents(stored, run.corpus, split)
+    return stored if _are_current(run, stored) else _predict(run, split)
 
 
-def _are_of(settings: Experiment, corpus: Corpus, found: Predictions) -> bool:
-    """Whether predictions are of the run as it is now, as far as can be told."""
-    from axml_ray.inference.ensemble import predictions_fingerprint
-
+def _are_current(run: Run, stored: Predictions) -> bool:
+    """Whether predictions were made by the run as it is now, as far as can be told."""
     try:
-        return found.made_by is None or found.made_by == predictions_fingerprint(settings, corpus)
-    except SettingsError as error:  # a hierarchy's file that is gone
+        return stored.made_by is None or stored.made_by == run.predictions_key
+    except SettingsError as error:  # a hierarchy's file that no longer exists
         log.info("evaluate: the stored predictions are taken as they are (%s)", error)
         return True
 
 
-def _check_documents(found: Predictions, corpus: Corpus, split: str) -> None:
-    ids, truth = found.documents()
+def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
+    ids, truth = stored.documents()
     table = corpus.table(split, ["id", "labels"])
-    given = Ragged.from_arrow(table["labels"])
-    same = np.array_equal(truth.offsets, given.offsets) and np.array_equal(truth.values, given.values)
+    labels = Ragged.from_arrow(table["labels"])
+    same = np.array_equal(truth.offsets, labels.offsets) and np.array_equal(truth.values, labels.values)
     if not same or ids != table["id"].to_pylist():
         raise SettingsError(
-            f"{found.directory}: predictions of another corpus than {corpus.directory}; if the run is of this corpus, "
+            f"{stored.directory}: predictions of another corpus than {corpus.directory}; if the run is of this corpus, "
             "remove the directory, and the split is predicted again"
         )
 
 
-def _predict(settings: Experiment, corpus: Corpus, split: str) -> Predictions:
-    # Only here, for stored predictions are judged without Ray.
+def _predict(run: Run, split: str) -> Predictions:
+    # Imported here, since stored predictions are evaluated without Ray.
     from axml_ray.cluster import connect, room_for
     from axml_ray.inference.batch import predict_split
-    from axml_ray.inference.ensemble import Ensemble
 
-    Ensemble.open(settings, corpus)  # in an actor the same error would be a page of Ray's
+    run.open_ensemble()  # in an actor the same error would be a page of Ray's
     connect()
-    cpus = settings.resources.cpus_per_worker
+    cpus = run.settings.resources.cpus_per_worker
     if not room_for({"CPU": cpus}):
         raise SettingsError(f"resources.cpus_per_worker: no node of the cluster has {cpus:g} CPUs; give fewer")
-    log.info("predict: %s %s documents", f"{corpus.documents(split):,}", split)
-    found = Predictions.open(predict_split(settings, corpus, split))
-    assert found is not None
-    return found
+    log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
+    stored = Predictions.open(predict_split(run, split))
+    assert stored is not None
+    return stored
 
 
 def seconds_before(path: Path, corpus: Corpus) -> dict[str, float]:
-    """Of the phases of the main job, as an earlier metrics file tells them; empty where there is none of the corpus."""
+    """Seconds of the main job's phases in an earlier metrics file; empty where there is none of the corpus."""
     try:
-        found = read_json(path) if path.is_file() else {}
-        same = found.get("fingerprint", corpus.fingerprint) == corpus.fingerprint
-        return dict(found.get("seconds", {})) if same else {}
+        content = read_json(path) if path.is_file() else {}
+        same = content.get("fingerprint", corpus.fingerprint) == corpus.fingerprint
+        return dict(content.get("seconds", {})) if same else {}
     except (ValueError, AttributeError):
         return {}
 
 
-def _report(settings: Experiment, corpus: Corpus, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
-    split = str(metrics["split"])
-    labels, explain = corpus.labels, _explainer(settings, corpus)
+def _report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
+    split, labels, explain = str(metrics["split"]), run.corpus.labels, _explainer(run)
     shown = [
-        examples(predictions, rows, _texts(corpus, split, rows), labels.names, labels.counts, explain)
-        for rows in right_and_wrong(predictions, seed=settings.evaluation.seed)
+        examples(predictions, rows, _texts(run.corpus, split, rows), labels.names, labels.counts, explain)
+        for rows in right_and_wrong(predictions, seed=run.settings.evaluation.seed)
     ]
-    directories = (tree_directory(settings.run_directory, number) for number in range(settings.ensemble.trees))
     write_page(
-        report_path(settings, split),
+        run.layout.report(split),
         metrics,
-        name=settings.name,
-        journals=[directory / JOURNAL for directory in directories],
+        name=run.settings.name,
+        journals=[run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)],
         right=shown[0],
         wrong=shown[1],
     )
 
 
-def _explainer(settings: Experiment, corpus: Corpus) -> Explain | None:
-    """Which words a label attended to, where the run's networks have attention and are still there."""
-    if settings.network.kind != "attention":
-        return None
-    from axml_ray.inference.ensemble import open_trees
+def _explainer(run: Run) -> Explain | None:
+    """Why labels were predicted, where the run's members can be opened."""
     from axml_ray.inference.explain import explain
 
     try:
-        trees = open_trees(settings, corpus)
+        ensemble = run.open_ensemble()
     except SettingsError as error:
         log.info("report: no words are marked (%s)", error)
         return None
-    tokenizer, index = corpus.tokenizer, corpus.labels
+    tokenizer, index = run.corpus.tokenizer, run.corpus.labels
 
-    def told(text: str, labels: Sequence[int]) -> list[Words]:
-        found = explain(trees, tokenizer, index, text, labels, settings.corpus.max_tokens)
+    def reasons(text: str, labels: Sequence[int]) -> list[Reason]:
+        found = explain(ensemble, tokenizer, index, text, labels, run.settings.corpus.max_tokens)
         return [
-            [(word, *span, float(weight)) for word, span, weight in zip(one.words, one.spans, one.weights, strict=True)]
+            Reason(
+                words=[
+                    (word, *span, float(weight))
+                    for word, span, weight in zip(one.words, one.spans, one.weights, strict=True)
+                ],
+                contributions=[(each.member.title, each.points) for each in one.contributions],
+            )
             for one in found
         ]
 
-    return told
+    return reasons
 
 
 def _texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:

@@ -14,7 +14,8 @@ from rich.console import Console
 from axml_ray.console import job_on_run
 from axml_ray.corpus.store import SPLITS, Corpus
 from axml_ray.evaluation.report import bands_table, comparison_table, table
-from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.judging import evaluate, read_settings
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, absolute
 
 
@@ -32,17 +33,18 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Judge the run, show its tables and say where the report lies."""
     other = None
     if given.against:
-        other, stored = open_run(given.against), open_run(settings.run_directory)
+        others, stored = read_settings(given.against), read_settings(settings.run_directory)
         here = {key: getattr(settings, key) for key in ("corpora", "resources")}
-        other = other.model_copy(update={key: now for key, now in here.items() if now != getattr(stored, key)})
-    corpus = Corpus.open(settings.corpus_directory)
-    metrics = evaluate(settings, corpus, given.split, other=other)
+        others = others.model_copy(update={key: now for key, now in here.items() if now != getattr(stored, key)})
+        other = Run(others, Corpus.open(others.corpus_directory))
+    run = Run(settings, Corpus.open(settings.corpus_directory))
+    metrics = evaluate(run, given.split, other=other)
     console = Console(width=None if Console().is_terminal else 110)
     console.print(table(metrics))
     console.print(bands_table(metrics))
     if other:
         console.print(comparison_table(metrics))
-    report = report_path(settings, given.split)
+    report = run.layout.report(given.split)
     print(f"report: {report}")
     if given.open:
         webbrowser.open(report.as_uri())

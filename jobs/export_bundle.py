@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from axml_ray.console import job_of_flags
+from axml_ray.corpus.store import Corpus
 from axml_ray.inference.export import MEASURES, Exported, export_bundle
-from axml_ray.inference.weights import WEIGHTS
-from axml_ray.judging import open_run
+from axml_ray.judging import read_settings
+from axml_ray.members.weight_files import WEIGHTS
+from axml_ray.run import Run
 from axml_ray.settings import absolute
 
 
@@ -43,10 +45,10 @@ def table(exported: Exported) -> Table:
 @job_of_flags(__doc__, flags)
 def main(given: argparse.Namespace) -> None:
     """Export, and say what came of it."""
-    settings = open_run(given.run)
+    settings = read_settings(given.run)
     if given.corpora:
         settings = settings.model_copy(update={"corpora": given.corpora})
-    exported = export_bundle(settings, given.to, given.weights)
+    exported = export_bundle(Run(settings, Corpus.open(settings.corpus_directory)), given.to, given.weights)
     Console(width=None if Console().is_terminal else 110).print(table(exported))
     print(f"The bundle lies in {exported.directory}: {exported.bytes / 2**20:,.1f} MiB")
     print(f"Next: python jobs/predict.py --bundle {given.to} --input texts.jsonl --output predictions")

@@ -19,10 +19,9 @@ from rich.text import Text
 from axml_ray.configuration import from_command_line
 from axml_ray.console import run_command
 from axml_ray.corpus.store import Corpus
-from axml_ray.judging import SETTINGS
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, absolute
-from axml_ray.training.ensemble import has_tree
-from axml_ray.training.tree import TREE, tree_directory
+from axml_ray.storage.layout import RunLayout
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.features import clustering_features
 from axml_ray.tree.inspection import LevelSummary, clusters_around, described, find_label, summaries
@@ -44,8 +43,8 @@ def inspect(settings: Experiment, number: int, label: str | None, picture: Path 
         raise SettingsError(f"--tree: {number} is not one of the ensemble's, 0 to {settings.ensemble.trees - 1}")
     corpus = Corpus.open(settings.corpus_directory)
     chosen = find_label(corpus.labels, label) if label else 0
-    directory = tree_directory(settings.run_directory, number)
-    tree, origin = _open_or_build(settings, corpus, directory / TREE, number)
+    directory = RunLayout(settings.run_directory).tree(number)
+    tree, origin = _open_or_build(settings, corpus, RunLayout(settings.run_directory).tree_file(number), number)
     features = normalise_rows(clustering_features(corpus, settings.tree.features))
     shape = settings.tree
     console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
@@ -71,9 +70,9 @@ def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int
             tree = LabelTree.load(path)
         except ValueError as error:
             raise SettingsError(f"{error}; remove the file, and the job that trains builds it anew") from None
-        if not has_tree(settings, corpus, number):
+        if not Run(settings, corpus).has_tree(number):
             raise SettingsError(
-                f"{path}: a tree of another corpus or of other settings; give {settings.run_directory / SETTINGS} as "
+                f"{path}: a tree of another corpus or of other settings; give {RunLayout(settings.run_directory).settings} as "
                 "--config, or choose another --name to look at a tree of these settings"
             )
         return tree, f"of the run {settings.run_directory}"

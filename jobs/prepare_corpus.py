@@ -4,7 +4,7 @@ python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
 """
 
 from axml_ray.console import job
-from axml_ray.experiment import prepare_corpus
+from axml_ray.pipeline import prepare_corpus
 from axml_ray.settings import Experiment
 
 

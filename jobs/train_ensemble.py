@@ -10,9 +10,9 @@ from rich.console import Console
 
 from axml_ray.console import job
 from axml_ray.evaluation.report import table
-from axml_ray.experiment import run
-from axml_ray.judging import report_path
+from axml_ray.pipeline import run
 from axml_ray.settings import Experiment
+from axml_ray.storage.layout import RunLayout
 
 NEXT = """Next: train on texts of your own. Write them as JSON lines {"text": …, "labels": […]}, name the files in a
 copy of configs/mine.yaml and start this job with it; --help explains every setting."""
@@ -24,7 +24,7 @@ def main(settings: Experiment) -> None:
     metrics = run(settings)
     Console(width=None if Console().is_terminal else 110).print(table(metrics))
     print(f"The run lies in {settings.run_directory}: metrics.json, predictions/test, tree-*/level-*")
-    print(f"Its report, for a browser: {report_path(settings)}")
+    print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
     print(NEXT)
 
 

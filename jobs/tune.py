@@ -14,7 +14,7 @@ from rich.console import Console
 
 from axml_ray.cluster import connect
 from axml_ray.console import count, job_with_flags
-from axml_ray.experiment import prepare_corpus
+from axml_ray.pipeline import prepare_corpus
 from axml_ray.settings import NAME, Experiment, SettingsError
 from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
 from axml_ray.tuning.space import Space

@@ -81,16 +81,17 @@ def check_fits(settings: Served) -> None:
     """
     import ray
 
-    from serve_app.app import INGRESS_CPUS
+    from serve_app.app import INGRESS_CPUS, parts_of
 
     if os.environ.get("RAY_ADDRESS"):
         return  # that cluster may grow
-    trees = settings.replicas * (1 if settings.together else Bundle.open(settings.bundle, verify=False).trees)
-    asked = trees * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
+    parts = 1 if settings.together else len(parts_of(Bundle.open(settings.bundle, verify=False)))
+    holders = settings.replicas * parts
+    asked = holders * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
     have = ray.cluster_resources().get("CPU", 0)
     if asked > have:
         raise SettingsError(
-            f"replicas: {trees} of trees × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the ingress × "
+            f"replicas: {holders} of members × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the ingress × "
             f"{INGRESS_CPUS} ask for {asked:g}, Ray has {have:g} here; lower replicas or cpus"
         )
 

@@ -24,7 +24,7 @@ PAGE = Path(__file__).parent / "page"
 ABSENT: Any = None
 """What a field has that was left out; null itself is refused, as the schema says."""
 READY_S = 5.0
-"""How long the trees may take to say that they are there."""
+"""Limit for the members' answer that they are ready."""
 
 
 def _whole(value: Any) -> Any:
@@ -50,7 +50,8 @@ class TagRequest(BaseModel):
     threshold: float = Field(ABSENT, ge=0, le=1, strict=True)
     """Leave out labels with a lower probability."""
     explain: Annotated[bool, Field(strict=True)] = False
-    """Also say which words each label attended to, and its path down each tree; costs about a text a label."""
+    """Also return each member's contribution, the words that each label attended to, and its path down each tree; costs
+    about a text a label."""
     labels: list[str] = Field(ABSENT)
     """Score these labels alone, and give all of them back whatever `top_k` is."""
 
@@ -72,7 +73,7 @@ class WordWeight(BaseModel):
     end: int
     """The one after its last."""
     weight: float
-    """Attention of the label to it, the mean over the trees; all words' sum to one."""
+    """Attention of the label to it, the mean over members with attention; all words' sum to one, or are zero."""
 
 
 class Node(BaseModel):
@@ -84,21 +85,49 @@ class Node(BaseModel):
     name: str
     """Its most frequent labels."""
     probability: float
-    """That the level's network gives it."""
+    """The level's network's probability of it."""
     weights: list[float]
     """Its attention to each word."""
 
 
+class MemberContribution(BaseModel):
+    """What a member of the ensemble contributes to a label's score."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    member: str
+    """Its name."""
+    score: float
+    """Its own score of the label, 0 to 1; 0 where the label is not among its best."""
+    share: float
+    """Its weight among the members that answered."""
+    points: float
+    """Share times score; all members' sum to the weighted mean, which the combiner may calibrate."""
+
+
+class MemberPath(BaseModel):
+    """The path to a label down a member's tree."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    member: str
+    """Its name."""
+    path: list[Node]
+    """From the top; the last node is the label itself."""
+
+
 class Why(BaseModel):
-    """Why a label was given."""
+    """Why a text has a label."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     label: str
     name: str
     words: list[WordWeight]
-    trees: list[list[Node]]
-    """The path of each tree that answered, from the top; the last node is the label itself."""
+    contributions: list[MemberContribution]
+    """Of each member that answered."""
+    paths: list[MemberPath]
+    """Of each member that attends to words."""
 
 
 class LabelOfText(BaseModel):
@@ -111,7 +140,7 @@ class LabelOfText(BaseModel):
     name: str
     """What a person reads."""
     score: float
-    """Summed over the trees, as in the paper."""
+    """Weighted mean of the members' scores, 0 to 1, calibrated where the bundle's combiner does so."""
     probability: float
     """Share of validation predictions of about this score that were right."""
     explanation: Why | None = None
@@ -136,10 +165,10 @@ class TagResponse(BaseModel):
 
     edition: str
     """Of the bundle that answered."""
-    trees: int
-    """Of the bundle."""
-    trees_used: int
-    """Trees that answered; fewer while some are away."""
+    members: int
+    """Of the ensemble."""
+    members_used: int
+    """Members that answered; fewer while some are away."""
     milliseconds: float
     """That the server took."""
     results: list[TextResult]
@@ -152,6 +181,14 @@ class FoundLabel(BaseModel):
     label: str
     name: str
     documents: int
+
+
+class ModelMember(BaseModel):
+    """A member of the ensemble."""
+
+    name: str
+    kind: str
+    weight: float
 
 
 class Model(BaseModel):
@@ -172,7 +209,7 @@ class Model(BaseModel):
     """Words of a text that are read."""
     top_labels: int
     """Most labels of a text that can be had."""
-    network: str
+    members: list[ModelMember]
     limits: dict[str, int]
     """Of a request."""
 
@@ -184,11 +221,11 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
-    """Which trees answer."""
+    """Which members answer."""
 
     ready: bool
-    trees: int
-    trees_used: int
+    members: int
+    members_used: int
 
 
 def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
@@ -248,11 +285,11 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
         with meter.request(len(texts)) as count:
             async with asyncio.timeout(serving.time_limit_s):
                 tagged = await service.tag(texts, asked.top_k, asked.explain, asked.threshold, asked.labels)
-            count(tagged.trees_used)
+            count(len(tagged.members_used))
         content = {
             "edition": tagged.front.edition.name,
-            "trees": tagged.front.bundle.trees,
-            "trees_used": tagged.trees_used,
+            "members": len(tagged.front.bundle.combination.members),
+            "members_used": len(tagged.members_used),
             "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
             "results": [
                 {"words": words, "labels": [_as_json(tag) for tag in tags]}
@@ -305,7 +342,7 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     async def healthz() -> Any:
         return {"status": "ok"}
 
-    @app.get("/readyz", response_model=Ready, responses=described(500, 503), summary="Do the trees answer?")
+    @app.get("/readyz", response_model=Ready, responses=described(500, 503), summary="Do the members answer?")
     async def readyz() -> Any:
         if service.draining:
             return closing()
@@ -313,8 +350,8 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
             async with asyncio.timeout(READY_S):
                 used = await service.ready()
         except TimeoutError:
-            return problem(503, "no tree answers", headers={"Retry-After": "2"})
-        return {"ready": True, "trees": service.front.bundle.trees, "trees_used": used}
+            return problem(503, "no member answers", headers={"Retry-After": "2"})
+        return {"ready": True, "members": len(service.front.bundle.combination.members), "members_used": len(used)}
 
     # The problems are described by reference, so the schema has to be there.
     described_by_fastapi = app.openapi

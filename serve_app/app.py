@@ -2,10 +2,11 @@
 
 serve run serve_app.app:build bundle=bundles/quickstart [key=value …]
 
-One ingress answers HTTP, tokenises, collects batches and combines; the trees are in one deployment, or in one each
-(`together=false`). `serve_app.serving` lists the settings. A new bundle is rolled out by deploying the same application
-with another `bundle`, or with another `revision` after exporting to the same place again: requests are answered from
-the old one until all trees hold the new one.
+One ingress answers HTTP, tokenises, collects batches and combines; the members are in one deployment, or each label
+tree's in one of its own, and those of the whole run in another (`together=false`). `serve_app.serving` lists the
+settings. A new bundle is rolled out by deploying the same application with another `bundle`, or with another
+`revision` after exporting to the same place again: requests are answered from the old one until all deployments hold
+the new one.
 """
 
 import os
@@ -17,13 +18,14 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
+from axml_ray.inference.bundle import Bundle
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 from serve_app.guard import KEYS_VARIABLE, keys_of_environment
+from serve_app.members import Members
 from serve_app.service import Service, logger, read_examples
 from serve_app.serving import Served, Serving
-from serve_app.trees import Trees
 
 MANY = 10_000
 """Requests that Serve lets through; the application's own limit of waiting texts comes first."""
@@ -37,11 +39,11 @@ class Ingress:
 
     Args:
         serving: settings.
-        trees: the deployments that hold them.
+        holders: the deployments that hold the members.
     """
 
-    def __init__(self, serving: Serving, *trees: DeploymentHandle):
-        self.service = Service(serving, FanOut(trees, serving.tree_patience_s, serving.time_limit_s))
+    def __init__(self, serving: Serving, *holders: DeploymentHandle):
+        self.service = Service(serving, FanOut(holders, serving.tree_patience_s, serving.time_limit_s))
 
     async def reconfigure(self, config: dict[str, str]) -> None:
         """Answer from a bundle from now on."""
@@ -55,6 +57,15 @@ class Ingress:
         keys = keys_of_environment()
         logger.info("%s", f"{len(keys)} keys are in force" if keys else f"{KEYS_VARIABLE} is not set: all may ask")
         return make_api(self.service, keys)
+
+
+def parts_of(bundle: Bundle) -> dict[str, list[str] | None]:
+    """Names of a bundle's members by deployment: one for each label tree, and one for the members of the whole run."""
+    parts: dict[str, list[str] | None] = {}
+    for entry in bundle.manifest.members:
+        place = "run" if entry.tree is None else f"tree-{entry.tree + 1}"
+        parts[place] = [*(parts.get(place) or []), entry.name]
+    return parts
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -71,9 +82,9 @@ def build(args: dict[str, Any]) -> Application:
         read_examples(serving.examples)
     keys_of_environment()
     edition = Edition.checked(serving.bundle)
-    parts: list[tuple[str, list[int] | None]] = [("trees", None)]
+    parts: dict[str, list[str] | None] = {"members": None}
     if not serving.together:
-        parts = [(f"tree-{number}", [number]) for number in range(edition.open().trees)]
+        parts = parts_of(edition.open())
     threads = serving.threads or max(1, (os.cpu_count() or 1) // len(parts))
     size: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:
@@ -85,7 +96,7 @@ def build(args: dict[str, Any]) -> Application:
             }
         }
     holders = [
-        serve.deployment(Trees)
+        serve.deployment(Members)
         .options(
             name=name,
             max_ongoing_requests=MANY,
@@ -95,8 +106,8 @@ def build(args: dict[str, Any]) -> Application:
             ray_actor_options={"num_cpus": serving.cpus},
             **size,
         )
-        .bind(numbers, threads, serving.precision)
-        for name, numbers in parts
+        .bind(names, threads, serving.precision)
+        for name, names in parts.items()
     ]
     return (
         serve.deployment(Ingress)

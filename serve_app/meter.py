@@ -26,8 +26,8 @@ class Meter:
             "axml_ray_failed", description="Tagging requests that ended in an error.", tag_keys=("error",)
         )
         self.seconds = metrics.Histogram("axml_ray_seconds", description="Of a tagging request.", boundaries=SECONDS)
-        self.waiting = metrics.Gauge("axml_ray_waiting_texts", description="Texts that wait for the trees.")
-        self.trees = metrics.Gauge("axml_ray_trees_used", description="Trees that answered the last request.")
+        self.waiting = metrics.Gauge("axml_ray_waiting_texts", description="Texts that wait for the members.")
+        self.members = metrics.Gauge("axml_ray_members_used", description="Members that answered the last request.")
 
     @contextmanager
     def request(self, texts: int) -> Iterator[Callable[[int], None]]:
@@ -37,11 +37,11 @@ class Meter:
             texts: that it has.
 
         Yields:
-            What is to be told how many trees answered.
+            A function to call with the number of members that answered.
         """
         started = time.perf_counter()
         try:
-            yield self.trees.set
+            yield self.members.set
         except BaseException as error:
             self.failed.inc(tags={"error": type(error).__name__})
             raise

@@ -1,4 +1,4 @@
-"""From texts to tags, with the trees somewhere else: what the HTTP API calls."""
+"""From texts to tags, with the members in other deployments: what the HTTP API calls."""
 
 import asyncio
 import logging
@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 from axml_ray import __version__
 from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.records import Fields, Rejection, storable
+from axml_ray.ensemble import Contribution
 from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.codec import Codec, Tag, ranked
-from axml_ray.inference.combining import Found
-from axml_ray.inference.explain import NOTHING_TO_EXPLAIN, Step, assembled
+from axml_ray.inference.codec import Codec, Tag
+from axml_ray.inference.explain import assemble
+from axml_ray.members.explanation import TreePath
+from axml_ray.members.topk import TopK, rank_given
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.batching import Batcher
@@ -63,7 +65,7 @@ class Front:
     @property
     def description(self) -> dict[str, Any]:
         """What `GET /v1/model` says of the bundle."""
-        manifest, settings = self.bundle.manifest, self.bundle.settings
+        manifest, settings, members = self.bundle.manifest, self.bundle.settings, self.bundle.combination.members
         return {
             "name": settings.name,
             "edition": self.edition.name,
@@ -75,7 +77,7 @@ class Front:
             "weights": manifest.weights,
             "max_tokens": settings.max_tokens,
             "top_labels": settings.top_labels,
-            "network": settings.network.kind,
+            "members": [{"name": each.title, "kind": each.kind, "weight": each.weight} for each in members],
         }
 
     @cached_property
@@ -107,39 +109,56 @@ class Tagged:
     Attributes:
         tags: of each text, best first.
         words: int64 [texts], words that were read.
-        trees_used: how many trees answered.
+        members_used: names of the members that answered.
         front: of the bundle.
     """
 
     tags: list[list[Tag]]
     words: np.ndarray
-    trees_used: int
+    members_used: tuple[str, ...]
     front: Front
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the trees are asked about some texts.
+    """Texts to be ranked.
 
     Attributes:
         front: of the bundle that is to answer.
         tokens: of the texts.
         labels: ids to be scored alone; None for the best of all.
+        explained: labels of each text whose contributions are wanted.
     """
 
     front: Front
     tokens: Ragged
     labels: tuple[int, ...] | None
+    explained: int = 0
 
     @property
     def kind(self) -> Hashable:
-        """Questions of one kind can be asked together."""
-        return self.front.edition, self.labels
+        """Questions of one kind can be answered together."""
+        return self.front.edition, self.labels, self.explained
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
-    """What the trees are asked about some labels of a text; fields as of `Trees.explain`."""
+class Answer:
+    """What the members and the combiner make of a question.
+
+    Attributes:
+        ranking: of the ensemble.
+        members_used: names of the members that answered.
+        contributions: to the first `explained` labels of each text.
+    """
+
+    ranking: TopK
+    members_used: tuple[str, ...]
+    contributions: list[list[tuple[Contribution, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PathQuestion:
+    """Labels of a text whose paths are wanted; fields as of `Members.explain`."""
 
     front: Front
     words: np.ndarray
@@ -148,20 +167,20 @@ class Why:
 
 
 class Service:
-    """Tags texts. Whatever the trees are asked waits in a queue whose length is limited.
+    """Tags texts. Calls to the members wait in a queue whose length is limited.
 
     Args:
         serving: settings.
-        fan_out: the trees.
+        fan_out: the deployments of the members.
     """
 
     def __init__(self, serving: Serving, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
         at_once, waiting = serving.most_batches, serving.waiting_texts
-        self._rankings: Batcher[Question, tuple[Found, int]] = Batcher(
-            self._rank, serving.batch_words, at_once, waiting
+        self._rankings: Batcher[Question, Answer] = Batcher(self._rank, serving.batch_words, at_once, waiting)
+        self._reasons: Batcher[PathQuestion, dict[str, list[TreePath] | None]] = Batcher(
+            self._paths, 1, at_once, waiting
         )
-        self._reasons: Batcher[Why, list[list[tuple[Step, ...]]]] = Batcher(self._paths, 1, at_once, waiting)
         self.examples = read_examples(serving.examples) if serving.examples else []
         self.draining = False
         """New requests are refused: the server is about to end."""
@@ -214,7 +233,7 @@ class Service:
         Args:
             texts: to tag.
             top_k: labels a text, at most.
-            explain: also say which words each label looked at.
+            explain: also return each member's contribution and the words that each label attended to.
             threshold: leave out labels with a lower probability.
             labels: score these alone, and give all of them back.
 
@@ -229,49 +248,64 @@ class Service:
         wanted = None if labels is None else tuple((await asyncio.to_thread(front.codec.ids, labels)).tolist())
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(front.codec.encode, some) if long else front.codec.encode(some)
-        question = Question(front, tokens, wanted)
-        (ids, scores), used = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
         shown = top_k if wanted is None else len(wanted)
-        # Probabilities were fitted to the scores of all trees.
-        full = np.float32(front.bundle.trees / used)
-        rows = front.codec.decode((ids[:, :shown], scores[:, :shown] * full))
+        question = Question(front, tokens, wanted, shown if explain else 0)
+        answer = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
+        ids, scores = answer.ranking
+        rows = front.codec.decode(TopK(ids[:, :shown], scores[:, :shown]))
         tags = [[tag for tag in row if threshold is None or tag.probability >= threshold] for row in rows]
         if explain:
-            tags = [await self._explained(front, text, row) for text, row in zip(some, tags, strict=True)]
-        return Tagged(tags, tokens.lengths, used, front)
+            ready = zip(some, tags, answer.contributions, strict=True)
+            tags = [await self._explained(front, *each) for each in ready]
+        return Tagged(tags, tokens.lengths, answer.members_used, front)
 
     def _check_explanations(self, front: Front, labels: int) -> None:
-        if front.bundle.settings.network.kind != "attention":
-            raise SettingsError(NOTHING_TO_EXPLAIN)
         if labels > self.serving.max_explanations:
             most = f"at most {self.serving.max_explanations:,} are explained a request"
             raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: ask for fewer texts or labels")
 
-    async def _rank(self, questions: list[Question]) -> list[tuple[Found, int]]:
-        """The rankings that questions of one kind ask for, and how many trees they are of."""
-        front, wanted = questions[0].front, questions[0].labels
-        tokens, votes = Ragged.concatenate([question.tokens for question in questions]), front.bundle.votes
+    async def _rank(self, questions: list[Question]) -> list[Answer]:
+        """The answers to questions of one kind."""
+        front, wanted, explained = questions[0].front, questions[0].labels, questions[0].explained
+        tokens, combination = Ragged.concatenate([question.tokens for question in questions]), front.bundle.combination
         if wanted is None:
-            of_trees = await self.fan_out.ask("find", front.edition, tokens)
-            labels, scores = await asyncio.to_thread(votes.ranking, of_trees)
+            rankings = await self.fan_out.call("rank", front.edition, tokens)
+            ranking = await asyncio.to_thread(combination.rank, rankings)
         else:
             ids = np.array(wanted)
-            of_trees = await self.fan_out.ask("score", front.edition, tokens, ids)
-            labels, scores = ranked(ids, votes.scores(ids, of_trees))
-        ends = np.cumsum([len(question.tokens) for question in questions])[:-1]
-        parts = zip(np.split(labels, ends), np.split(scores, ends), strict=True)
-        return [(part, len(of_trees)) for part in parts]
+            scores = await self.fan_out.call("score", front.edition, tokens, ids)
+            ranking = rank_given(ids, combination.score(ids, scores))
+            given = np.broadcast_to(ids.astype(np.int32), ranking.labels.shape)
+            rankings = {name: TopK(given, each) for name, each in scores.items()}
+        contributions: list[list[tuple[Contribution, ...]]] = [[] for _ in range(len(tokens))]
+        if explained:
+            contributions = combination.contributions(ranking.labels[:, :explained], rankings)
+        used = tuple(member.name for member in combination.members if member.name in rankings)
+        answers, start = [], 0
+        for question in questions:
+            rows = slice(start, start + len(question.tokens))
+            start = rows.stop
+            answers.append(Answer(TopK(*(part[rows] for part in ranking)), used, contributions[rows]))
+        return answers
 
-    async def _explained(self, front: Front, text: str, tags: list[Tag]) -> list[Tag]:
+    async def _explained(
+        self, front: Front, text: str, tags: list[Tag], contributions: list[tuple[Contribution, ...]]
+    ) -> list[Tag]:
         codec, ids = front.codec, [front.codec.id_of[tag.label] for tag in tags]
         words, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
-        of_trees = await self._reasons.submit(Why(front, words, len(spans), ids), None, 1, len(words))
-        why = assembled(text, spans, ids, codec.index, of_trees)
+        paths = await self._reasons.submit(PathQuestion(front, words, len(spans), ids), None, 1, len(words))
+        found = {name: each for name, each in paths.items() if each is not None}
+        members = front.bundle.combination.members
+        # A threshold leaves out the last labels, so the first contributions are those of the tags.
+        why = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], found)
         return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
 
-    async def _paths(self, whys: list[Why]) -> list[list[list[tuple[Step, ...]]]]:
-        """What each tree says of each text, one after the other: texts aren't explained together."""
-        return [await self.fan_out.ask("explain", why.front.edition, why.words, why.real, why.labels) for why in whys]
+    async def _paths(self, questions: list[PathQuestion]) -> list[dict[str, list[TreePath] | None]]:
+        """The paths of each text's labels, one text after the other: texts are not explained together."""
+        return [
+            await self.fan_out.call("explain", each.front.edition, each.words, each.real, each.labels)
+            for each in questions
+        ]
 
     async def drain(self) -> None:
         """Refuse new requests from now on, and wait for those under way."""
@@ -279,8 +313,8 @@ class Service:
         while self.under_way:
             await asyncio.sleep(DRAIN_PAUSE_S)
 
-    async def ready(self) -> int:
-        """How many trees answer."""
+    async def ready(self) -> list[str]:
+        """Names of the members that answer."""
         return await self.fan_out.ready(self.front.edition)
 
 

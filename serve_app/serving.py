@@ -13,17 +13,19 @@ class Serving(Settings):
     """How a bundle is served, whichever it is."""
 
     together: bool = True
-    """All trees in one replica; False gives each tree a deployment of its own, which other machines can hold."""
+    """All members in one replica; False gives the members of each label tree a deployment of their own, and those of
+    the whole run another, which other machines can hold."""
     replicas: Positive = 1
-    """Of the trees (of each tree, when apart); the least while `max_replicas` lets their number grow with the load."""
+    """Of the members (of each deployment, when apart); the least while `max_replicas` lets their number grow with
+    the load."""
     max_replicas: Positive | None = None
     """Most replicas; by default there is no autoscaling."""
     ingress_replicas: Positive = 1
-    """Of the ingress, which answers HTTP, tokenises, and combines what the trees find."""
+    """Of the ingress, which answers HTTP, tokenises, and combines the members' rankings."""
     threads: Positive | None = None
-    """Of PyTorch in each replica of the trees; by default the cores, divided among the trees when apart."""
+    """Of PyTorch in each replica of the members; by default the cores, divided among the deployments when apart."""
     cpus: Annotated[float, Field(ge=0)] = 0.5
-    """CPUs that Ray reserves for each replica of the trees; 0.1 are for an ingress."""
+    """CPUs that Ray reserves for each replica of the members; 0.1 are for an ingress."""
     precision: Precision | None = None
     """Of matrix products; by default as the run was trained."""
     max_texts: Positive = 64
@@ -43,11 +45,11 @@ class Serving(Settings):
     tree_patience_s: Seconds = 1.0
     """How long the answer of a tree is waited for, at the least, once the others have theirs."""
     waiting_texts: Positive = 512
-    """Texts that may wait for the trees; with more, requests are refused (503) until some are answered."""
+    """Texts that may wait for the members; with more, requests are refused (503) until some are answered."""
     batch_words: Positive = 1 << 13
     """Words of a batch; a larger request is a batch of its own."""
     batches_at_once: Positive = 2
-    """Batches that are on their way to the trees, for each of their replicas: one in work and one that waits."""
+    """Batches that are on their way to the members, for each of their replicas: one in work and one that waits."""
     examples: AbsolutePath | None = None
     """JSON lines with a field `text`, which the page offers to try."""
 

@@ -48,6 +48,16 @@ class Split:
         """The documents at `rows` (int [n]), in that order."""
         return Split(self.tokens.take(rows), self.labels.take(rows))
 
+    def part(self, documents: int | None) -> "Split":
+        """At most `documents` of these documents, drawn at random but always alike; all for None.
+
+        They stay in order, and a smaller part is in every larger one.
+        """
+        if documents is None or documents >= len(self):
+            return self
+        # The seed is not the experiment's: trees of other seeds train on the same part.
+        return self.take(np.sort(np.random.default_rng(0).permutation(len(self))[:documents]))
+
     def and_also(self, more: "Split") -> "Split":
         """These documents, and then those of `more`."""
         return Split(Ragged.concatenate([self.tokens, more.tokens]), Ragged.concatenate([self.labels, more.labels]))

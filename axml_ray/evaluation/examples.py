@@ -20,8 +20,23 @@ LETTERS = 1_200
 
 Words = list[tuple[str, int, int, float]]
 """Words of a text: word, first place in the text, last one (exclusive), weight."""
-Explain = Callable[[str, Sequence[int]], Sequence[Words]]
-"""From a text and label ids: for each label the words, weighted by how much they spoke for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a text has a label.
+
+    Attributes:
+        words: weighted by the label's attention to them.
+        contributions: name for people of each member, and the points that it contributes to the score.
+    """
+
+    words: Words
+    contributions: Sequence[tuple[str, float]]
+
+
+Explain = Callable[[str, Sequence[int]], Sequence[Reason]]
+"""From a text and label ids: why it has each label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +45,7 @@ class Piece:
 
     Attributes:
         text: as it stands there.
-        weight: 0 to 1, how much it spoke for a label; 0 is plain text.
+        weight: 0 to 1, attention of the label; 0 is plain text.
     """
 
     text: str
@@ -44,16 +59,18 @@ class Guess:
     Attributes:
         name: of the label.
         count: training documents of it.
-        probability: mean of the trees', 0 to 1.
+        score: of the ensemble, 0 to 1.
         true: whether it is right.
-        pieces: the text, marked where it spoke for the label; empty where that isn't known.
+        pieces: the text, marked where the label attended to it; empty where that is not known.
+        contributions: of each member to the score; empty where that is not known.
     """
 
     name: str
     count: int
-    probability: float
+    score: float
     true: bool
     pieces: tuple[Piece, ...]
+    contributions: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,7 @@ def examples(
         texts: of these documents; empty ones where they aren't kept.
         names: of all labels, by id.
         counts: int64[L], training documents of each label.
-        explain: which words spoke for a label, if that can be told.
+        explain: why a text has a label, if that is known.
     """
     ids, _ = predictions.documents()
     wanted = {row: text for row, text in zip(rows, texts, strict=True)}
@@ -116,14 +133,15 @@ def examples(
         for row in [row for row in wanted if start <= row < start + len(part.truth)]:
             here, text = row - start, wanted[row]
             given = [int(label) for label in part.top[here, :LABELS] if label >= 0]
-            told = explain(text, given[:EXPLAINED]) if explain and text else []
+            reasons = explain(text, given[:EXPLAINED]) if explain and text else []
             guesses = [
                 Guess(
                     names[label],
                     int(counts[label]),
-                    float(part.scores[here, place]) / max(1, predictions.trees),
+                    float(part.scores[here, place]),
                     bool(right[here, place]),
-                    marked(text, told[place]) if place < len(told) else (),
+                    marked(text, reasons[place].words) if place < len(reasons) else (),
+                    tuple(reasons[place].contributions) if place < len(reasons) else (),
                 )
                 for place, label in enumerate(given)
             ]

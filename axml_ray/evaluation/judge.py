@@ -40,7 +40,7 @@ def judge(predictions: Predictions, labels: Labels, settings: EvaluationSettings
         settings: constants, bands, and samples of the intervals.
 
     Returns:
-        `documents` (those with a true label), `ensemble` and `trees` (scores in percent by measure), `intervals` (of
+        `documents` (those with a true label), `ensemble` and `members` (scores in percent by measure), `intervals` (of
         these, by the same names), `bands` (a row a band: `name`, `from`, `to`, `labels`, `documents`, and scores and
         intervals again), `frequency` (`bands.ByFrequency`), `calibration` (`calibration.Calibration`), `propensity`.
 
@@ -53,12 +53,12 @@ def judge(predictions: Predictions, labels: Labels, settings: EvaluationSettings
     rows = [
         {"name": each.name, "from": each.least, "to": each.most, "labels": int(each.inside.sum())} for each in parts
     ]
-    found: dict[str, Any] = {"documents": 0, "trees": [], "intervals": {"trees": []}, "bands": rows}
+    found: dict[str, Any] = {"documents": 0, "members": {}, "intervals": {"members": {}}, "bands": rows}
     frequency, calibration = ByFrequency(labels.counts), Calibration()
     for who in predictions.rankings:
         read: Iterable[Ranking] = predictions.read(who)
         if who == ENSEMBLE:
-            read = _counting(read, frequency, calibration, predictions.trees)
+            read = _counting(read, frequency, calibration)
         whole, *narrowed = _measure(predictions, read, inverse, parts)
         assert whole is not None
         _put(found, who, whole, intervals(whole, **chosen))
@@ -137,9 +137,7 @@ def inverse_propensity(labels: Labels, settings: EvaluationSettings) -> np.ndarr
         raise SettingsError(f"evaluation: {error}") from None
 
 
-def _counting(
-    rankings: Iterable[Ranking], frequency: ByFrequency, calibration: Calibration, trees: int
-) -> Iterable[Ranking]:
+def _counting(rankings: Iterable[Ranking], frequency: ByFrequency, calibration: Calibration) -> Iterable[Ranking]:
     """The rankings, each also counted by frequency and score."""
     for each in rankings:
         # First to the scores, which check the labels.
@@ -147,8 +145,7 @@ def _counting(
         frequency.add(each.top, each.truth.values, each.truth.offsets)
         predicted = each.top >= 0
         right = hits(each.top, each.truth.values, each.truth.offsets)
-        # The ensemble's score is a sum over the trees.
-        calibration.add(each.scores[predicted] / max(1, trees), right[predicted])
+        calibration.add(each.scores[predicted], right[predicted])
 
 
 def _measure(
@@ -178,5 +175,5 @@ def _put(into: dict[str, Any], who: str, measured: Measured, around: dict[str, t
         into["ensemble"] = measured.result()
         into.setdefault("intervals", {})["ensemble"] = limits
     else:
-        into.setdefault("trees", []).append(measured.result())
-        into.setdefault("intervals", {}).setdefault("trees", []).append(limits)
+        into.setdefault("members", {})[who] = measured.result()
+        into.setdefault("intervals", {}).setdefault("members", {})[who] = limits

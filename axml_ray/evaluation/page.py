@@ -15,6 +15,7 @@ from markupsafe import Markup
 from axml_ray.evaluation.examples import Example
 from axml_ray.evaluation.metrics import CUTS
 from axml_ray.evaluation.pictures import STYLE, Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.predictions import title_of
 from axml_ray.files import whole_file
 
 GROUPS = {
@@ -29,7 +30,7 @@ SINGLE = {
     "F1@5": "2 · hits / (5 + true labels) of the best five",
     "nDCG@10/all": "gain of the best ten against an ideal ranking of all true labels",
 }
-TREES = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "RP@5", "F1@5")
+MEMBERS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "RP@5", "F1@5")
 BANDS = ("P@1", "P@5", "nDCG@5", "R@5", "R@10")
 COMPARED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "RP@5", "F1@5")
 
@@ -61,6 +62,7 @@ def write_page(
         lstrip_blocks=True,
     )
     environment.filters |= {"score": _score, "interval": _interval, "whole": lambda number: f"{number:,}", "p": _chance}
+    environment.filters["title_of"] = title_of
     html = environment.get_template("report.html.jinja").render(
         metrics=metrics,
         name=name,
@@ -68,7 +70,7 @@ def write_page(
         cuts=CUTS,
         groups=GROUPS,
         single=SINGLE,
-        tree_measures=TREES,
+        member_measures=MEMBERS,
         band_measures=BANDS,
         compared=COMPARED,
         style=Markup(STYLE),
@@ -136,7 +138,7 @@ def histogram(calibration: Mapping[str, Any]) -> Markup:
     true = calibration["true"]
     false = [labels - right for labels, right in zip(calibration["labels"], true, strict=True)]
     y = Axis(label="labels (log scale)", log=True)
-    x = Axis(label="score (mean of the trees), bins from")
+    x = Axis(label="score, bins from")
     return bar_chart(
         "Scores of true and of false labels",
         x,
@@ -150,7 +152,7 @@ def reliability_chart(calibration: Mapping[str, Any]) -> Markup:
     """Share of true labels against the score; on the diagonal a score is a probability."""
     found = zip(calibration["mean_score"], calibration["true"], calibration["labels"], strict=True)
     points = [(mean, right / labels) for mean, right, labels in found if mean is not None]
-    x = Axis(label="score (mean of the trees)", least=0, most=1)
+    x = Axis(label="score", least=0, most=1)
     y = Axis(label="share of true labels", least=0, most=1)
     return line_chart("Calibration", x, y, [Line(name="labels of a score", points=points)], even=True)
 

@@ -1,8 +1,7 @@
 """Predictions of a split as they lie on disk: Parquet files that `inference/batch.py` writes, read ranking by ranking.
 
-Columns: `id`, `labels` (the true ones), and for the ensemble and each tree `<who>.labels` and `<who>.scores`,
-fixed-size lists, best first, -1 where nothing was predicted. Where a join of them is learned, also what a tree's
-networks and classifiers say of its labels, `<who>.networks` and `<who>.classifiers`.
+Columns: `id`, `labels` (the true ones), and for the ensemble and each member `<name>.labels` and `<name>.scores`,
+fixed-size lists, best first, -1 where nothing was predicted.
 """
 
 from collections.abc import Iterator
@@ -17,10 +16,8 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
 ENSEMBLE = "ensemble"
-PREDICTIONS = "predictions"
-"""In a run's directory, its predictions of each split."""
 MADE_BY = "axml_ray.made_by"
-"""In a file's metadata, the fingerprint of the trees that predicted it."""
+"""In a file's metadata, the cache key of the ensemble that predicted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +41,12 @@ class Predictions:
 
     Attributes:
         directory: where they lie.
-        trees: how many trees were predicted with.
-        made_by: fingerprint of these; None where the files tell none, or several.
+        members: names of the members that predicted.
+        made_by: cache key of the ensemble; None where the files have none, or several.
     """
 
     directory: Path
-    trees: int
+    members: tuple[str, ...]
     made_by: str | None = None
 
     @classmethod
@@ -65,21 +62,22 @@ class Predictions:
         schemas = [_checked(path) for path in files]
         names = set.intersection(*(set(schema.names) for schema in schemas))
         [made_by, *others] = {(schema.metadata or {}).get(MADE_BY.encode()) for schema in schemas}
-        trees = 0
-        while f"tree-{trees}.labels" in names:
-            trees += 1
-        wanted = {"id", "labels", *(f"{who}.{what}" for who in (ENSEMBLE,) for what in ("labels", "scores"))}
-        if missing := sorted(wanted - names):
+        required = {"id", "labels", f"{ENSEMBLE}.labels", f"{ENSEMBLE}.scores"}
+        if missing := sorted(required - names):
             raise SettingsError(
                 f"{directory}: not predictions of this version ({', '.join(missing)} missing); remove the directory, "
                 "and the split is predicted again"
             )
-        return cls(directory, trees, made_by.decode() if made_by and not others else None)
+        members = [
+            name.removesuffix(".labels") for name in schemas[0].names if name in names and name.endswith(".labels")
+        ]
+        members.remove(ENSEMBLE)
+        return cls(directory, tuple(members), made_by.decode() if made_by and not others else None)
 
     @property
     def rankings(self) -> list[str]:
-        """Who ranked: the ensemble and each tree."""
-        return [ENSEMBLE, *(f"tree-{number}" for number in range(self.trees))]
+        """Names of all rankings: the ensemble's and each member's."""
+        return [ENSEMBLE, *self.members]
 
     def read(self, who: str) -> Iterator[Ranking]:
         """The rankings of one of `rankings`, file by file."""
@@ -100,6 +98,12 @@ class Predictions:
 
     def _tables(self, columns: list[str]) -> Iterator[pa.Table]:
         return (pq.read_table(path, columns=columns) for path in sorted(self.directory.glob("*.parquet")))
+
+
+def title_of(member: str) -> str:
+    """A member's name for people: `linear_tree-0` is "linear tree 1"."""
+    kind, _, number = member.partition("-")
+    return " ".join([kind.replace("_", " "), *([str(int(number) + 1)] if number.isdecimal() else [])])
 
 
 def _checked(path: Path) -> pa.Schema:

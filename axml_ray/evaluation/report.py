@@ -1,7 +1,7 @@
 """A run's ``metrics.json``: written whole or not at all, and shown as the table the paper prints.
 
-- The table has one row a tree and, set apart, one for the ensemble; its columns are the paper's measures.
-- What a file lacks shows as a dash, so that a run with some trees still to come can be looked at.
+- The table has one row a member and, set apart, one for the ensemble; its columns are the paper's measures.
+- What a file lacks shows as a dash, so that a run with some members still to come can be shown.
 - Floats are stored with four decimals, two more than a table shows: enough to compare runs, short to read.
 """
 
@@ -17,6 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from axml_ray.evaluation.predictions import title_of
 
 COLUMNS = tuple(f"{measure}@{k}" for measure in ("P", "nDCG", "PSP") for k in (1, 3, 5))
 BAND_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@10")
@@ -44,11 +46,11 @@ def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
 
 
 def table(metrics: Mapping[str, Any]) -> Table:
-    """The scores of every tree and of the ensemble, and below them the seconds of each phase.
+    """The scores of every member and of the ensemble, and below them the seconds of each phase.
 
     Args:
         metrics: what ``metrics.json`` holds: ``corpus``, ``split``, ``documents``, ``ensemble`` (scores in
-            percent by name), ``trees`` (a list of such), ``seconds`` (by phase).
+            percent by name), ``members`` (such by the member's name), ``seconds`` (by phase).
 
     Returns:
         A table for a rich console.
@@ -62,8 +64,8 @@ def table(metrics: Mapping[str, Any]) -> Table:
     shown.add_column()
     for name in COLUMNS:
         shown.add_column(name, justify="right")
-    for number, scores in enumerate(metrics.get("trees", []), start=1):
-        shown.add_row(f"tree {number}", *_cells(scores))
+    for name, scores in metrics.get("members", {}).items():
+        shown.add_row(title_of(name), *_cells(scores))
     shown.add_section()
     shown.add_row("ensemble", *_cells(metrics.get("ensemble", {})), style="bold")
     return shown

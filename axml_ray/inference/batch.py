@@ -16,28 +16,26 @@ import ray
 import ray.data
 
 from axml_ray.cluster import quiet_data, root_cause
+from axml_ray.combine.combiner import Combiner
 from axml_ray.corpus.places import out_of_reach
 from axml_ray.corpus.records import storable
 from axml_ray.corpus.sources import Document, Rejection, Shard
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.tables import MissingColumn
 from axml_ray.corpus.upkeep import state_of_input
-from axml_ray.evaluation.predictions import MADE_BY, PREDICTIONS, Predictions
+from axml_ray.evaluation.predictions import ENSEMBLE, MADE_BY
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.bundle import MANIFEST, sha256
-from axml_ray.inference.combining import Ballot, Votes
-from axml_ray.inference.ensemble import Ensemble, open_trees, predictions_fingerprint, votes_of
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, Settings, SettingsError
 
 ROWS = 1_024
 """Documents of a block."""
 READ_BYTES = 1 << 20
 """About how much a reader hands on at a time, so that actors have something to do while it reads on."""
-MEMBERS = Ballot._fields[2:]
-"""Of a tree: its networks and its classifiers."""
 JOB, RESULT = "job.json", "predictions.json"
 Format = Literal["parquet", "jsonl"]
 
@@ -46,54 +44,50 @@ Format = Literal["parquet", "jsonl"]
 
 
 class EnsemblePredictor:
-    """An actor that holds every tree of a run."""
+    """An actor that holds every member of a run."""
 
-    def __init__(self, settings: Experiment, directory: Path, votes: Votes | None):
+    def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
         use_threads(settings.resources.threads_of_worker)
-        corpus = Corpus.open(settings.corpus_directory)
-        votes = votes or votes_of(settings, corpus)
-        self.ensemble, self.directory = Ensemble(open_trees(settings, corpus), votes), directory
-        self.members = settings.linear.learned_join
-        self.made_by = {MADE_BY: predictions_fingerprint(settings, corpus)}
+        run = Run(settings, Corpus.open(settings.corpus_directory))
+        self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner)
+        self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Predict one slice of a split's file and write it; returns how many rows it has."""
         table = pq.read_table(row["file"], columns=["id", "tokens", "labels"]).slice(row["start"], ROWS)
-        best, of_trees = self.ensemble.predict(Ragged.from_arrow(table["tokens"]))
-        columns = {"id": table["id"], "labels": table["labels"], **_columns("ensemble", *best)}
-        for number, found in enumerate(of_trees):
-            columns |= _columns(f"tree-{number}", *found.found)
-            if self.members:
-                columns |= {f"tree-{number}.{name}": _lists(getattr(found, name), pa.float32()) for name in MEMBERS}
+        of_members = self.ensemble.rank_members(Ragged.from_arrow(table["tokens"]))
+        rankings = {ENSEMBLE: self.ensemble.combination.rank(of_members), **of_members}
+        columns = {"id": table["id"], "labels": table["labels"]}
+        for name, (labels, scores) in rankings.items():
+            columns[f"{name}.labels"], columns[f"{name}.scores"] = (
+                _lists(labels, pa.int32()),
+                _lists(scores, pa.float32()),
+            )
         with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
             pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
         return {"rows": len(table)}
 
 
-def predict_split(
-    settings: Experiment, corpus: Corpus, split: str, directory: Path | None = None, votes: Votes | None = None
-) -> Path:
-    """Predict a split of the corpus with the run's trees. Ray must be initialised.
+def predict_split(run: Run, split: str, directory: Path | None = None, combiner: Combiner | None = None) -> Path:
+    """Predict a split of the corpus with the run's members. Ray must be initialised.
 
     Args:
-        settings: of the run.
-        corpus: that it was trained on.
+        run: with all of its members fitted.
         split: of the corpus.
-        directory: where to; by default the run's of that split.
-        votes: how trees are joined; by default as the settings say.
+        directory: where to; by default the run's predictions of that split.
+        combiner: of the members' scores; by default the run's.
+
+    Returns:
+        A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each member
+        `<name>.labels` and `<name>.scores`, fixed-size lists, best first.
 
     Raises:
         RuntimeError: an actor failed.
-
-    Returns:
-        A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each tree
-        `<who>.labels` and `<who>.scores`, fixed-size lists, best first; where a join is learned, also what the two
-        `MEMBERS` of each tree say of the labels, as of `ballots`.
     """
-    resources = settings.resources
-    directory = directory or settings.run_directory / PREDICTIONS / split
+    resources = run.settings.resources
+    directory = directory or run.layout.predictions(split)
     slices = []
-    for file in corpus.files(split):
+    for file in run.corpus.files(split):
         rows = pq.read_metadata(file).num_rows
         slices += [{"file": str(file), "start": start} for start in range(0, rows, ROWS)]
     numbered = [{"number": number, **one} for number, one in enumerate(slices)]
@@ -103,10 +97,10 @@ def predict_split(
         blocks = max(1, min(len(numbered), 4 * resources.predictors))
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
         actors = resources.predictors, resources.cpus_per_worker
-        then = f"the {split} split isn't predicted; the same command predicts it, and trains nothing again"
-        rows = _through(items, EnsemblePredictor, (settings, work, votes), *actors, then=then)
+        then = f"the {split} split is not predicted; the same command predicts it, and trains nothing again"
+        rows = _through(items, EnsemblePredictor, (run.settings, work, combiner), *actors, then=then)
         written = sum(int(row["rows"]) for row in rows)
-        assert written == corpus.documents(split), (written, corpus.documents(split))
+        assert written == run.corpus.documents(split), (written, run.corpus.documents(split))
     return directory
 
 
@@ -127,26 +121,8 @@ def _through(
         raise RuntimeError(f"{root_cause(error)}; {then}") from error
 
 
-def _columns(who: str, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
-    return {f"{who}.labels": _lists(labels, pa.int32()), f"{who}.scores": _lists(scores, pa.float32())}
-
-
 def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), kind), values.shape[1])
-
-
-def ballots(predictions: Predictions, members: bool) -> Iterator[tuple[list[Ballot], Ragged]]:
-    """What each tree says in stored predictions, and the true labels, file by file.
-
-    Args:
-        predictions: of a run.
-        members: whether they were stored with `MEMBERS`; else the networks are taken to have said it all.
-    """
-    parts = Ballot._fields if members else Ballot._fields[:2]
-    names = [f"tree-{number}.{part}" for number in range(predictions.trees) for part in parts]
-    for columns, truth in predictions.columns(names):
-        of_trees = [columns[first : first + len(parts)] for first in range(0, len(columns), len(parts))]
-        yield [Ballot(*each) if members else Ballot.of_networks(*each) for each in of_trees], truth
 
 
 # Files that the readers know

@@ -1,27 +1,26 @@
-"""Everything that a server needs in one directory that can be copied anywhere: written, checked, opened.
+"""Everything that prediction needs in one directory that can be copied anywhere: written, checked, opened.
 
     <bundle>/
-      manifest.json             format, versions, sizes of trees, and of every other file its bytes and SHA-256
+      manifest.json             format, versions, members, combiner, and of every other file its bytes and SHA-256
       settings.yaml             what prediction depends on
       tokenizer.json            the vocabulary
       labels.parquet            id, label, name, training documents
       calibration.json          scores to probabilities
-      word_vectors.safetensors  only if all networks share them, as where training froze them
-      tree-0/tree.safetensors, tree-0/level-1/model.safetensors, ...
-      tree-0/linear.safetensors only of a run with linear classifiers
-      neighbours.safetensors    only of a run whose training texts vote beside them: their strongest words, and labels
-      translation.safetensors   only of a corpus with a dictionary: what words are in the other language
-      name_matches.safetensors  only of a run whose labels' names do: the names, and what they are worth
-      learned_join.safetensors  only of a run that learned what networks and classifiers are worth together
+      trees/0.safetensors, …    shapes of the label trees
+      members/<name>/…          the files of each member
+      combiner/…                what the combiner learned, where it learns something
+      features.safetensors      only where a member reads TF-IDF features
+      translation.safetensors   only of a corpus with a dictionary
+      word_vectors.safetensors  only where members share the corpus's own word vectors
 
 - A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
-  before it is used, and nothing in it is ever run.
+  before it is used, and nothing in it is ever run. Kinds of members and combiners must be known to this program.
 - Weights are mapped, not read: processes of one machine that open the same bundle share its memory.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -30,37 +29,35 @@ from typing import Annotated, Any, TypeVar
 import torch
 from pydantic import Field, ValidationError
 
+from axml_ray.combine.combiner import COMBINERS, Combiner, combiner_class
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.corpus.translation import Translation
+from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.calibration import Calibration
-from axml_ray.inference.combining import Votes
-from axml_ray.inference.ensemble import LEARNED_JOIN, Ensemble
-from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
-from axml_ray.inference.frozen import WORDS, frozen
-from axml_ray.inference.joining import Join
-from axml_ray.inference.learned_join import LearnedJoin
-from axml_ray.inference.weights import Weights, load_weights
-from axml_ray.linear.classifiers import LinearTree
-from axml_ray.network.level_network import Level
-from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
-from axml_ray.training.tree import NAME_MATCHES, NEIGHBOURS
+from axml_ray.members.featurizer import Featurizer
+from axml_ray.members.member import LoadInputs, Member, MemberInfo
+from axml_ray.members.weight_files import Weights, load_weights
+from axml_ray.settings import Name, Positive, Precision, Settings, SettingsError
+from axml_ray.settings.members import KINDS, PLUGINS_VARIABLE
 from axml_ray.tree.label_tree import LabelTree
 
-FORMAT, VERSION = "axml-ray bundle", 1
+FORMAT, VERSION = "axml-ray bundle", 2
 MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.yaml", "tokenizer.json"
-LABELS, CALIBRATION, SHARED_WORDS = "labels.parquet", "calibration.json", "word_vectors.safetensors"
-MEND = "copy or export it again (jobs/export_bundle.py)"
+LABELS, CALIBRATION, WORD_VECTORS = "labels.parquet", "calibration.json", "word_vectors.safetensors"
+FEATURES, COMBINER = "features.safetensors", "combiner"
+VECTORS = "vectors"
+"""Name of the only tensor in the file of word vectors."""
+EXPORT_AGAIN = "copy or export it again (jobs/export_bundle.py)"
 
 T = TypeVar("T")
 
 
 class BundleError(SettingsError):
-    """A bundle can't be used; the message names the file and the mend."""
+    """A bundle can't be used; the message names the file and how to fix it."""
 
 
 class FileEntry(Settings):
@@ -70,6 +67,31 @@ class FileEntry(Settings):
     """Its size."""
     sha256: str
     """Of its content."""
+
+
+class MemberEntry(Settings):
+    """What the manifest says of a member."""
+
+    name: Name
+    """Unique in the bundle; its files are below `members/<name>`."""
+    kind: str
+    """Of the registry."""
+    tree: Annotated[int, Field(ge=0)] | None
+    """Its label tree, from 0; null for a member of the whole run."""
+    weight: Annotated[float, Field(gt=0)]
+    """Share in the ensemble's scores."""
+    config: dict[str, Any]
+    """What the member depends on; checked by its kind."""
+
+    @property
+    def path(self) -> str:
+        """Its directory in the bundle."""
+        return f"members/{self.name}"
+
+    @property
+    def info(self) -> MemberInfo:
+        """Its place in the ensemble."""
+        return MemberInfo(self.name, self.kind, self.tree, self.weight)
 
 
 class Manifest(Settings):
@@ -82,73 +104,53 @@ class Manifest(Settings):
     axml_ray: str
     """Version of the program that wrote it."""
     weights: Weights
-    """Number format of the files' matrices."""
+    """Number format of large matrices."""
     labels: Positive
     """Labels that can be predicted."""
     words: Positive
     """Of the vocabulary."""
     level_sizes: tuple[tuple[Positive, ...], ...]
-    """Nodes of the levels of each tree."""
+    """Nodes of the levels of each label tree."""
+    members: Annotated[tuple[MemberEntry, ...], Field(min_length=1)]
+    """Of the ensemble, in order."""
+    combiner: str
+    """Kind of the combiner."""
     files: dict[str, FileEntry]
     """Every other file, by its path below the bundle."""
 
     @property
-    def expected_files(self) -> set[str]:
-        """The files that such a bundle has, without the optional ones."""
-        named = {SETTINGS, TOKENIZER, LABELS, CALIBRATION}
-        for number, sizes in enumerate(self.level_sizes):
-            named |= {tree_file(number), *(level_file(number, level) for level in range(1, len(sizes) + 1))}
-        return named
+    def required_files(self) -> set[str]:
+        """The files that every such bundle has."""
+        return {SETTINGS, TOKENIZER, LABELS, CALIBRATION, *map(tree_file, range(len(self.level_sizes)))}
+
+    def is_known(self, name: str) -> bool:
+        """Whether a file's path is one that such a bundle may have."""
+        below = (f"{COMBINER}/", *(f"{member.path}/" for member in self.members))
+        return name in self.required_files | {FEATURES, TRANSLATION, WORD_VECTORS} or name.startswith(below)
 
 
 class BundleSettings(Settings):
-    """`settings.yaml`: what prediction depends on."""
+    """`settings.yaml`: what prediction depends on, besides the members."""
 
     name: str
     """Of the run."""
     max_tokens: Positive
-    """Texts are cut after that many words."""
-    beam: Positive
-    """C: nodes of a level whose children are scored."""
+    """Texts are cut after this many words."""
     top_labels: Positive
-    """Best labels of each tree whose scores are summed."""
+    """Best labels of each member whose scores are combined."""
     precision: Precision
     """Of matrix products."""
-    network: NetworkSettings
-    """Kind and sizes of every level's network."""
-    linear_weight: Annotated[float, Field(ge=0, lt=1, exclude_if=lambda value: not value)] = 0.0
-    """Share of linear classifiers in a tree's scores; 0 where it has none."""
-    neighbours: Annotated[int, Field(ge=0, exclude_if=lambda value: not value)] = 0
-    """Training texts whose labels vote beside them; 0 where none do."""
-    neighbours_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
-    """Share of these votes in the classifiers' scores."""
-    name_matches_weight: Annotated[float, Field(ge=0, le=1, exclude_if=lambda value: not value)] = 0.0
-    """Share in them of labels whose names stand in the text; 0 where they don't vote."""
-    learned_join: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """Whether what networks and classifiers are worth together was learned."""
-    frequency: Annotated[Coefficients | None, Field(exclude_if=lambda value: value is None)] = None
-    """What corrects the summed scores by how frequent a label is, if anything does."""
-    text_field: Annotated[str, Field(exclude_if=lambda value: value == "text")] = "text"
+    text_field: str = "text"
     """Field of a record that held the text, or the body, in training."""
-    title_field: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    title_field: str | None = None
     """Field that held the title, where there was one."""
-    id_field: Annotated[str, Field(exclude_if=lambda value: value == "id")] = "id"
+    id_field: str = "id"
     """Field that held the id."""
 
 
 def tree_file(number: int) -> str:
-    """Path of a tree's shape in the bundle."""
-    return f"tree-{number}/tree.safetensors"
-
-
-def linear_file(number: int) -> str:
-    """Path of a tree's linear classifiers in the bundle."""
-    return f"tree-{number}/linear.safetensors"
-
-
-def level_file(number: int, level: int) -> str:
-    """Path of a level's weights in the bundle."""
-    return f"tree-{number}/level-{level}/model.safetensors"
+    """Path of a label tree's shape in the bundle."""
+    return f"trees/{number}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -184,14 +186,14 @@ class Bundle:
         try:
             settings = BundleSettings.model_validate(read_yaml(path))
         except ValidationError as error:
-            raise BundleError(f"{path}: {_first(error)}; {MEND}") from None
+            raise BundleError(f"{path}: {_first(error)}; {EXPORT_AGAIN}") from None
         except SettingsError as error:
-            raise BundleError(f"{error}; {MEND}") from None
+            raise BundleError(f"{error}; {EXPORT_AGAIN}") from None
         return cls(directory, manifest, settings)
 
     @property
     def trees(self) -> int:
-        """How many trees it has."""
+        """Number of label trees."""
         return len(self.manifest.level_sizes)
 
     @cached_property
@@ -212,7 +214,7 @@ class Bundle:
 
     @cached_property
     def translation(self) -> Translation | None:
-        """What words are in the other language, where its texts are in two."""
+        """Of the corpus, where it has a dictionary."""
         if TRANSLATION not in self.manifest.files:
             return None
         return self._read(TRANSLATION, lambda path: Translation.load(path, self.manifest.words))
@@ -222,81 +224,89 @@ class Bundle:
         """Scores to probabilities."""
         return self._read(CALIBRATION, lambda path: Calibration.from_json(read_json(path)))
 
-    def tree(self, number: int, precision: Precision | None = None) -> TreePredictor:
-        """One of the trees; a server may hold each in a process of its own, and join what they find by `votes`.
-
-        Args:
-            number: from 0.
-            precision: of matrix products; by default as the run was trained.
-        """
+    def label_tree(self, number: int) -> LabelTree:
+        """The shape of a label tree (from 0)."""
         sizes = self.manifest.level_sizes[number]
         tree = self._read(tree_file(number), LabelTree.load)
         if tree.level_sizes != sizes or sizes[-1] != self.manifest.labels:
             raise self._wrong(tree_file(number), f"levels of {tree.level_sizes} nodes, not {sizes}")
-        precision = precision or self.settings.precision
-
-        def network(level: int) -> Callable[[Path], Any]:
-            def read(path: Path) -> Any:
-                state = load_weights(path)
-                if WORDS not in state:
-                    state[WORDS] = self.shared_words
-                if len(state[WORDS]) != self.manifest.words:
-                    raise ValueError(f"vectors of {len(state[WORDS]):,} words, not {self.manifest.words:,}")
-                return frozen(Level.of(tree, level), state, self.settings.network, precision)
-
-            return read
-
-        networks = [
-            self._read(level_file(number, level), network(level)) for level in range(1, len(tree.level_sizes) + 1)
-        ]
-        linear = None
-        if share := self.settings.linear_weight:
-            if linear_file(number) not in self.manifest.files:
-                raise self._wrong(linear_file(number), "it is missing")
-            join = Join(share)
-            own = self._read(linear_file(number), lambda path: LinearTree.load(path, sizes[-1], self.translation))
-            if (words := len(own.features.beginnings)) != self.manifest.words:
-                raise self._wrong(linear_file(number), f"of {words:,} words")
-            if count := self.settings.neighbours:
-                if NEIGHBOURS not in self.manifest.files:
-                    raise self._wrong(NEIGHBOURS, "it is missing")
-                alone, weight = own, self.settings.neighbours_weight
-                own = self._read(NEIGHBOURS, lambda path: alone.beside(path, count, weight))
-            if names := self.settings.name_matches_weight:
-                if NAME_MATCHES not in self.manifest.files:
-                    raise self._wrong(NAME_MATCHES, "it is missing")
-                nameless = own
-                own = self._read(NAME_MATCHES, lambda path: nameless.beside_names(path, names))
-            linear = own, join
-        reads = self.settings.network.max_tokens or self.settings.max_tokens, self.translation
-        return TreePredictor(tree, networks, self.settings.beam, precision, linear, *reads)
-
-    def ensemble(self, precision: Precision | None = None) -> Ensemble:
-        """All trees."""
-        trees = [self.tree(number, precision) for number in range(self.trees)]
-        return Ensemble(trees, self.votes)
+        return tree
 
     @cached_property
-    def votes(self) -> Votes:
-        """How its trees are joined."""
-        coefficients = self.settings.frequency
-        correction = None if coefficients is None else FrequencyCorrection(coefficients, self.labels.counts)
-        learned = None
-        if self.settings.learned_join:
-            if LEARNED_JOIN not in self.manifest.files:
-                raise self._wrong(LEARNED_JOIN, "it is missing")
-            learned = self._read(LEARNED_JOIN, lambda path: LearnedJoin.load(path, self.labels.counts))
-        return Votes(self.settings.top_labels, correction, learned)
+    def featurizer(self) -> Featurizer | None:
+        """The featurizer that members share, where one reads features."""
+        if FEATURES not in self.manifest.files:
+            return None
+        return self._read(FEATURES, lambda path: Featurizer.load(path, self.manifest.words, self.translation))
+
+    def member(
+        self, entry: MemberEntry, precision: Precision | None = None, device: torch.device | None = None
+    ) -> Member:
+        """One of the members; a server may hold each in a process of its own, and combine their scores.
+
+        Args:
+            entry: of the manifest.
+            precision: of matrix products; by default as the run was trained.
+            device: of networks; by default the CPU.
+        """
+        implementation = KINDS[entry.kind].load()
+        inputs = LoadInputs(
+            labels=self.manifest.labels,
+            words=self.manifest.words,
+            tree=None if entry.tree is None else self.label_tree(entry.tree),
+            featurizer=self.featurizer if implementation.uses_features else None,
+            translation=self.translation,
+            word_vectors=lambda: self.word_vectors,
+            precision=precision or self.settings.precision,
+            device=device or torch.device("cpu"),
+        )
+
+        def load(path: Path) -> Member:
+            config = implementation.config_class.model_validate(entry.config)
+            member: Member = implementation.load(path, config, inputs)
+            return member
+
+        return self._read(entry.path, load)
+
+    def members(
+        self, names: Sequence[str] | None = None, precision: Precision | None = None, device: torch.device | None = None
+    ) -> dict[str, Member]:
+        """Some members by name, all by default; other arguments as of `member`."""
+        return {
+            entry.name: self.member(entry, precision, device)
+            for entry in self.manifest.members
+            if names is None or entry.name in names
+        }
+
+    def ensemble(
+        self, precision: Precision | None = None, device: torch.device | None = None, names: Sequence[str] | None = None
+    ) -> Ensemble:
+        """The members, or some of them by name, and how they are combined; arguments as of `member`."""
+        return Ensemble(self.combination, self.members(names, precision, device), self.translation)
 
     @cached_property
-    def shared_words(self) -> torch.Tensor:
-        """The word vectors of all networks, mapped once."""
-        if SHARED_WORDS not in self.manifest.files:
-            raise ValueError("it holds no word vectors")
-        state = self._read(SHARED_WORDS, load_weights)
-        if set(state) != {WORDS}:
-            raise self._wrong(SHARED_WORDS, "no word vectors")
-        return state[WORDS]
+    def combination(self) -> Combination:
+        """How the members' scores are combined."""
+
+        def load(path: Path) -> Combiner:
+            return combiner_class(self.manifest.combiner).load(path, self.labels.counts)
+
+        members = tuple(entry.info for entry in self.manifest.members)
+        return Combination(members, self._read(COMBINER, load), self.settings.top_labels)
+
+    @cached_property
+    def word_vectors(self) -> torch.Tensor:
+        """The corpus's word vectors, mapped once, for members that share them.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if WORD_VECTORS not in self.manifest.files:
+            raise ValueError("the bundle holds no word vectors")
+        state = self._read(WORD_VECTORS, load_weights)
+        if set(state) != {VECTORS}:
+            raise self._wrong(WORD_VECTORS, "no word vectors")
+        return state[VECTORS]
 
     def _read(self, name: str, read: Callable[[Path], T]) -> T:
         # Parsers of other libraries raise what they like, some plain Exception.
@@ -308,7 +318,7 @@ class Bundle:
             raise self._wrong(name, " ".join(str(error).split()) or type(error).__name__) from None
 
     def _wrong(self, name: str, what: str) -> BundleError:
-        return BundleError(f"{self.directory / name}: cannot be used ({what}); {MEND}")
+        return BundleError(f"{self.directory / name}: cannot be used ({what}); {EXPORT_AGAIN}")
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -323,9 +333,9 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:
-        raise BundleError(f"{error}; {MEND}") from None
+        raise BundleError(f"{error}; {EXPORT_AGAIN}") from None
     except RecursionError:
-        raise BundleError(f"{path}: not a manifest (nested too deeply); {MEND}") from None
+        raise BundleError(f"{path}: not a manifest (nested too deeply); {EXPORT_AGAIN}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleError(f"{path}: not the manifest of a bundle; make one with jobs/export_bundle.py")
     if content.get("version") != VERSION:
@@ -337,7 +347,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise BundleError(f"{path}: {_first(error)}; {MEND}") from None
+        raise BundleError(f"{path}: {_first(error)}; {EXPORT_AGAIN}") from None
 
 
 def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> None:
@@ -352,18 +362,11 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
             raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
-    optional = {
-        SHARED_WORDS,
-        TRANSLATION,
-        NEIGHBOURS,
-        NAME_MATCHES,
-        LEARNED_JOIN,
-        *map(linear_file, range(len(manifest.level_sizes))),
-    }
-    if listed - optional != manifest.expected_files:
-        wrong = sorted((listed - optional) ^ manifest.expected_files)[0]
-        known = "is missing from its files" if wrong not in listed else "is no file of a bundle"
-        raise BundleError(f"{directory / MANIFEST}: {wrong!r} {known}; {MEND}")
+    for name in sorted(manifest.required_files - listed):
+        raise BundleError(f"{directory / MANIFEST}: {name!r} is missing from its files; {EXPORT_AGAIN}")
+    for name in sorted(name for name in listed if not manifest.is_known(name)):
+        raise BundleError(f"{directory / MANIFEST}: {name!r} is no file of a bundle; {EXPORT_AGAIN}")
+    check_members(directory, manifest)
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
     extra = sorted(found - listed - {MANIFEST})
     if extra:
@@ -371,12 +374,35 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
     for name, entry in manifest.files.items():
         path = directory / name
         if not path.is_file():
-            raise BundleError(f"{path}: missing; {MEND}")
+            raise BundleError(f"{path}: missing; {EXPORT_AGAIN}")
         size = path.stat().st_size
         if size != entry.bytes:
-            raise BundleError(f"{path}: {size:,} bytes, not {entry.bytes:,} as {MANIFEST} says; {MEND}")
+            raise BundleError(f"{path}: {size:,} bytes, not {entry.bytes:,} as {MANIFEST} says; {EXPORT_AGAIN}")
         if verify and sha256(path) != entry.sha256:
-            raise BundleError(f"{path}: its checksum isn't that of {MANIFEST}, it was changed or damaged; {MEND}")
+            raise BundleError(
+                f"{path}: its checksum isn't that of {MANIFEST}, it was changed or damaged; {EXPORT_AGAIN}"
+            )
+
+
+def check_members(directory: Path, manifest: Manifest) -> None:
+    """Check that this program knows the kinds of a bundle's members and combiner.
+
+    Raises:
+        BundleError: it does not, or a name is used twice, or a label tree is missing.
+    """
+    place, names = directory / MANIFEST, [entry.name for entry in manifest.members]
+    if len(set(names)) != len(names):
+        raise BundleError(f"{place}: two members have the same name; {EXPORT_AGAIN}")
+    for entry in manifest.members:
+        if entry.kind not in KINDS:
+            raise BundleError(
+                f"{place}: member {entry.name!r} is of the unknown kind {entry.kind!r}; name the module that registers "
+                f"it in {PLUGINS_VARIABLE}"
+            )
+        if entry.tree is not None and entry.tree >= len(manifest.level_sizes):
+            raise BundleError(f"{place}: member {entry.name!r} has no label tree {entry.tree}; {EXPORT_AGAIN}")
+    if manifest.combiner not in COMBINERS:
+        raise BundleError(f"{place}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
 
 
 def sha256(path: Path) -> str:

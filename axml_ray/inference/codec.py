@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.combining import Found
 from axml_ray.inference.explain import Explanation
 from axml_ray.inference.highlight import as_ansi, as_html
+from axml_ray.members.topk import TopK
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -28,7 +28,7 @@ class Tag:
     Attributes:
         label: as the corpus writes it.
         name: what a person reads.
-        score: of the trees, summed as in the paper; 0 to the number of trees.
+        score: weighted mean of the members' scores, 0 to 1, calibrated where the combiner does so.
         probability: share of validation predictions of about this score that were right.
         explanation: why, if it was asked for.
     """
@@ -72,14 +72,14 @@ class Codec:
         """
         return self.tokenizer.encode(texts, self.max_tokens)
 
-    def decode(self, found: Found, threshold: float | None = None) -> list[list[Tag]]:
+    def decode(self, ranking: TopK, threshold: float | None = None) -> list[list[Tag]]:
         """Rankings as tags.
 
         Args:
-            found: label ids and scores, as `combine` gives them.
+            ranking: of the ensemble.
             threshold: least score.
         """
-        ids, scores = found
+        ids, scores = ranking
         probabilities = self.calibration.probability(scores)
         least = -np.inf if threshold is None else threshold
         rows = zip(ids.tolist(), scores.tolist(), probabilities.tolist(), strict=True)
@@ -112,9 +112,3 @@ class Codec:
                 shown = label if len(label) <= NEAR_CHARACTERS else f"{label[:NEAR_CHARACTERS]}…"
                 raise SettingsError(f"labels: no label is called {shown!r}; {mend}")
         return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
-
-
-def ranked(labels: np.ndarray, scores: np.ndarray) -> Found:
-    """Given labels (integer [n]) best first for each document, by their scores (float32 [documents, n])."""
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return labels[order].astype(np.int32), np.take_along_axis(scores, order, 1)

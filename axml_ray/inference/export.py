@@ -1,4 +1,5 @@
-"""A finished run made a bundle: weights as asked for, what they cost in accuracy, probabilities from validation."""
+"""A finished run exported as a bundle: weights in a number format, its cost in accuracy, probabilities from
+validation."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,34 +11,34 @@ import yaml
 
 from axml_ray import __version__
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.store import TRANSLATION, Corpus, Split
+from axml_ray.corpus.store import TRANSLATION, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.beam import open_tree, trained_levels, trained_linear
 from axml_ray.inference.bundle import (
     CALIBRATION,
+    COMBINER,
+    FEATURES,
     FORMAT,
     LABELS,
     MANIFEST,
     SETTINGS,
-    SHARED_WORDS,
     TOKENIZER,
+    VECTORS,
     VERSION,
+    WORD_VECTORS,
     Bundle,
     BundleSettings,
     Manifest,
+    MemberEntry,
     entries,
-    level_file,
-    linear_file,
     tree_file,
 )
 from axml_ray.inference.calibration import Calibration
-from axml_ray.inference.combining import Found
-from axml_ray.inference.ensemble import LEARNED_JOIN, Ensemble, votes_of
-from axml_ray.inference.frozen import WORDS
-from axml_ray.inference.weights import Weights, save_weights
-from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.tree import LINEAR, NAME_MATCHES, NEIGHBOURS, tree_directory
+from axml_ray.members.topk import TopK
+from axml_ray.members.weight_files import Weights, save_weights
+from axml_ray.run import Run
+from axml_ray.settings import SettingsError
+from axml_ray.settings.members import KINDS
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
@@ -56,11 +57,11 @@ class Exported:
     """In percent, by weights ("float32" and those exported) and measure."""
 
 
-def export_bundle(settings: Experiment, directory: Path, weights: Weights = "float32") -> Exported:
+def export_bundle(run: Run, directory: Path, weights: Weights = "float32") -> Exported:
     """Write a bundle of a finished run; a reader sees the old one or the whole new one.
 
     Args:
-        settings: of the run.
+        run: with all of its members fitted.
         directory: where to; nothing, an empty directory, or a bundle, which is replaced.
         weights: number format of matrices.
 
@@ -68,32 +69,31 @@ def export_bundle(settings: Experiment, directory: Path, weights: Weights = "flo
         SettingsError: the run isn't finished, or something else lies at `directory`.
     """
     _check_place(directory)
-    corpus = Corpus.open(settings.corpus_directory)
-    valid = corpus.split("valid")
+    corpus, valid = run.corpus, run.corpus.split("valid")
     if not len(valid):
         raise SettingsError(f"{corpus.directory}: no validation documents, from which probabilities are made")
     with whole_directory(directory) as work:
-        bundle = _write(settings, corpus, work, weights)
-        (labels, scores), _ = bundle.ensemble().predict(valid.tokens)
-        calibration = Calibration.fit(labels, scores, valid.labels)
+        bundle = _write(run, work, weights)
+        ranking = bundle.ensemble().rank(valid.tokens)
+        calibration = Calibration.fit(ranking.labels, ranking.scores, valid.labels)
         write_json(work / CALIBRATION, calibration.as_json())
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
-    found = {weights: (labels, scores)}
+    rankings = {weights: ranking}
     if weights != "float32":
-        found = {"float32": Ensemble.open(settings, corpus).predict(valid.tokens)[0], **found}
+        rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
     return Exported(
         directory=directory,
         bytes=sum(entry.bytes for entry in manifest.files.values()),
         documents=len(valid),
-        scores={name: accuracy(one, valid, corpus.labels) for name, one in found.items()},
+        scores={name: accuracy(each, valid, corpus.labels) for name, each in rankings.items()},
     )
 
 
-def accuracy(found: Found, split: Split, labels: LabelIndex) -> dict[str, float]:
+def accuracy(ranking: TopK, split: Split, labels: LabelIndex) -> dict[str, float]:
     """How good predictions are, in percent; empty where no document has a label."""
     scores = Scores(np.ones(len(labels)))
-    scores.add(found[0], split.labels.values, split.labels.offsets)
+    scores.add(ranking.labels, split.labels.values, split.labels.offsets)
     result = scores.result() if scores.documents else {}
     return {name: result[name] for name in MEASURES if name in result}
 
@@ -109,51 +109,40 @@ def _check_place(directory: Path) -> None:
         raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
 
 
-def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -> Bundle:
-    """All but calibration and manifest."""
-    numbers, votes = range(settings.ensemble.trees), votes_of(settings, corpus)
-    trees = [open_tree(settings, corpus, number) for number in numbers]
-    levels = [trained_levels(settings, corpus, number, tree) for number, tree in enumerate(trees)]
-    tables = [state[WORDS] for tree in levels for state in tree]
-    shared = len(tables) > 1 and all(torch.equal(table, tables[0]) for table in tables[1:])
-    if shared:
-        save_weights({WORDS: tables[0]}, work / SHARED_WORDS, weights)
+def _write(run: Run, work: Path, weights: Weights) -> Bundle:
+    """Write everything but calibration and manifest."""
+    settings, corpus = run.settings, run.corpus
+    run.open_ensemble()  # or the error that says what is missing
+    trees = [run.open_tree(number) for number in range(settings.ensemble.trees)]
     for number, tree in enumerate(trees):
-        for level, state in enumerate(levels[number], start=1):
-            path = work / level_file(number, level)
-            path.parent.mkdir(parents=True)
-            save_weights({name: value for name, value in state.items() if name != WORDS or not shared}, path, weights)
-        tree.save(work / tree_file(number))
-        if settings.linear.weight:
-            trained_linear(settings, corpus, number, tree)  # or the error that says what is missing
-            shutil.copyfile(tree_directory(settings.run_directory, number) / LINEAR, work / linear_file(number))
-    neighbours = settings.linear.neighbours if settings.linear.weight else 0
-    if neighbours:
-        shutil.copyfile(settings.run_directory / NEIGHBOURS, work / NEIGHBOURS)
-    name_matches = settings.linear.name_matches_weight if settings.linear.weight else 0.0
-    if name_matches:
-        shutil.copyfile(settings.run_directory / NAME_MATCHES, work / NAME_MATCHES)
-    if votes.learned is not None:
-        shutil.copyfile(settings.run_directory / LEARNED_JOIN, work / LEARNED_JOIN)
+        path = work / tree_file(number)
+        path.parent.mkdir(exist_ok=True)
+        tree.save(path)
+    members, needs_vectors = [], False
+    for spec in run.members:
+        config = spec.config.model_dump(mode="json")
+        entry = MemberEntry(name=spec.name, kind=spec.kind, tree=spec.tree, weight=spec.weight, config=config)
+        to = work / entry.path
+        to.mkdir(parents=True)
+        needs_vectors |= KINDS[spec.kind].load().export(spec, to, weights)
+        members.append(entry)
+    if needs_vectors:
+        save_weights({VECTORS: torch.from_numpy(corpus.word_vectors())}, work / WORD_VECTORS, weights)
+    if run.needs_features:
+        shutil.copyfile(run.layout.features, work / FEATURES)
+    combiner = run.open_combiner()
+    (work / COMBINER).mkdir()
+    combiner.save(work / COMBINER)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
     if corpus.translation is not None:
         shutil.copyfile(corpus.directory / TRANSLATION, work / TRANSLATION)
-    known = corpus.labels
-    trained = slice(corpus.trained)
+    known, trained = corpus.labels, slice(corpus.trained)
     LabelIndex(known.labels[trained], known.names[trained], known.counts[trained]).save(work / LABELS)
     kept = BundleSettings(
         name=settings.name,
         max_tokens=settings.corpus.max_tokens,
-        beam=settings.tree.beam,
         top_labels=settings.ensemble.top_labels,
         precision=settings.training.precision,
-        network=settings.network,
-        linear_weight=settings.linear.weight,
-        neighbours=neighbours,
-        neighbours_weight=settings.linear.neighbours_weight if neighbours else 0.0,
-        name_matches_weight=name_matches,
-        learned_join=votes.learned is not None,
-        frequency=None if votes.correction is None else votes.correction.coefficients,
         text_field=settings.corpus.text_field,
         title_field=settings.corpus.title_field,
         id_field=settings.corpus.id_field,
@@ -166,8 +155,10 @@ def _write(settings: Experiment, corpus: Corpus, work: Path, weights: Weights) -
         axml_ray=__version__,
         weights=weights,
         labels=corpus.trained,
-        words=len(tables[0]),
+        words=len(corpus.tokenizer),
         level_sizes=tuple(tree.level_sizes for tree in trees),
+        members=tuple(members),
+        combiner=settings.ensemble.combiner,
         files=dict(entries(work)),
     )
     return Bundle(work, manifest, kept)

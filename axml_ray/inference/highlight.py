@@ -1,4 +1,4 @@
-"""An explanation to look at: words shaded by attention, in a terminal or as HTML.
+"""An explanation for people: members' contributions, and words shaded by attention, in a terminal or as HTML.
 
 The shade of a word is its weight over the largest of its row. Text and names are shown as they are: what looks like
 markup, of rich or of HTML, is text.
@@ -24,11 +24,13 @@ def as_rich(explanation: Explanation, *, paths: bool = True) -> Group:
 
     Args:
         explanation: to show.
-        paths: also show each tree's path and what its nodes looked at.
+        paths: also show the path down each tree, and the attention of its nodes.
     """
     rows = [Text.assemble((explanation.name, "bold")), _shaded(explanation, explanation.weights)]
-    for number, path in enumerate(explanation.paths if paths else ()):
-        rows.append(Text(f"\ntree {number}", style="bold"))
+    for each in explanation.contributions:
+        rows.append(Text(f"{each.points:.3f} by {each.member.title}: {each.score:.3f} × {each.share:.2f}"))
+    for member, path in explanation.paths.items() if paths else ():
+        rows.append(Text(f"\n{member.title}", style="bold"))
         for step in path:
             rows.append(Text(f"level {step.level} · {step.name} · {step.probability:.3f}", style="italic"))
             rows.append(_shaded(explanation, step.weights))
@@ -46,14 +48,26 @@ def as_ansi(explanation: Explanation, *, paths: bool = True, width: int = 110) -
 def as_html(explanation: Explanation, *, paths: bool = True) -> str:
     """As a fragment of HTML that needs nothing else: no script, no style sheet, no network."""
     rows = [f"<p><b>{escape(explanation.name)}</b></p>", _paragraph(explanation, explanation.weights)]
-    for number, path in enumerate(explanation.paths if paths else ()):
+    rows.append(_contributions(explanation))
+    for member, path in explanation.paths.items() if paths else ():
         levels = "".join(
             f"<p><i>level {step.level} · {escape(step.name)} · {step.probability:.3f}</i></p>"
             + _paragraph(explanation, step.weights)
             for step in path
         )
-        rows.append(f"<details><summary>tree {number}</summary>{levels}</details>")
+        rows.append(f"<details><summary>{escape(member.title)}</summary>{levels}</details>")
     return f'<div class="explanation">{"".join(rows)}</div>'
+
+
+def _contributions(explanation: Explanation) -> str:
+    """A table of what each member contributed to the score."""
+    rows = "".join(
+        f"<tr><td>{escape(each.member.title)}</td><td>{each.score:.3f}</td><td>{each.share:.2f}</td>"
+        f"<td>{each.points:.3f}</td></tr>"
+        for each in explanation.contributions
+    )
+    head = "<tr><th>member</th><th>score</th><th>weight</th><th>contribution</th></tr>"
+    return f"<table>{head}{rows}</table>"
 
 
 def _parts(explanation: Explanation, weights: np.ndarray) -> Iterator[tuple[str, float]]:

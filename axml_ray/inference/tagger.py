@@ -12,8 +12,9 @@ from pathlib import Path
 
 from axml_ray.corpus.records import storable
 from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.codec import Codec, Tag, ranked
+from axml_ray.inference.codec import Codec, Tag
 from axml_ray.inference.explain import explain
+from axml_ray.members.topk import TopK, rank_given
 from axml_ray.network.precision import keep_memory, use_threads
 from axml_ray.settings import Precision, SettingsError
 
@@ -90,8 +91,8 @@ class Tagger:
         Args:
             texts: of any length; what is beyond the words that training read is not read.
             top_k: labels a text, at most; at most as many as the run's `ensemble.top_labels` are found.
-            explain: also say which words each label looked at, tree by tree. Costs about another text a tag.
-            threshold: leave out labels with a lower score, see `threshold`.
+            explain: also return which members decided and which words each label attended to. Costs about another
+            text a tag. threshold: leave out labels with a lower score, see `threshold`.
             labels: score these alone and give all of them back, whatever `top_k` is. A label that beam search would
                 have passed over has a score here too.
 
@@ -112,10 +113,10 @@ class Tagger:
             tokens = self.codec.encode(some)
             with self._turn:
                 if wanted is None:
-                    ids, scores = self.ensemble.predict(tokens)[0]
-                    best = ids[:, :top_k], scores[:, :top_k]
+                    ids, scores = self.ensemble.rank(tokens)
+                    best = TopK(ids[:, :top_k], scores[:, :top_k])
                 else:
-                    best = ranked(wanted, self.ensemble.score(tokens, wanted))
+                    best = rank_given(wanted, self.ensemble.score(tokens, wanted))
             rows = self.codec.decode(best, threshold)
             found += [self._explained(text, row) for text, row in zip(some, rows, strict=True)] if explain else rows
         return found
@@ -135,7 +136,7 @@ class Tagger:
     def _explained(self, text: str, tags: list[Tag]) -> list[Tag]:
         codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
         with self._turn:
-            why = explain(self.ensemble.trees, codec.tokenizer, codec.index, text, ids, codec.max_tokens)
+            why = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens)
         return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
 
 

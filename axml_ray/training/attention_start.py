@@ -18,8 +18,8 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from axml_ray.corpus.label_features import bag_of_words, weigh, word_weights
+from axml_ray.corpus.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus
-from axml_ray.linear.label_names import name_texts
 from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged

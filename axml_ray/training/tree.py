@@ -1,184 +1,136 @@
-"""A tree, level by level from the top, in one group of workers (paper, Algorithm 3).
+"""A label tree's networks, trained level by level from the top in one group of workers (paper, Algorithm 2).
 
-Each level is trained, saved, and then scores the training and validation documents, which gives the next level its
-candidates; encoder and head are handed down. A level that is already saved with the same fingerprint is opened
-instead of trained, one that was interrupted goes on from its checkpoint. No Ray in here: whoever starts the workers
-may be Ray Train, a test or a notebook.
+Each level is trained and saved, and then scores the training and validation documents, which gives the next level its
+candidates; the shared (non-attention) parameters initialise the next level. A level that is already saved with the same
+cache key is opened instead of trained; an interrupted one resumes from its checkpoint. There is no Ray here: the
+workers may be started by Ray Train, a test or a notebook.
 """
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
-from axml_ray.linear.label_names import name_texts
 from axml_ray.network.level_network import Level, LevelNetwork
 from axml_ray.network.networks import network_of
 from axml_ray.network.precision import reduces
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, Precision, fingerprint
+from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
 from axml_ray.training.attention_start import name_features, start_attention
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
-from axml_ray.training.level import LevelTraining, Report, Validation
+from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.training.level_files import finished, load_level, save_level
 from axml_ray.training.scored import Scored, is_scored, score_level
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
-TREE, LINEAR = "tree.safetensors", "linear.safetensors"
-NEIGHBOURS = "neighbours.safetensors"
-NAME_MATCHES = "name_matches.safetensors"
-"""In a run's directory, training texts by their features, for all of its trees."""
-PART_SEED = 0  # not the experiment's: trees of other seeds train on the same part
+Report = Callable[[dict[str, Any]], None]
 
 
-def tree_directory(run: Path, number: int) -> Path:
-    """Where tree `number` (from 0) of a run lies."""
-    return run / f"tree-{number}"
+def level_directory(directory: Path, number: int) -> Path:
+    """Where a level (from 1) of a tree's networks lies."""
+    return directory / f"level-{number}"
 
 
-def level_directory(tree_directory: Path, number: int) -> Path:
-    """Where a level of a tree lies."""
-    return tree_directory / f"level-{number}"
-
-
-def tree_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
-    """Changes with all that the shape of tree `number` depends on."""
-    return fingerprint(corpus.fingerprint, settings.tree.identity, settings.seed + number)
-
-
-def level_fingerprint(settings: Experiment, corpus: Corpus, tree: int, level: int) -> str:
-    """Changes with all that the weights of a level depend on."""
-    return fingerprint(tree_fingerprint(settings, corpus, tree), settings.network, settings.training, level)
-
-
-def linear_fingerprint(settings: Experiment, corpus: Corpus, tree: int) -> str:
-    """Changes with all that a tree's linear classifiers depend on."""
-    beside = {"neighbours", "neighbours_weight", "name_matches_weight", "name_stemmer"}
-    how = settings.linear.model_dump(exclude={"weight", "learned_join", *beside})
-    return fingerprint(tree_fingerprint(settings, corpus, tree), how, settings.training.documents)
-
-
-def neighbours_fingerprint(settings: Experiment, corpus: Corpus) -> str:
-    """Changes with all that the file of a run's neighbours depends on: the texts and their features."""
-    of_features = {"lead_words", "lead_weight", "prefix_letters", "lead_letters", "label_names"}
-    return fingerprint(corpus.fingerprint, settings.linear.model_dump(include=of_features), settings.training.documents)
-
-
-def name_matches_fingerprint(settings: Experiment, corpus: Corpus) -> str:
-    """Changes with all that the file of a run's names depends on."""
-    return fingerprint(corpus.fingerprint, settings.linear.name_stemmer, settings.training.documents)
-
-
-def linear_texts(settings: Experiment, corpus: Corpus) -> Split:
-    """What classifiers are learned from, and what neighbours are: training documents, and labels' names where asked."""
-    train = part_of(corpus.split("train"), settings.training.documents)
-    if not settings.linear.label_names:
-        return train
-    return train.and_also(name_texts(corpus.labels, corpus.tokenizer, settings.corpus.max_tokens))
-
-
-def drop_scored(tree_directory: Path) -> None:
-    """Remove what the levels of a finished tree found for all documents; it is large."""
-    for path in tree_directory.glob("level-*.scored"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def part_of(split: Split, documents: int | None) -> Split:
-    """So many documents of a split, in its order: the same ones every time, and all of a smaller part in a larger."""
-    if documents is None or documents >= len(split):
-        return split
-    return split.take(np.sort(np.random.default_rng(PART_SEED).permutation(len(split))[:documents]))
+def level_key(key: str, number: int) -> str:
+    """Cache key of a level (from 1), from that of all the tree's networks."""
+    return fingerprint(key, number)
 
 
 class TreeTraining:
-    """The walk down one tree.
+    """The training of all levels of one label tree.
 
     Args:
-        settings: the experiment.
         corpus: prepared.
+        train: its training documents, or a part of them.
         tree: built over the corpus's trained labels.
-        number: which tree of the ensemble, from 0.
-        directory: of the tree in the run.
-        workers: this worker and its like.
-        report: called on the first worker with what a person follows.
+        network: settings of every level's network.
+        training: settings of every level's training.
+        beam: C.
+        max_tokens: first words of a text that are read.
+        checkpoint_seconds: least time between two checkpoints.
+        seed: of first weights, orders and dropout.
+        directory: where levels are saved.
+        key: cache key of the tree's networks.
+        workers: the distributed context.
+        report: called on the first worker with records of progress.
     """
 
     def __init__(
         self,
-        settings: Experiment,
         corpus: Corpus,
+        train: Split,
         tree: LabelTree,
-        number: int,
+        *,
+        network: NetworkSettings,
+        training: TrainingSettings,
+        beam: int,
+        max_tokens: int,
+        checkpoint_seconds: float,
+        seed: int,
         directory: Path,
-        workers: Workers,
+        key: str,
+        workers: Workers | None = None,
         report: Report = lambda record: None,
     ):
-        self.settings, self.corpus, self.tree, self.number = settings, corpus, tree, number
-        self.directory, self.workers, self.report = directory, workers, report
-        self.seed = settings.seed + number
+        self.corpus, self.train, self.tree = corpus, train, tree
+        self.network, self.training, self.beam, self.max_tokens = network, training, beam, max_tokens
+        self.checkpoint_seconds, self.seed, self.directory, self.key = checkpoint_seconds, seed, directory, key
+        self.workers, self.report = workers or Workers(), report
 
     def run(self) -> None:
         """Train, or open, every level from the top."""
-        read = self.settings.network.max_tokens or self.settings.corpus.max_tokens  # translations may be longer
         translation = self.corpus.translation
-        train = part_of(self.corpus.split("train"), self.settings.training.documents).translated(translation).cut(read)
-        valid = self.corpus.split("valid").translated(translation).cut(read)
+        # Cut after the translation, which may be longer than the text.
+        train = self.train.translated(translation).cut(self.max_tokens)
+        valid = self.corpus.split("valid").translated(translation).cut(self.max_tokens)
         vectors = torch.from_numpy(self.corpus.word_vectors())
-        precision = self.workers.agreed(self.settings.training.precision)
+        precision = self.workers.agreed(self.training.precision)
         levels = len(self.tree.level_sizes)
         above: dict[str, Tensor] | None = None
         scored: Scored | None = None
         for number in range(1, levels + 1):
             torch.manual_seed(self.seed * 1_000 + number)  # the same first weights on all workers
             level = Level.of(self.tree, number)
-            network = network_of(level, vectors, self.settings.network, self.workers.shard)
+            network = network_of(level, vectors, self.network, self.workers.shard)
             positives = self._nodes(number, train)
             data = LevelData(train.tokens, positives, None if scored is None else scored.parents)
             valid_beam = None if scored is None else scored.valid
             validation = Validation(valid.tokens, self._nodes(number, valid), valid_beam)
             trained = self._train_or_open(network, above, data, validation, precision)
             if number < levels:
-                directory = self._scored_directory(number)
-                mark = fingerprint(level_fingerprint(self.settings, self.corpus, self.number, number), self.beam)
-                if trained or not self._all_see(is_scored(directory, mark)):
+                directory = level_directory(self.directory, number).with_suffix(".scored")
+                key = fingerprint(level_key(self.key, number), self.beam)
+                if trained or not self._first_worker_finds(is_scored(directory, key)):
                     began = time.monotonic()
                     score_level(
-                        network, directory, mark, train=train.tokens, positives=positives,
+                        network, directory, key, train=train.tokens, positives=positives,
                         train_beam=None if scored is None else scored.train, valid=valid.tokens, valid_beam=valid_beam,
-                        keep=min(self.beam, level.nodes), true_candidates=self.settings.training.true_candidates,
+                        keep=min(self.beam, level.nodes), true_candidates=self.training.true_candidates,
                         precision=precision, workers=self.workers,
                     )  # fmt: skip
-                    self._say({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
+                    self._report({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)
             above = network.handed_down()
             del network  # its table is the largest thing there is
         if self.workers.first:
-            drop_scored(self.directory)
-
-    def _scored_directory(self, number: int) -> Path:
-        return level_directory(self.directory, number).with_suffix(".scored")
-
-    @property
-    def beam(self) -> int:
-        """C."""
-        return self.settings.tree.beam
+            drop_scored_documents(self.directory)
 
     def _nodes(self, number: int, split: Split) -> Ragged:
         return Ragged(*self.tree.node_labels(number, split.labels.values, split.labels.offsets))
 
-    def _say(self, record: dict[str, Any]) -> None:
+    def _report(self, record: dict[str, Any]) -> None:
         if self.workers.first:
             self.report({"levels": len(self.tree.level_sizes), **record})
 
-    def _all_see(self, found: bool) -> bool:
-        """What the first worker found: files may reach the others later, and all must do the same."""
+    def _first_worker_finds(self, found: bool) -> bool:
+        """The first worker's finding, on all: files may reach the others later, and all must do the same."""
         return bool(self.workers.from_first(torch.tensor([float(found)])).item())
 
     def _train_or_open(
@@ -189,37 +141,35 @@ class TreeTraining:
         validation: Validation,
         precision: Precision,
     ) -> bool:
-        """Leaves the network with the level's weights; says whether they were trained now."""
+        """Give the network the level's trained weights; returns whether they were trained now."""
         number = network.level.number
-        directory = level_directory(self.directory, number)
-        mark = level_fingerprint(self.settings, self.corpus, self.number, number)
-        checkpoints = Checkpoints(
-            directory.with_suffix(".checkpoint"), mark, self.settings.resources.checkpoint_minutes * 60
-        )
-        if self._all_see(finished(directory, mark)):
+        directory, key = level_directory(self.directory, number), level_key(self.key, number)
+        checkpoints = Checkpoints(directory.with_suffix(".checkpoint"), key, self.checkpoint_seconds)
+        if self._first_worker_finds(finished(directory, key)):
             load_level(network, directory)
             network.to(self.workers.device)
-            checkpoints.drop(self.workers)  # of a worker that was killed between saving and this
-            self._say({"level": number, "opened": str(directory)})
+            checkpoints.drop(self.workers)  # of a worker that was killed between saving the level and dropping it
+            self._report({"level": number, "opened": str(directory)})
             return False
-        # Not in the paper: at its start, from logits of zero, epochs go by in learning how rare labels are.
-        scored = network.level.nodes
+        # Not in the paper: from logits of zero, the first epochs are spent on learning how rare labels are.
+        candidates = network.level.nodes
         if data.parents is not None and network.level.first_child is not None:
-            scored = data.parents.shape[1] * network.level.nodes / (len(network.level.first_child) - 1)
-        network.expect(len(data.positives.values) / (len(data.positives) * scored))
+            candidates = data.parents.shape[1] * network.level.nodes / (len(network.level.first_child) - 1)
+        network.expect(len(data.positives.values) / (len(data.positives) * candidates))
         if above is not None:
             network.inherit(above)
         network.to(self.workers.device)
-        settings = self.settings.training.model_copy(update={"precision": precision})
-        training = LevelTraining(network, data, validation, settings, self.seed, self.workers, self._say, checkpoints)
-        start = self.settings.network.attention_start
+        settings = self.training.model_copy(update={"precision": precision})
+        training = LevelTraining(
+            network, data, validation, settings, self.seed, self.workers, self._report, checkpoints
+        )
+        start = self.network.attention_start
         if not checkpoints.resume(training) and start != "random":
-            named = start == "names"
-            features = name_features(self.corpus, data.tokens) if named else self.corpus.label_features()
+            names = start == "names"
+            features = name_features(self.corpus, data.tokens) if names else self.corpus.label_features()
             start_attention(network, self.tree, data.tokens, features, precision, self.workers)
         score = training.run()
         about = {
-            "tree": self.number,
             "level": number,
             "nodes": network.level.nodes,
             "valid_nDCG@5": score,
@@ -229,6 +179,18 @@ class TreeTraining:
             "seconds": training.at.seconds,
             "computed_in": "bfloat16" if reduces(self.workers.device, precision) else "float32",
         }
-        save_level(network, directory, mark, about, self.workers)
+        save_level(network, directory, key, about, self.workers)
         checkpoints.drop(self.workers)
         return True
+
+
+def levels_are_finished(directory: Path, tree: LabelTree, key: str) -> bool:
+    """Whether all levels of a tree's networks are saved with this cache key."""
+    levels = range(1, len(tree.level_sizes) + 1)
+    return all(finished(level_directory(directory, level), level_key(key, level)) for level in levels)
+
+
+def drop_scored_documents(directory: Path) -> None:
+    """Remove the beams of all documents that finished levels left for the next; they are large."""
+    for path in directory.glob("level-*.scored"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from axml_ray.inference.ensemble import Ensemble
+from axml_ray.ensemble import Ensemble
 from axml_ray.ragged import Ragged
 
 TEXTS = 100
@@ -36,5 +36,5 @@ def milliseconds_a_text(ensemble: Ensemble, tokens: Ragged) -> float:
 def _seconds(ensemble: Ensemble, texts: Sequence[Ragged]) -> float:
     began = time.thread_time()
     for text in texts:
-        ensemble.predict(text)
+        ensemble.rank(text)
     return time.thread_time() - began

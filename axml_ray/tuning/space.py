@@ -27,7 +27,7 @@ from axml_ray.configuration import load
 from axml_ray.settings import Experiment, SettingsError, absolute
 
 GROUPS = ("tree", "network", "training", "ensemble")
-KEPT = ("training.documents", "ensemble.top_labels", "ensemble.frequency_correction")
+KEPT = ("training.documents", "ensemble.top_labels", "ensemble.combiner")
 """Settings of these groups that a sweep doesn't draw: scores with others couldn't be compared."""
 FUNCTION = "space"
 

@@ -23,8 +23,9 @@ from ray.tune.search import Searcher
 from axml_ray.cluster import check_fits, room_for
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
-from axml_ray.settings import Experiment, LinearSettings, ResourceSettings, SettingsError
-from axml_ray.training.ensemble import END_SECONDS
+from axml_ray.orchestration.fitting import END_SECONDS
+from axml_ray.settings import Experiment, ResourceSettings, SettingsError
+from axml_ray.settings.members import MembersSettings
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.records import Scoring, Trial, read_trials, trial_directory
 from axml_ray.tuning.search import Direction, Method, Search, check_space
@@ -85,8 +86,8 @@ class Sweep:
 
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """What another start must agree with, but for `FREE`."""
-        free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "linear"), True)
-        left_out: Any = {**free, "ensemble": {"frequency_correction"}}
+        free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "features", "members"), True)
+        left_out: Any = {**free, "ensemble": {"combiner"}}
         settings = self.settings.model_dump(mode="json", exclude=left_out)
         return {
             "space": list(self.space.names),
@@ -173,8 +174,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
 def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     training = sweep.settings.training.model_copy(update={"documents": sweep.documents(corpus)})
     # What is searched for is a network, and its tree; what joins them comes when the best is trained.
-    ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1, "frequency_correction": False})
-    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "linear": LinearSettings()})
+    ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1, "combiner": "mean"})
+    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "members": MembersSettings()})
 
 
 def _keep_manifest(sweep: Sweep, corpus: Corpus) -> None:

@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 
 from axml_ray.corpus.store import Corpus, Split
+from axml_ray.ensemble import Ensemble
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.inference.ensemble import Ensemble
+from axml_ray.orchestration.fitting import Stopped, fit_members, never
+from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, fingerprint
-from axml_ray.training.ensemble import Stopped, build_trees, has_tree, keep_tree, never, train_ensemble
+from axml_ray.storage.layout import RunLayout
 from axml_ray.training.progress import EVENTS, JOURNAL
-from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tuning.cost import milliseconds_a_text
 from axml_ray.tuning.records import TRIAL, Scoring, trial_directory
@@ -69,13 +71,13 @@ class Trials:
         began = time.monotonic()
         try:
             settings = self.settings(number, parameters)
-            corpus = Corpus.open(settings.corpus_directory)
-            told = _Told(settings, corpus, say)
+            run = Run(settings, Corpus.open(settings.corpus_directory))
+            told = _Told(settings, run.corpus, say)
             for record in earlier_scorings(settings):
                 told.record(record)
-            self._share_trees(settings, corpus)
-            train_ensemble(settings, corpus, told.record, stopped)
-            score, milliseconds = self._judge(settings, corpus, told)
+            self._share_trees(run)
+            fit_members(run, told.record, stopped)
+            score, milliseconds = self._judge(run, told)
         except Stopped:
             return
         except Exception as error:  # a trial that fails is no reason to stop the others
@@ -85,27 +87,26 @@ class Trials:
         seconds = time.monotonic() - began
         say({"finished": True, "score": score, "milliseconds": milliseconds, "seconds": seconds})
 
-    def _share_trees(self, settings: Experiment, corpus: Corpus) -> None:
+    def _share_trees(self, run: Run) -> None:
         """Take the trees that others built, build those that are missing, leave them for others."""
-        numbers = range(settings.ensemble.trees)
-        shared = [self.trees / shape_fingerprint(settings, corpus, number) / TREE for number in numbers]
+        numbers = range(run.settings.ensemble.trees)
+        keys = [shape_fingerprint(run.settings, run.corpus, number) for number in numbers]
+        shared = [self.trees / key / run.layout.tree_file(0).name for key in keys]
         for number, path in enumerate(shared):
-            directory = tree_directory(settings.run_directory, number)
-            directory.mkdir(parents=True, exist_ok=True)
-            if path.is_file() and not has_tree(settings, corpus, number):
-                keep_tree(settings, corpus, number, LabelTree.load(path))
-        build_trees(settings, corpus)
+            if path.is_file() and not run.has_tree(number):
+                run.keep_tree(number, LabelTree.load(path))
+        build_trees(run)
         for number, path in enumerate(shared):
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file():
-                LabelTree.load(tree_directory(settings.run_directory, number) / TREE).save(path)
+                run.open_tree(number).save(path)
 
-    def _judge(self, settings: Experiment, corpus: Corpus, told: "_Told") -> tuple[float, float | None]:
-        alone = settings.ensemble.trees == 1
+    def _judge(self, run: Run, told: "_Told") -> tuple[float, float | None]:
+        alone = len(run.members) == 1
         if alone and not self.cost:
             return told.best_of_labels, None
-        ensemble, valid = Ensemble.open(settings, corpus), corpus.split("valid")
-        score = told.best_of_labels if alone else ensemble_score(ensemble, valid, corpus.trained)
+        ensemble, valid = run.open_ensemble(), run.corpus.split("valid")
+        score = told.best_of_labels if alone else ensemble_score(ensemble, valid, run.corpus.trained)
         return score, milliseconds_a_text(ensemble, valid.tokens) if self.cost else None
 
 
@@ -148,7 +149,7 @@ def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
 def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
     """The scorings in the journals of a trial that was interrupted."""
     for number in range(settings.ensemble.trees):
-        journal = tree_directory(settings.run_directory, number) / JOURNAL
+        journal = RunLayout(settings.run_directory).tree(number) / JOURNAL
         lines = journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else []
         for line in lines:
             try:
@@ -160,14 +161,14 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
 
 
 def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
-    """Mean nDCG@5 of several trees' summed scores, in percent.
+    """Mean nDCG@5 of an ensemble, in percent.
 
     Args:
         ensemble: trained.
         valid: validation documents.
         trained: labels from this id on were never seen in training and don't count, as in the score of a level.
     """
-    (labels, _), _ = ensemble.predict(valid.tokens)
+    labels = ensemble.rank(valid.tokens).labels
     rows = [row[row < trained] for row in (valid.labels[i] for i in range(len(valid)))]
     truth = Ragged.from_rows(rows)
     return 100 * float(np.mean(ndcg_at(labels, truth.values, truth.offsets, 5)))

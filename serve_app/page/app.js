@@ -108,7 +108,7 @@ async function tag() {
 async function explain(label) {
   const [asked, signal] = [written(), turn.explain()];
   const answer = await ask("v1/tag", signal, { text: asked, labels: [label], explain: true });
-  why = { text: asked, label: answer.results[0].labels[0], trees: answer.trees, lit: null };
+  why = { text: asked, label: answer.results[0].labels[0], lit: null };
   showWhy();
   show();
 }
@@ -138,7 +138,7 @@ function summary() {
     cut ? `only the first ${counted(words, "word")} were read` : `${counted(words, "word")} read`,
     `${answer.milliseconds.toFixed(0)} ms on the server, ${roundTrip.toFixed(0)} ms round trip`,
   ];
-  if (answer.trees_used < answer.trees) parts.push(`${answer.trees_used} of ${counted(answer.trees, "tree")} answered`);
+  if (answer.members_used < answer.members) parts.push(`${answer.members_used} of ${counted(answer.members, "member")} answered`);
   return parts.join(" · ");
 }
 
@@ -182,11 +182,16 @@ function move(option) {
 
 function showWhy() {
   const { label } = why;
-  const { trees } = label.explanation;
+  const { paths, contributions } = label.explanation;
   element["why-title"].replaceChildren(...breakable(label.name));
   element["why-figures"].textContent = `${percent(label.probability)} · score ${label.score.toFixed(2)}`;
-  element.mean.textContent = trees.length > 1 ? `Attention of the label, mean of ${counted(trees.length, "tree")}` : "Attention of the label";
-  element.trees.replaceChildren(...trees.map((path, tree) => {
+  element.contributions.replaceChildren(...contributions.map(({ member, score, share, points }) => {
+    const bar = make("meter", "", [], { min: 0, max: 1, value: points, "aria-hidden": "true" });
+    return make("li", "", [make("b", "", member), bar, make("small", "", `${percent(points)} = ${share.toFixed(2)} × ${percent(score)}`)]);
+  }));
+  element.mean.hidden = !paths.length;
+  element.mean.textContent = paths.length > 1 ? `Attention of the label, mean of ${counted(paths.length, "tree")}` : "Attention of the label";
+  element.trees.replaceChildren(...paths.map(({ member, path }, tree) => {
     const nodes = path.map((node, step) => {
       const button = make("button", "", [
         make("span", "level", `Level ${node.level}`),
@@ -196,7 +201,7 @@ function showWhy() {
       button.addEventListener("click", () => lightNode(tree, step));
       return make("li", "", button);
     });
-    return make("section", "", [make("h3", "", `Tree ${tree + 1}`), make("ol", "", nodes)]);
+    return make("section", "", [make("h3", "", member), make("ol", "", nodes)]);
   }));
   element["why-empty"].hidden = true;
   element["why-content"].hidden = false;
@@ -205,8 +210,8 @@ function showWhy() {
 
 /** The attention that is shown: the label's, or that of the chosen node. */
 function shownWeights() {
-  const { words, trees } = why.label.explanation;
-  return why.lit ? trees[why.lit[0]][why.lit[1]].weights : words.map((word) => word.weight);
+  const { words, paths } = why.label.explanation;
+  return why.lit ? paths[why.lit[0]].path[why.lit[1]].weights : words.map((word) => word.weight);
 }
 
 function lightNode(tree, step) {

@@ -1,4 +1,4 @@
-"""A replica of trees: all of an ensemble, or one."""
+"""A replica of ensemble members: all of a bundle's, or those of one label tree, or those of none."""
 
 import asyncio
 import logging
@@ -10,9 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.inference.combining import Ballot
-from axml_ray.inference.ensemble import Ensemble
-from axml_ray.inference.explain import Step, paths
+from axml_ray.ensemble import Ensemble
+from axml_ray.inference.explain import paths_of
+from axml_ray.members.explanation import ExplainedText, TreePath
+from axml_ray.members.topk import TopK
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, SettingsError
@@ -25,20 +26,20 @@ T = TypeVar("T")
 logger = logging.getLogger("ray.serve")
 
 
-class Trees:
-    """Some trees of a bundle. A bundle that a call names and that isn't held yet is opened then.
+class Members:
+    """Some members of a bundle. A bundle that a call names and that is not open yet is opened then.
 
     Calls take turns: each uses all of the replica's threads.
 
     Args:
-        numbers: of the trees, from 0; None for all that a bundle has.
+        names: of the members; None for all that a bundle has.
         threads: of PyTorch.
         precision: of matrix products; by default as the run was trained.
     """
 
-    def __init__(self, numbers: Sequence[int] | None, threads: int, precision: Precision | None = None):
+    def __init__(self, names: Sequence[str] | None, threads: int, precision: Precision | None = None):
         use_threads(threads)
-        self.numbers, self.precision = numbers, precision
+        self.names, self.precision = names, precision
         self._turn = threading.Lock()
         self._held: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
 
@@ -56,28 +57,30 @@ class Trees:
                 raise
             logger.error("the bundle stays as it is: %s", error)
 
-    async def ready(self, edition: Edition) -> list[bool]:
-        """Open a bundle, if it isn't held; true for each tree of it."""
-        held = self._held.get(edition)  # without waiting for a turn, as health checks come here
+    async def ready(self, edition: Edition) -> dict[str, bool]:
+        """Open a bundle, if it is not open; true for the name of each member."""
+        held = self._held.get(edition)  # without waiting for a turn, since health checks come here
         ensemble, _ = held if held else await self._in_turn(lambda: self._of(edition))
-        return [True] * len(ensemble.trees)
+        return dict.fromkeys(ensemble.members, True)
 
-    async def find(self, edition: Edition, tokens: Ragged) -> list[Ballot]:
-        """What each of the trees finds for some documents: `Ensemble.find`."""
-        return await self._in_turn(lambda: self._of(edition)[0].find(tokens))
+    async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:
+        """Each member's best labels of some documents: `Ensemble.rank_members`."""
+        return await self._in_turn(lambda: self._of(edition)[0].rank_members(tokens))
 
-    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> list[np.ndarray]:
-        """What each tree says of given labels: `Ensemble.score_each`."""
-        return await self._in_turn(lambda: list(self._of(edition)[0].score_each(tokens, labels)))
+    async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Each member's scores of given labels: `Ensemble.score_members`."""
+        return await self._in_turn(lambda: self._of(edition)[0].score_members(tokens, labels))
 
     async def explain(
         self, edition: Edition, words: np.ndarray, real: int, labels: Sequence[int]
-    ) -> list[list[tuple[Step, ...]]]:
-        """Each tree's paths to some labels of one text: `explain.paths`."""
+    ) -> dict[str, list[TreePath] | None]:
+        """The paths to some labels of one text, of each member that attends to words; None for the others."""
 
-        def work() -> list[list[tuple[Step, ...]]]:
+        def work() -> dict[str, list[TreePath] | None]:
             ensemble, index = self._of(edition)
-            return [paths(tree, words, real, labels, index) for tree in ensemble.trees]
+            text = ExplainedText.of(words, real, ensemble.translation)
+            paths = paths_of(ensemble.members, text, labels, index)
+            return {name: paths.get(name) for name in ensemble.members}
 
         return await self._in_turn(work)
 
@@ -92,9 +95,7 @@ class Trees:
     def _opened(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
         try:
             bundle = edition.open()
-            numbers = range(bundle.trees) if self.numbers is None else self.numbers
-            trees = [bundle.tree(number, self.precision) for number in numbers]
-            return Ensemble(trees, bundle.votes), bundle.labels
+            return bundle.ensemble(self.precision, names=self.names), bundle.labels
         except SettingsError as error:
             raise EditionError(str(error)) from None
 

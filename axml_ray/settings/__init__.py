@@ -8,57 +8,64 @@
 """
 
 import hashlib
-import json
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import snowballstemmer
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-HOME_VARIABLE = "AXML_RAY_HOME"
+from axml_ray.settings.base import (
+    HOME_VARIABLE,
+    NAME,
+    AbsolutePath,
+    AbsolutePlace,
+    LabelFeatures,
+    Name,
+    NotNegative,
+    Positive,
+    Precision,
+    Seed,
+    Settings,
+    SettingsError,
+    Share,
+    Stemmer,
+    absolute,
+    absolute_place,
+    at_level,
+    check_power_of_two,
+    fingerprint,
+)
+from axml_ray.settings.members import CombinerKind, FeatureSettings, MembersSettings
 
 
-class SettingsError(ValueError):
-    """A setting, or an input that a setting names, is wrong; the message names it and the mend."""
-
-
-def absolute(path: str | Path) -> Path:
-    """`path` made absolute from `$AXML_RAY_HOME`, else from the current directory; globs are kept."""
-    base = Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
-    return Path(os.path.normpath(base / Path(path).expanduser()))
-
-
-def absolute_place(place: str | Path) -> str | Path:
-    """The same; a URL stays as it is."""
-    return place if "://" in str(place) else absolute(place)
-
-
-def _known_stemmer(language: str) -> str:
-    if language not in snowballstemmer.algorithms():
-        raise ValueError(f"no stemmer of Snowball's; there are {', '.join(snowballstemmer.algorithms())}")
-    return language
-
-
-NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
-"""A name that is a directory's."""
-Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
-AbsolutePath = Annotated[Path, AfterValidator(absolute)]
-Precision = Literal["auto", "bfloat16", "float32"]
-LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
-Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class Settings(BaseModel):
-    """Base of every group of settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+__all__ = [
+    "HOME_VARIABLE",
+    "NAME",
+    "AbsolutePath",
+    "AbsolutePlace",
+    "CorpusSettings",
+    "EnsembleSettings",
+    "EvaluationSettings",
+    "Experiment",
+    "LabelFeatures",
+    "Name",
+    "NetworkSettings",
+    "NotNegative",
+    "Positive",
+    "Precision",
+    "ResourceSettings",
+    "Seed",
+    "Settings",
+    "SettingsError",
+    "Share",
+    "Stemmer",
+    "TrainingSettings",
+    "TreeSettings",
+    "absolute",
+    "absolute_place",
+    "at_level",
+    "fingerprint",
+]
 
 
 class ExpectedCounts(Settings):
@@ -213,14 +220,8 @@ class TreeSettings(Settings):
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:
-        _check_power_of_two("tree.cluster_size", self.cluster_size)
+        check_power_of_two("tree.cluster_size", self.cluster_size)
         return self
-
-
-def _check_power_of_two(key: str, size: int) -> None:
-    if size & (size - 1):
-        below = 1 << (size.bit_length() - 1)
-        raise ValueError(f"{key} is {size}; take {below} or {2 * below} (2^c)")
 
 
 class NetworkSettings(Settings):
@@ -300,71 +301,17 @@ class TrainingSettings(Settings):
     """Of matrix products; auto takes bfloat16 where the hardware is faster by it. Master weights are float32."""
 
 
-class LinearSettings(Settings):
-    """Not in the paper: linear classifiers by TF-IDF beside each tree's networks."""
-
-    weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share that they have in a tree's scores; 0 trains none."""
-    learned_join: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """The ensemble's scores are learned on the validation documents: from the mean of its trees' scores of a label,
-    what their networks say and what their classifiers say, and how frequent the label is."""
-    cluster_size: Annotated[int, Field(ge=2)] | None = 512
-    """About the most children of a node of their own tree, 2^c, clustered by what they see of texts; null for the
-    networks' tree, all of whose first nodes are told from each other on all documents: as good, and slow where they are
-    thousands. A flat tree stays flat."""
-    cost: Annotated[float, Field(gt=0)] = 1.0
-    """C of liblinear: what a training document on the wrong side costs, against the size of weights."""
-    threshold: Annotated[float, Field(ge=0)] = 0.1
-    """Weights nearer to zero than this are dropped."""
-    lead_words: Annotated[NotNegative, Field(exclude_if=lambda value: not value)] = 0
-    """First words of a text, where its title stands, that count `lead_weight` times."""
-    lead_weight: Annotated[float, Field(ge=1, exclude_if=lambda value: value == 10)] = 10.0
-    """How many times each of the first `lead_words` counts."""
-    prefix_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """Words of more letters count by so many first letters too, which brings inflected and compound words together."""
-    lead_letters: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """Those of the first `lead_words` that have more letters count by every so many in a row too, which brings
-    compounds together that share a part."""
-    label_names: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """The readable name of each label is one more training text of it, also among the neighbours. Where the corpus has
-    no names, a label is its own and should be readable."""
-    neighbours: Annotated[NotNegative, Field(exclude_if=lambda value: not value)] = 0
-    """k: training texts most like a text, by the same features, whose labels vote beside the classifiers; 0 for none.
-    They know at once what classifiers learn from many texts."""
-    neighbours_weight: Annotated[Share, Field(exclude_if=lambda value: value == 0.2)] = 0.2
-    """Share of these votes in the classifiers' scores."""
-    name_matches_weight: Annotated[Share, Field(exclude_if=lambda value: not value)] = 0.0
-    """Share, in the classifiers' scores, of labels whose names stand in the text: each votes with the probability that
-    it is true, which is learned on the training texts. 0 for none. Names as for `label_names`."""
-    name_stemmer: Annotated[Stemmer | None, Field(exclude_if=lambda value: value == "english")] = "english"
-    """Language of Snowball's stemmers, by which the words of names and texts are compared, so that plurals are found;
-    null compares words as they are."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        beside = self.name_matches_weight + (self.neighbours_weight if self.neighbours else 0)
-        if beside > 1:
-            raise ValueError(
-                f"linear.neighbours_weight and .name_matches_weight: together {beside:g}; shares make 1 at most"
-            )
-        if self.cluster_size is not None:
-            _check_power_of_two("linear.cluster_size", self.cluster_size)
-        if self.learned_join and not self.weight:
-            raise ValueError("linear.learned_join: it joins linear classifiers, and linear.weight is 0; set both")
-        if self.lead_letters is not None and not self.lead_words:
-            raise ValueError("linear.lead_letters: it is of the first linear.lead_words, which are 0; set both")
-        return self
-
-
 class EnsembleSettings(Settings):
-    """Trees and how their votes are joined."""
+    """How many label trees there are, and how the members' scores are combined."""
 
     trees: Positive = 3
     """Label trees, each clustered and trained with a seed of its own."""
     top_labels: Annotated[int, Field(ge=5)] = 100
-    """Best labels of each tree whose scores are summed; a label that a tree left out counts 0 for it."""
-    frequency_correction: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """Not in the paper: corrects summed scores by how frequent a label is, as fitted on the validation documents."""
+    """Best labels of each member whose scores are combined; a label that a member left out counts 0 for it."""
+    combiner: CombinerKind = "mean"
+    """How the members' scores become the ensemble's: their weighted mean (the paper's), or, not in the paper, that
+    mean calibrated by how frequent a label is (`calibrated`), or stacking on top of this (`stacked`), both fitted on
+    the validation documents."""
 
 
 class ResourceSettings(Settings):
@@ -456,7 +403,8 @@ class Experiment(BaseSettings):
     tree: TreeSettings = TreeSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
-    linear: Annotated[LinearSettings, Field(exclude_if=lambda value: not value.weight)] = LinearSettings()
+    features: Annotated[FeatureSettings, Field(exclude_if=lambda value: value == FeatureSettings())] = FeatureSettings()
+    members: MembersSettings = MembersSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
     resources: ResourceSettings = ResourceSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -485,14 +433,3 @@ class Experiment(BaseSettings):
     def run_directory(self) -> Path:
         """Where the run lies."""
         return self.runs / self.name
-
-
-def fingerprint(*parts: Any) -> str:
-    """Twelve hexadecimal digits that change with any of `parts` (settings models or JSON values)."""
-    plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def at_level(values: tuple[int, ...], level: int) -> int:
-    """The value of `values` for `level` (from 1); the last one serves all deeper levels."""
-    return values[min(level, len(values)) - 1]

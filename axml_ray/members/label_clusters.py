@@ -1,8 +1,10 @@
-"""Families of siblings for linear classifiers: labels whose documents look alike to the classifiers themselves.
+"""A label tree for linear classifiers, clustered by their own TF-IDF features.
 
-A classifier costs by the documents of its parent, so that families may be of hundreds, where a network's cluster holds
-a few. They are clustered as the networks' tree is (`tree/clustering.py`), but by the classifiers' own features: what
-tells labels apart there needn't here.
+The cost of a linear classifier grows with the documents of its parent, not with its siblings, so clusters may hold
+hundreds of labels where a network's cluster holds a few. Clustering is that of the networks' tree
+(`tree/clustering.py`); only the features differ.
+
+Legend: N documents, F features.
 """
 
 import math
@@ -20,11 +22,11 @@ MOST_TERMS, FEWEST_TERMS = 1 << 28, 64
 """Terms of all labels' vectors together, 3 GiB; and of one label's, however many labels there are."""
 
 
-def families(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:
-    """A tree whose nodes have about `most` children at most.
+def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:
+    """Cluster labels into a tree whose nodes have about `most` children at most.
 
     Args:
-        rows: float32 CSR [N, F + 1], of `TextFeatures.rows`, of the training documents.
+        rows: float32 CSR [N, F + 1], as of `Featurizer.matrix`, of the training documents.
         labels: their label ids.
         trained: labels of the tree, those of the smallest ids.
         most: a power of two.
@@ -43,7 +45,7 @@ def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> spar
     """The sum of each label's documents, of length one and its strongest terms: float32 CSR [trained, F].
 
     Args:
-        rows: float32 CSR [N, F + 1], of `TextFeatures.rows`.
+        rows: float32 CSR [N, F + 1], as of `Featurizer.matrix`.
         labels: the label ids of each document.
         trained: labels that have a vector, those of the smallest ids.
     """

@@ -1,4 +1,7 @@
-"""What a file of safetensors says, checked before it is used: it may be of another version, cut short or edited."""
+"""Arrays in a safetensors file with a format, a version and a cache key, checked when it is opened.
+
+A file may be of another version, cut short or edited, and one in a bundle may come from a stranger.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,11 +13,11 @@ from scipy import sparse
 
 from axml_ray.files import save_tensors, whole_file
 
-FINGERPRINT = "fingerprint"
+KEY = "key"
 
 
-def fingerprint_of(path: Path, about: Mapping[str, str]) -> str | None:
-    """The fingerprint that a file was saved with; None where no whole file of this format lies.
+def key_of(path: Path, about: Mapping[str, str]) -> str | None:
+    """The cache key that a file was saved with; None where there is no complete file of this format.
 
     Args:
         path: of the file.
@@ -22,35 +25,35 @@ def fingerprint_of(path: Path, about: Mapping[str, str]) -> str | None:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            return checked_metadata(file.metadata(), about).get(FINGERPRINT)
+            return checked_metadata(file.metadata(), about).get(KEY)
     except (OSError, ValueError, SafetensorError):
         return None
 
 
-def save_arrays(arrays: Mapping[str, np.ndarray], path: Path, about: Mapping[str, str], fingerprint: str) -> None:
-    """Write arrays; a reader sees the old file or the whole new one.
+def save_arrays(arrays: Mapping[str, np.ndarray], path: Path, about: Mapping[str, str], key: str) -> None:
+    """Write arrays; a reader sees the old file or the new one.
 
     Args:
         arrays: by name.
         path: where to.
-        about: the file's format and version, and what else it says of itself.
-        fingerprint: of what they depend on.
+        about: the file's format and version, and further metadata.
+        key: cache key of all that the arrays depend on.
     """
     with whole_file(path) as temporary:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        save_tensors(tensors, temporary, {**about, FINGERPRINT: fingerprint})
+        save_tensors(tensors, temporary, {**about, KEY: key})
 
 
 def open_arrays(path: Path, about: Mapping[str, str]) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-    """The arrays of a file that `save_arrays` wrote, mapped, and what it says of itself.
+    """The arrays of a file that `save_arrays` wrote, memory-mapped, and its metadata.
 
     Args:
         path: of the file.
-        about: the format and version that it should be of.
+        about: the expected format and version.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError, SafetensorError: it isn't of these, or no whole file.
+        ValueError, SafetensorError: it has another format or version, or is broken.
     """
     with safe_open(path, framework="pt") as file:
         told = checked_metadata(file.metadata(), about)
@@ -58,10 +61,10 @@ def open_arrays(path: Path, about: Mapping[str, str]) -> tuple[dict[str, np.ndar
 
 
 def checked_metadata(metadata: Mapping[str, str] | None, about: Mapping[str, str]) -> Mapping[str, str]:
-    """What a file says of itself.
+    """Metadata that has the expected format and version.
 
     Raises:
-        ValueError: it is of another format or version.
+        ValueError: it does not.
     """
     found = metadata or {}
     for key, expected in about.items():
@@ -74,15 +77,15 @@ def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str) -> sp
     """A float32 CSR matrix of `shape` from its values, columns and offsets, which share its memory.
 
     Raises:
-        ValueError: they aren't one; the message calls it by `name`.
+        ValueError: they do not form one; the message starts with `name`.
     """
     values, columns, offsets = parts
     if (values.dtype, columns.dtype, offsets.dtype) != (np.float32, np.int32, np.int64):
         raise ValueError(f"{name} is of other types")
     if offsets.shape != (shape[0] + 1,) or offsets[0] or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"{name} hasn't {shape[0]:,} rows")
+        raise ValueError(f"{name} does not have {shape[0]:,} rows")
     if columns.shape != values.shape or columns.min(initial=0) < 0 or columns.max(initial=-1) >= shape[1]:
         raise ValueError(f"{name} has columns beyond the {shape[1]:,} there are")
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} has values that aren't finite")
+        raise ValueError(f"{name} has values that are not finite")
     return sparse.csr_matrix((values, columns, offsets), shape=shape)

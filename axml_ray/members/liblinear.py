@@ -1,14 +1,16 @@
-"""Linear classifiers of a tree learned from the training documents, node by node, by liblinear (scikit-learn).
+"""Linear classifiers of a label tree's nodes, learned by liblinear (through scikit-learn).
 
-A node's documents are those with one of its labels. It is told from its siblings on the documents of their parent, and
-on all documents below the root. Siblings share their documents' matrix, cut to the features that occur there.
+A node's positive documents are those with one of its labels. A node is told from its siblings on the documents of their
+parent; below the root that is all documents. Siblings share their documents' matrix, cut to the features that occur
+in it.
 
-One after the other: liblinear draws from one generator of the process, so that threads would change each other's
-results. Trees are fitted side by side, in processes of their own. Of n nodes below the root each reads all documents.
+Nodes are fitted one after the other: liblinear draws from one random generator of the process, so threads would change
+each other's results. Trees are fitted side by side, in processes of their own.
+
+Legend: N documents, F features of a text, n_d nodes of level d.
 """
 
 import warnings
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,60 +18,45 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from axml_ray.corpus.translation import Translation
-from axml_ray.linear.classifiers import LinearTree
-from axml_ray.linear.families import families
-from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
-from axml_ray.settings import LinearSettings
+from axml_ray.settings.members import LinearTreeSettings
 from axml_ray.tree.label_tree import LabelTree
 
 TOLERANCE, ROUNDS = 0.1, 40
 """Of liblinear's coordinate descent; more rounds move the margins, and hardly their order."""
 CERTAIN = 10.0
 """Bias of a node that all, or none, of its parent's documents have."""
-Row = tuple[np.ndarray, np.ndarray]
+SparseRow = tuple[np.ndarray, np.ndarray]
 """Features of a classifier, int [n], and their weights, float32 [n]."""
 
 
-def fit_linear(
-    tree: LabelTree,
-    tokens: Ragged,
-    labels: Ragged,
-    words: Sequence[str],
-    settings: LinearSettings,
-    seed: int = 0,
-    translation: Translation | None = None,
-) -> LinearTree:
+def fit_classifiers(
+    tree: LabelTree, rows: sparse.csr_matrix, labels: Ragged, settings: LinearTreeSettings
+) -> list[sparse.csr_matrix]:
     """Learn the classifiers of all nodes.
 
     Args:
-        tree: of the networks, over the trained labels. A flat one, or any for a `cluster_size` of None, is kept; others
-            give way to `families`.
-        tokens: word ids of the training documents.
+        tree: over the trained labels.
+        rows: float32 CSR [N, F + 1], as of `Featurizer.matrix`, of the training documents.
         labels: their label ids.
-        words: of the vocabulary, by id.
-        settings: of the classifiers.
-        seed: of the families.
-        translation: of the words, where texts are in two languages.
+        settings: cost and threshold.
+
+    Returns:
+        For levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
     """
-    features = TextFeatures.fit(tokens, words, settings, translation)
-    rows = features.rows(tokens)
-    if settings.cluster_size is not None and tree.height:
-        tree = families(rows, labels, len(tree.label_order), settings.cluster_size, seed)
     rows = rows.astype(np.float64)
     weights = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for level, size in enumerate(tree.level_sizes, start=1):
             of_nodes = _documents_of(Ragged(*tree.node_labels(level, labels.values, labels.offsets)), size)
-            found = []
+            found: list[SparseRow] = []
             for siblings in pairwise(tree.first_child[level - 1].tolist()):
-                found += _siblings(rows, siblings, of_nodes, settings, all_documents=level == 1)
+                found += _fit_siblings(rows, siblings, of_nodes, settings, all_documents=level == 1)
             offsets = np.concatenate([[0], np.cumsum([len(row[0]) for row in found])])
             values, places = (np.concatenate([row[part] for row in found]) for part in (1, 0))
             weights.append(sparse.csr_matrix((values, places.astype(np.int32), offsets), shape=(size, rows.shape[1])))
-    return LinearTree(tree, weights, features)
+    return weights
 
 
 def _documents_of(nodes: Ragged, size: int) -> Ragged:
@@ -80,10 +67,15 @@ def _documents_of(nodes: Ragged, size: int) -> Ragged:
     return Ragged(documents[order], np.concatenate([[0], np.cumsum(counts)]))
 
 
-def _siblings(
-    rows: sparse.csr_matrix, nodes: tuple[int, int], of_nodes: Ragged, settings: LinearSettings, *, all_documents: bool
-) -> list[Row]:
-    """The classifiers of some siblings."""
+def _fit_siblings(
+    rows: sparse.csr_matrix,
+    nodes: tuple[int, int],
+    of_nodes: Ragged,
+    settings: LinearTreeSettings,
+    *,
+    all_documents: bool,
+) -> list[SparseRow]:
+    """The classifiers of the nodes from `nodes[0]` to `nodes[1]` (exclusive), which are siblings."""
     some, columns = rows, np.arange(rows.shape[1])
     documents = np.arange(rows.shape[0])
     if not all_documents:
@@ -94,7 +86,7 @@ def _siblings(
         some = sparse.csr_matrix(
             (some.data, places.astype(np.int32), some.indptr), shape=(len(documents), len(columns))
         )
-    found = []
+    found: list[SparseRow] = []
     for node in range(*nodes):
         true = np.zeros(len(documents))
         true[np.searchsorted(documents, of_nodes[node])] = 1

@@ -1,4 +1,4 @@
-"""A label's name as one more training text of it: a label of few texts is known by its name above all.
+"""The readable names of labels as training texts: a label of few texts is known by its name above all.
 
 Not in the paper.
 """

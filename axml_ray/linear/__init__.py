@@ -1,1 +1,0 @@
-"""Linear classifiers of the nodes of a label tree: a second opinion beside its networks."""

@@ -1,0 +1,221 @@
+"""TF-IDF features of a text, shared by all members of a run that read them.
+
+Not in the paper. A bag of words does not know where a word stood, and knows nothing of a word that it met once:
+
+- the first words, where a title is, may count several times;
+- words of more than a given number of letters may count by their first letters too, which brings inflected words and
+  compounds with one beginning together;
+- words of one language may count as their translations too (`corpus/translation.py`);
+- of the longer ones among the first words, every run of letters may count too, which brings compounds together that
+  share a part.
+
+Legend: N documents, V words, P prefixes, R runs of letters, F = V + P + R features.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from scipy import sparse
+
+from axml_ray.corpus.label_features import bag_of_words, indicators, weigh, word_weights
+from axml_ray.corpus.label_name_texts import name_texts
+from axml_ray.corpus.store import Corpus, Split
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
+from axml_ray.corpus.translation import Translation
+from axml_ray.ragged import Ragged, is_ragged
+from axml_ray.settings.members import FeatureSettings
+from axml_ray.storage.array_file import open_arrays, save_arrays
+
+ABOUT = {"format": "axml-ray features", "version": "1"}
+FREQUENCY, PREFIXES, RUNS = "frequency", "prefixes", "runs"
+TRANSLATED = "translated"
+
+
+@dataclass(frozen=True, eq=False)
+class Featurizer:
+    """Turns texts into the rows of a feature matrix.
+
+    Attributes:
+        frequency: int64 [F], training documents that hold each word, then each prefix, then each run.
+        documents: training documents in all.
+        prefixes: [V], the prefix of each word, counted from 0; none of short words.
+        runs: [V], the runs of letters of each word, counted from 0; none of short words.
+        lead_words: first words of a text that count more, and whose runs count.
+        lead_weight: how many times they count.
+        translation: where the corpus has a dictionary.
+    """
+
+    frequency: np.ndarray
+    documents: int
+    prefixes: Ragged
+    runs: Ragged
+    lead_words: int = 0
+    lead_weight: float = 1.0
+    translation: Translation | None = None
+
+    @classmethod
+    def fit(
+        cls, tokens: Ragged, words: Sequence[str], settings: FeatureSettings, translation: Translation | None = None
+    ) -> "Featurizer":
+        """Count the features of training documents.
+
+        Args:
+            tokens: their word ids.
+            words: of the vocabulary, by id.
+            settings: which features there are.
+            translation: where the corpus has a dictionary.
+        """
+        prefixes = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
+        runs = _parts(words, settings.lead_letters, _runs)
+        unfitted = np.zeros(len(words) + _kinds(prefixes) + _kinds(runs), dtype=np.int64)
+        lead = settings.lead_words, settings.lead_weight
+        found = cls(unfitted, len(tokens), prefixes, runs, *lead, translation)
+        found.frequency[:] = np.bincount(found.counts(tokens).indices, minlength=len(unfitted))
+        return found
+
+    def __len__(self) -> int:
+        return len(self.frequency)
+
+    @property
+    def words(self) -> int:
+        """V."""
+        return len(self.prefixes)
+
+    def of(self, texts: TextViews) -> sparse.csr_matrix:
+        """As `matrix`, computed once for all members that read a batch of texts."""
+        return texts.keep(("features", id(self)), lambda: self.matrix(texts.original))
+
+    def counts(self, tokens: Ragged) -> sparse.csr_matrix:
+        """How often each feature occurs in each text, float32 CSR [N, F].
+
+        Args:
+            tokens: word ids.
+        """
+        times = None
+        if self.lead_words:
+            place = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
+            times = np.where(place < self.lead_words, np.float32(self.lead_weight), np.float32(1))
+        counts = bag_of_words(tokens, len(self.prefixes), times)
+        if self.translation is not None:
+            counts = self.translation.counts(tokens, counts)
+        if len(self) == len(self.prefixes):
+            return counts
+        prefixes, runs = self._of_words
+        lead = bag_of_words(tokens.cut(self.lead_words), len(self.runs))
+        counts = sparse.hstack([counts, counts @ prefixes, lead @ runs], format="csr")
+        counts.sort_indices()
+        return counts
+
+    def matrix(self, tokens: Ragged) -> sparse.csr_matrix:
+        """TF-IDF rows of length one, and a last column of ones for the bias: float32 CSR [N, F + 1].
+
+        Args:
+            tokens: word ids.
+        """
+        found = self.counts(tokens)
+        weigh(found, self._weights)
+        ends = found.indptr[1:]
+        indices, weights = np.insert(found.indices, ends, len(self)), np.insert(found.data, ends, np.float32(1))
+        return sparse.csr_matrix(
+            (weights, indices, found.indptr + np.arange(len(tokens) + 1)), shape=(len(tokens), len(self) + 1)
+        )
+
+    def save(self, path: Path, key: str) -> None:
+        """Write the featurizer; a reader sees the old file or the new one.
+
+        Args:
+            path: where to.
+            key: cache key of all that it depends on.
+        """
+        about = {name: str(getattr(self, name)) for name in ("documents", "lead_words", "lead_weight")}
+        if self.translation is not None:
+            about[TRANSLATED] = "yes"
+        arrays = {FREQUENCY: self.frequency}
+        for name, parts in {PREFIXES: self.prefixes, RUNS: self.runs}.items():
+            arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
+        save_arrays(arrays, path, {**ABOUT, **about}, key)
+
+    @classmethod
+    def load(cls, path: Path, words: int, translation: Translation | None = None) -> "Featurizer":
+        """Open what `save` wrote.
+
+        Args:
+            path: of the file.
+            words: V, that it should have.
+            translation: with which it was fitted.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: the file holds no features of this version, or of other words.
+        """
+        try:
+            arrays, about = open_arrays(path, ABOUT)
+            if (TRANSLATED in about) != (translation is not None):
+                raise ValueError(f"fitted {'with' if TRANSLATED in about else 'without'} a dictionary")
+            documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
+            frequency = arrays[FREQUENCY]
+            counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
+            if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
+                raise ValueError("the document frequencies of the features are wrong")
+            prefixes, runs = (Ragged(arrays[name], arrays[f"{name}.offsets"]) for name in (PREFIXES, RUNS))
+            if not all(map(is_ragged, (prefixes, runs))) or prefixes.offsets.shape != runs.offsets.shape:
+                raise ValueError("the parts of words are wrong")
+            if len(prefixes) + _kinds(prefixes) + _kinds(runs) != len(frequency):
+                raise ValueError("the parts of words are wrong")
+            if len(prefixes) != words:
+                raise ValueError(f"made for {len(prefixes):,} words, not {words:,}")
+            if lead[0] < 0 or not 1 <= lead[1] < np.inf:
+                raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
+        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise ValueError(f"{path} holds no features of these words: {error}") from None
+        return cls(frequency, documents, prefixes, runs, *lead, translation)
+
+    @cached_property
+    def _weights(self) -> np.ndarray:
+        """float32 [F]; cached, since a vocabulary is large and a batch of texts may be one."""
+        return word_weights(self.frequency, self.documents)
+
+    @cached_property
+    def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+        """How often each word has each prefix, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
+        return indicators(self.prefixes, _kinds(self.prefixes)), indicators(self.runs, _kinds(self.runs))
+
+
+def feature_texts(corpus: Corpus, train: Split, settings: FeatureSettings, max_tokens: int) -> Split:
+    """The texts from which feature-based members learn: training documents and, where asked for, labels' names.
+
+    Args:
+        corpus: prepared.
+        train: its training documents, or a part of them.
+        settings: of the features.
+        max_tokens: words of a name that are read.
+    """
+    if not settings.names_as_texts:
+        return train
+    return train.and_also(name_texts(corpus.labels, corpus.tokenizer, max_tokens))
+
+
+def _runs(word: str, letters: int) -> Iterable[str]:
+    return (word[begin : begin + letters] for begin in range(len(word) - letters + 1))
+
+
+def _parts(words: Sequence[str], letters: int | None, of: Callable[[str, int], Iterable[str]]) -> Ragged:
+    """The parts of words of more than `letters` letters, numbered by spelling; no word has any for None."""
+    rows: list[list[str]] = [[] for _ in words]
+    if letters is not None:
+        for number in range(UNKNOWN + 1, len(words)):
+            if len(words[number]) > letters and words[number] != SEPARATOR:
+                rows[number] = list(of(words[number], letters))
+    numbers = {part: number for number, part in enumerate(sorted(set(chain.from_iterable(rows))))}
+    return Ragged.from_rows([[numbers[part] for part in row] for row in rows])
+
+
+def _kinds(parts: Ragged) -> int:
+    """Number of distinct parts."""
+    return int(parts.values.max(initial=-1)) + 1

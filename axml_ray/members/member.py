@@ -1,0 +1,260 @@
+"""What an ensemble member is: something that ranks and scores labels for texts.
+
+A member can be fitted, return its best k labels of a text, score given labels, explain them where it can, be exported
+to a bundle and loaded again. `registry.py` maps a kind's name to its class. Nothing outside this package knows a kind
+by its name.
+
+Files: a fitted member is a directory. Its manifest, `member.json`, is written last and holds the cache key of all that
+the fit depended on, so that a directory without one, or with another key, is fitted again.
+
+Legend: N documents, n given labels, k best labels.
+"""
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.store import Corpus, Split
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.corpus.translation import Translation
+from axml_ray.evaluation.predictions import title_of
+from axml_ray.files import read_json, write_json
+from axml_ray.members.explanation import ExplainedText, TreePath
+from axml_ray.members.featurizer import Featurizer
+from axml_ray.members.topk import TopK
+from axml_ray.members.weight_files import Weights
+from axml_ray.settings import Experiment, Precision, Settings
+from axml_ray.training.workers import Workers
+from axml_ray.tree.label_tree import LabelTree
+
+Scope = Literal["tree", "run"]
+"""Whether there is one member of a kind for each label tree, or one for the whole run."""
+Report = Callable[[dict[str, Any]], None]
+MANIFEST, FORMAT, VERSION = "member.json", "axml-ray member", 1
+
+
+@dataclass(frozen=True)
+class MemberInfo:
+    """A member's place in an ensemble.
+
+    Attributes:
+        name: unique in the ensemble, such as `knn` or `linear_tree-1`; names of columns and files.
+        kind: of the registry.
+        tree: number of its label tree, from 0; None for a member of the whole run.
+        weight: share in the ensemble's scores; all members' sum to one.
+    """
+
+    name: str
+    kind: str
+    tree: int | None
+    weight: float
+
+    @property
+    def title(self) -> str:
+        """The name for people; trees count from 1."""
+        return title_of(self.name)
+
+
+@dataclass(frozen=True)
+class MemberSpec(MemberInfo):
+    """A member of a run, with everything that is resolved before it is fitted or loaded.
+
+    Attributes:
+        config: what the fit and the loaded member depend on.
+        directory: where it lies.
+        key: cache key of the fit.
+    """
+
+    config: Settings
+    directory: Path
+    key: str
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the directory holds this member, whole, fitted from the same corpus and settings."""
+        try:
+            manifest = read_json(self.directory / MANIFEST)
+            same = (manifest["format"], manifest["version"], manifest["key"]) == (FORMAT, VERSION, self.key)
+            sizes = manifest["files"].items()
+            return same and all((self.directory / name).stat().st_size == size for name, size in sizes)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
+
+    def mark_fitted(self) -> None:
+        """Write the manifest, once all files of the member are complete."""
+        files = sorted(path for path in self.directory.rglob("*") if path.is_file() and path.name != MANIFEST)
+        sizes = {path.relative_to(self.directory).as_posix(): path.stat().st_size for path in files}
+        content = {"format": FORMAT, "version": VERSION, "kind": self.kind, "key": self.key, "files": sizes}
+        write_json(self.directory / MANIFEST, content)
+
+
+@dataclass(frozen=True)
+class FitInputs:
+    """What a fit may read.
+
+    Attributes:
+        corpus: prepared.
+        documents: training documents that are read; None for all.
+        max_tokens: words of a text that are read.
+        seed: of the tree, or of the run.
+        tree: the label tree of a member of scope `tree`.
+        tree_directory: where the tree lies, and its journal.
+        featurizer: of the run, where the kind `uses_features`.
+        workers: the distributed context, where the kind is `trained_by_workers`.
+        report: called on the first worker with records of progress.
+    """
+
+    corpus: Corpus
+    documents: int | None
+    max_tokens: int
+    seed: int
+    tree: LabelTree | None = None
+    tree_directory: Path | None = None
+    featurizer: Featurizer | None = None
+    workers: Workers = field(default_factory=Workers)
+    report: Report = lambda record: None
+
+    @cached_property
+    def train(self) -> Split:
+        """The training documents that are read."""
+        return self.corpus.split("train").part(self.documents)
+
+    @property
+    def features(self) -> Featurizer:
+        """The run's featurizer, where the kind `uses_features`."""
+        assert self.featurizer is not None, "only kinds with uses_features have one"
+        return self.featurizer
+
+    @property
+    def label_tree(self) -> LabelTree:
+        """The label tree of a member of scope `tree`."""
+        assert self.tree is not None, "only members of scope tree have one"
+        return self.tree
+
+
+@dataclass(frozen=True)
+class LoadInputs:
+    """What a member may need beside its own files, from a run or from a bundle.
+
+    Attributes:
+        labels: L, trained labels.
+        words: V, of the vocabulary.
+        tree: the label tree of a member of scope `tree`.
+        featurizer: of the run, where the kind `uses_features`.
+        translation: where the corpus has a dictionary.
+        word_vectors: the corpus's word vectors, float32 [V, E] or bfloat16; called only where they are needed.
+        precision: of matrix products.
+        device: of the networks.
+    """
+
+    labels: int
+    words: int
+    tree: LabelTree | None = None
+    featurizer: Featurizer | None = None
+    translation: Translation | None = None
+    word_vectors: Callable[[], torch.Tensor] | None = None
+    precision: Precision = "auto"
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - a device is immutable
+
+    @property
+    def features(self) -> Featurizer:
+        """The run's featurizer, where the kind `uses_features`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.featurizer is None:
+            raise ValueError("the featurizer that it was fitted with is missing")
+        return self.featurizer
+
+    @property
+    def label_tree(self) -> LabelTree:
+        """The label tree of a member of scope `tree`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.tree is None:
+            raise ValueError("its label tree is missing")
+        return self.tree
+
+
+class Member(ABC):
+    """A scorer of labels. Subclasses set the class attributes and are listed in the registry."""
+
+    config_class: ClassVar[type[Settings]]
+    """Class of the configuration that `configure` returns."""
+    scope: ClassVar[Scope] = "run"
+    uses_features: ClassVar[bool] = False
+    """Whether it reads the run's TF-IDF features (`featurizer.py`)."""
+    trained_by_workers: ClassVar[bool] = False
+    """Whether `fit` runs on every worker of a distributed group, instead of in one process."""
+
+    @classmethod
+    @abstractmethod
+    def configure(cls, experiment: Experiment, settings: Any) -> Settings:
+        """The configuration of a fit, from the experiment and from the kind's own settings.
+
+        It is all that the fitted member depends on besides the corpus, its label tree and the featurizer. Fields that
+        only prediction reads are named by `not_fitted`.
+        """
+
+    not_fitted: ClassVar[frozenset[str]] = frozenset()
+    """Fields of the configuration that may change without a new fit."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
+        """Fit the member and write its files into `spec.directory`, which exists; started again, it may resume."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, directory: Path, config: Any, inputs: LoadInputs) -> "Member":
+        """Open a fitted or exported member.
+
+        Raises:
+            OSError, ValueError: a file is missing, broken, or does not fit the labels or words.
+        """
+
+    @classmethod
+    def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
+        """Copy a fitted member's files into a bundle.
+
+        Args:
+            spec: of the fitted member.
+            to: directory in the bundle; it exists.
+            weights: number format of large matrices.
+
+        Returns:
+            Whether it needs the corpus's word vectors from the bundle.
+        """
+        for path in sorted(path for path in spec.directory.rglob("*") if path.is_file() and path.name != MANIFEST):
+            copy = to / path.relative_to(spec.directory)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        return False
+
+    @abstractmethod
+    def rank(self, texts: TextViews, k: int) -> TopK:
+        """The best k labels of each text, [N, k]."""
+
+    @abstractmethod
+    def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
+        """Scores of given labels, float32 [N, n], whether or not `rank` would return them.
+
+        Args:
+            texts: N.
+            labels: integer [n], ids of trained labels, in any order.
+        """
+
+    def explain(self, text: ExplainedText, labels: Sequence[int], index: LabelIndex) -> list[TreePath] | None:
+        """The path to each of some labels in its tree, with attention to words; None for a member that has none."""
+        return None

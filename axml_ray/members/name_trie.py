@@ -1,0 +1,207 @@
+"""Names of labels found in texts: a trie of stemmed names, and the pairs of a text and a label whose name it contains.
+
+Words are compared by their stems. What a name says in brackets distinguishes it from others spelled alike; it need not
+occur in a text.
+
+Legend: N documents, L trained labels, V words, S states of the trie, P pairs of a text and a label that it names.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import snowballstemmer
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.label_name_texts import named_labels
+from axml_ray.corpus.tokenizer import UNKNOWN, Tokenizer
+from axml_ray.ragged import Ragged, is_ragged
+
+LEAD_WORDS = 12
+"""First words of a text, where its title is."""
+_BRACKETS = re.compile(r"\s*\([^()]*\)")
+
+
+@dataclass(frozen=True, eq=False)
+class Trie:
+    """Names, as a trie over stems.
+
+    Attributes:
+        stems: int32 [V], the stem of each word.
+        keys: int64 [S - 1], rising: state · (number of stems) + stem, of each step from a state to another.
+        targets: int32 [S - 1], where it leads; names begin at state 0.
+        labels: S rows, the labels whose names end at each state.
+    """
+
+    stems: np.ndarray
+    keys: np.ndarray
+    targets: np.ndarray
+    labels: Ragged
+
+    @classmethod
+    def of(cls, names: Ragged, labels: np.ndarray, stems: np.ndarray) -> "Trie":
+        """The trie of some names.
+
+        Args:
+            names: word ids, at least one a name.
+            labels: int32 [names], the label of each name.
+            stems: int32 [V].
+        """
+        kinds, states = int(stems.max(initial=0)) + 1, np.zeros(len(names), dtype=np.int64)
+        keys, count = [np.empty(0, np.int64)], 1
+        for depth in range(int(names.lengths.max(initial=0))):
+            longer = np.flatnonzero(names.lengths > depth)
+            words = names.values[names.offsets[longer] + depth]
+            distinct, which = np.unique(states[longer] * kinds + stems[words], return_inverse=True)
+            states[longer] = count + which
+            keys.append(distinct)
+            count += len(distinct)
+        steps = np.concatenate(keys)
+        order = np.argsort(steps)
+        ends = np.concatenate([[0], np.cumsum(np.bincount(states, minlength=count))])
+        ending = Ragged(labels[np.lexsort((labels, states))].astype(np.int32), ends)
+        return cls(stems, steps[order], (1 + order).astype(np.int32), ending)
+
+    @cached_property
+    def _kinds(self) -> int:
+        """Number of distinct stems; cached, since a vocabulary is large and a text short."""
+        return int(self.stems.max(initial=0)) + 1
+
+    def walk(self, tokens: Ragged) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the names in documents: place of the first word in `tokens.values`, number of words, and state, int64
+        each.
+
+        Args:
+            tokens: word ids of documents.
+        """
+        kinds, stems = self._kinds, self.stems[tokens.values].astype(np.int64)
+        ends = np.repeat(tokens.offsets[1:], tokens.lengths)
+        # All words at once: each place is the start of a possible name, and is dropped when its state has no next step.
+        start, state, length = np.arange(len(stems)), np.zeros(len(stems), dtype=np.int64), 0
+        found = [(start[:0], start[:0], state[:0])]
+        while len(start) and len(self.keys):
+            keys = state * kinds + stems[start + length]
+            place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            on = self.keys[place] == keys
+            start, state, length = start[on], self.targets[place[on]].astype(np.int64), length + 1
+            named = self.labels.lengths_of(state) > 0
+            found.append((start[named], np.full(named.sum(), length), state[named]))
+            more = start + length < ends[start]
+            start, state = start[more], state[more]
+        starts, lengths, states = (np.concatenate(part) for part in zip(*found, strict=True))
+        return starts, lengths, states
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of a text and a label whose name occurs in it.
+
+    Attributes:
+        documents: int64 [P], ascending.
+        labels: int64 [P], ascending in a document.
+        lead: bool [P], whether the name begins among the first `LEAD_WORDS` words.
+        times: int64 [P], t, how often it occurs.
+        several: bool [P], whether it has several words.
+        whole: bool [P], whether it occurs other than as a part of a longer name.
+        words: int64 [P], w, words of the text.
+    """
+
+    documents: np.ndarray
+    labels: np.ndarray
+    lead: np.ndarray
+    times: np.ndarray
+    several: np.ndarray
+    whole: np.ndarray
+    words: np.ndarray
+
+    @classmethod
+    def of(cls, trie: Trie, tokens: Ragged, trained: int) -> "Pairs":
+        """Find all pairs in some documents.
+
+        Args:
+            trie: of the names.
+            tokens: word ids.
+            trained: L.
+        """
+        starts, lengths, states = trie.walk(tokens)
+        # `furthest`: where the longest name that begins at a word ends. `walk` returns lengths in ascending order,
+        # so the longest is assigned last.
+        furthest = np.zeros(len(tokens.values) + 1, dtype=np.int64)
+        furthest[starts] = starts + lengths
+        before = np.concatenate([[0], np.maximum.accumulate(furthest)])[starts]
+        whole = (furthest[starts] == starts + lengths) & (before < starts + lengths)
+        document = np.searchsorted(tokens.offsets, starts, side="right") - 1
+        lead = starts - tokens.offsets[document] < LEAD_WORDS
+        each = trie.labels.lengths_of(states)
+        keys, which, times = np.unique(
+            np.repeat(document, each) * trained + trie.labels.take(states).values,
+            return_inverse=True, return_counts=True,
+        )  # fmt: skip
+
+        def anywhere(here: np.ndarray) -> np.ndarray:
+            return np.bincount(which, weights=np.repeat(here, each), minlength=len(keys)) > 0
+
+        documents, labels = np.divmod(keys, trained)
+        words = tokens.lengths[documents]
+        return cls(documents, labels, anywhere(lead), times, anywhere(lengths > 1), anywhere(whole), words)
+
+    def true(self, labels: Ragged) -> np.ndarray:
+        """Whether each label is one of its document's, bool [P].
+
+        Args:
+            labels: of each document.
+        """
+        most = 1 + max(self.labels.max(initial=0), labels.values.max(initial=0))
+        known = np.repeat(np.arange(len(labels)), labels.lengths) * most + labels.values
+        found: np.ndarray = np.isin(self.documents * most + self.labels, known)
+        return found
+
+
+def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer: str | None) -> Trie:
+    """The trie of the names of a corpus' trained labels. Names with an unknown word are left out.
+
+    Args:
+        index: labels and their names; a label is its own name where the corpus was given none.
+        tokenizer: of the corpus.
+        max_tokens: words of a name that are read.
+        stemmer: language of Snowball's stemmer; None compares words as they are.
+    """
+    labels = np.array(named_labels(index), dtype=np.int32)
+    names = tokenizer.encode([_BRACKETS.sub("", index.names[label]) for label in labels], max_tokens)
+    known = np.minimum.reduceat(names.values, names.offsets[:-1]) > UNKNOWN
+    return Trie.of(names.take(np.flatnonzero(known)), labels[known], stems_of(tokenizer.words, stemmer))
+
+
+def stems_of(words: Sequence[str], stemmer: str | None) -> np.ndarray:
+    """The stem of each word, counted from 0: int32 [V].
+
+    Args:
+        words: distinct.
+        stemmer: as of `build_trie`.
+    """
+    if stemmer is None:
+        return np.arange(len(words), dtype=np.int32)
+    stems: dict[str, int] = {}
+    found = (stems.setdefault(stem, len(stems)) for stem in snowballstemmer.stemmer(stemmer).stemWords(words))
+    return np.fromiter(found, np.int32, len(words))
+
+
+def check_trie(trie: Trie, words: int, trained: int) -> None:
+    """Check a trie that was read from a file, of V words and L labels.
+
+    Raises:
+        ValueError: it is broken, or of other words or labels.
+    """
+    if trie.stems.shape != (words,) or trie.stems.dtype != np.int32 or trie.stems.min(initial=0) < 0:
+        raise ValueError(f"it does not have stems of {words:,} words")
+    if not is_ragged(trie.labels) or trie.labels.values.max(initial=-1) >= trained:
+        raise ValueError(f"its names belong to labels beyond the {trained:,} there are")
+    states = len(trie.labels)
+    if trie.keys.shape != (states - 1,) or trie.keys.dtype != np.int64 or (np.diff(trie.keys) <= 0).any():
+        raise ValueError(f"it does not have steps to {states:,} states")
+    if trie.targets.shape != trie.keys.shape or trie.targets.dtype != np.int32:
+        raise ValueError(f"it does not have steps to {states:,} states")
+    if trie.targets.min(initial=1) < 1 or trie.targets.max(initial=0) >= states:
+        raise ValueError(f"it has steps beyond the {states:,} states there are")

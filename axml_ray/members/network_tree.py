@@ -1,0 +1,251 @@
+"""AttentionXML itself (kind `network_tree`): the trained networks of a label tree's levels, searched by beam search.
+
+The paper's ensemble is three of these members and their mean. `fit` is `training/tree.py`; `rank` is the paper's
+prediction, Algorithm 3.
+
+Legend: N texts, C nodes of a beam, n given labels or nodes, k best labels.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.members.explanation import ExplainedText, Step, TreePath
+from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
+from axml_ray.members.topk import TopK
+from axml_ray.members.weight_files import Weights, load_weights, save_weights
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.candidates import Candidates
+from axml_ray.network.frozen import WORDS, frozen
+from axml_ray.network.level_network import Beam, Level, LevelNetwork
+from axml_ray.network.precision import autocast
+from axml_ray.settings import Experiment, NetworkSettings, Precision, Settings, TrainingSettings
+from axml_ray.settings.members import NetworkTreeSettings
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, read_level
+from axml_ray.training.tree import TreeTraining, level_directory
+from axml_ray.tree.inspection import label_starts
+from axml_ray.tree.label_tree import LabelTree
+
+NAMED = 3
+"""Labels that a cluster is named by: its most frequent ones."""
+
+
+class NetworkTreeConfig(Settings):
+    """What trained networks depend on, and how often their training is saved."""
+
+    network: NetworkSettings
+    training: TrainingSettings
+    beam: int
+    """C: nodes of a level whose children are scored."""
+    max_tokens: int
+    """First words of a text that the networks read."""
+    checkpoint_minutes: float
+
+
+class NetworkTree(Member):
+    """The networks of one label tree, ready to predict.
+
+    Args:
+        tree: its shape.
+        networks: of its levels, from the top.
+        beam: C, nodes of a level whose children are scored.
+        max_tokens: first words of a text that the networks read; None for all.
+        precision: of matrix products.
+    """
+
+    config_class: ClassVar[type[Settings]] = NetworkTreeConfig
+    scope: ClassVar[Scope] = "tree"
+    trained_by_workers: ClassVar[bool] = True
+    not_fitted: ClassVar[frozenset[str]] = frozenset({"checkpoint_minutes"})
+
+    def __init__(
+        self,
+        tree: LabelTree,
+        networks: Sequence[LevelNetwork],
+        beam: int,
+        max_tokens: int | None = None,
+        precision: Precision = "auto",
+    ):
+        self.tree, self.networks, self.beam = tree, list(networks), beam
+        self.max_tokens, self.precision = max_tokens, precision
+        self.device = networks[0].attention.weight.device
+
+    @classmethod
+    def configure(cls, experiment: Experiment, settings: NetworkTreeSettings) -> NetworkTreeConfig:
+        """The settings of the networks and of their training."""
+        return NetworkTreeConfig(
+            network=experiment.network,
+            training=experiment.training,
+            beam=experiment.tree.beam,
+            max_tokens=experiment.network.max_tokens or experiment.corpus.max_tokens,
+            checkpoint_minutes=experiment.resources.checkpoint_minutes,
+        )
+
+    @classmethod
+    def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
+        """Train every level from the top; runs on all workers. Finished levels are opened, not trained again."""
+        config = spec.config
+        assert isinstance(config, NetworkTreeConfig)
+        TreeTraining(
+            inputs.corpus,
+            inputs.train,
+            inputs.label_tree,
+            network=config.network,
+            training=config.training,
+            beam=config.beam,
+            max_tokens=config.max_tokens,
+            checkpoint_seconds=60 * config.checkpoint_minutes,
+            seed=inputs.seed,
+            directory=spec.directory,
+            key=spec.key,
+            workers=inputs.workers,
+            report=inputs.report,
+        ).run()
+
+    @classmethod
+    def load(cls, directory: Path, config: Any, inputs: LoadInputs) -> "NetworkTree":
+        """Open trained networks, from a run or from a bundle; their weights are memory-mapped.
+
+        Raises:
+            OSError, ValueError: a level is missing, broken, or of other labels or words.
+        """
+        tree, networks = inputs.label_tree, []
+        if len(tree.label_order) != inputs.labels:
+            raise ValueError(f"{directory}: a tree of {len(tree.label_order):,} labels, not {inputs.labels:,}")
+        for number in range(1, len(tree.level_sizes) + 1):
+            path = level_directory(directory, number)
+            try:
+                # A bundle has one file of weights, a run has also a manifest and the rows of each worker.
+                state = read_level(path) if (path / LEVEL_MANIFEST).is_file() else load_weights(path / MODEL)
+                if WORDS not in state and inputs.word_vectors is not None:
+                    state[WORDS] = inputs.word_vectors()
+                if WORDS not in state or len(state[WORDS]) != inputs.words:
+                    raise ValueError(f"vectors of {len(state.get(WORDS, ())):,} words, not {inputs.words:,}")
+                network = frozen(Level.of(tree, number), state, config.network, inputs.precision)
+            except (ValueError, KeyError, SafetensorError) as error:
+                raise ValueError(f"{path}: cannot be used ({error})") from None
+            networks.append(network.to(inputs.device))
+        return cls(tree, networks, config.beam, config.max_tokens, inputs.precision)
+
+    @classmethod
+    def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
+        """Write the levels' weights in a bundle's number format.
+
+        Word vectors that training froze are the corpus's own: a bundle holds them once, not in every level.
+        """
+        config = spec.config
+        assert isinstance(config, NetworkTreeConfig)
+        frozen_words = not config.network.train_embeddings
+        for path in sorted(spec.directory.glob("level-*")):
+            if (path / LEVEL_MANIFEST).is_file():
+                state = read_level(path)
+                kept = {name: value for name, value in state.items() if name != WORDS or not frozen_words}
+                copy = to / path.name
+                copy.mkdir()
+                save_weights(kept, copy / MODEL, weights)
+        return frozen_words
+
+    @torch.inference_mode()
+    def rank(self, texts: TextViews, k: int) -> TopK:
+        """Beam search down the tree. The scores are `Beam.scores`, as probabilities."""
+        tokens, lengths = self._read_texts(texts)
+        beam: Beam | None = None
+        for network in self.networks:
+            keep = k if network is self.networks[-1] else self.beam
+            candidates = above = None
+            if beam is not None:
+                candidates = Candidates.of(beam.nodes.cpu().numpy(), network.level).to(self.device)
+                above = beam.scores
+            with autocast(self.device, self.precision):
+                encodings = network.encode(tokens, lengths)
+                beam = network.expand(encodings, lengths, candidates, above, keep)
+        assert beam is not None
+        nodes, logs = beam.nodes.cpu().numpy(), beam.scores.float().cpu().numpy()
+        labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
+        missing = ((0, 0), (0, max(0, k - labels.shape[1])))
+        return TopK(np.pad(labels, missing, constant_values=-1), np.pad(np.exp(logs), missing))
+
+    @torch.inference_mode()
+    def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
+        """Scores of given labels along their paths, whether or not a beam would reach them."""
+        path = self.tree.paths(labels)
+        tokens, lengths = self._read_texts(texts)
+        logs: Tensor | float = 0.0
+        for number, network in enumerate(self.networks):
+            parents = path[number - 1] if number else None
+            with autocast(self.device, self.precision):
+                encodings = network.encode(tokens, lengths)
+                own = self._log_probabilities(network, encodings, lengths, path[number], parents)
+                logs = own + network.path_weight * logs
+        assert isinstance(logs, Tensor)
+        scores: np.ndarray = logs.exp().float().cpu().numpy()
+        return scores
+
+    def _read_texts(self, texts: TextViews) -> tuple[Tensor, Tensor]:
+        tokens, lengths = texts.padded(self.max_tokens)
+        return torch.from_numpy(tokens).to(self.device), torch.from_numpy(lengths).to(self.device)
+
+    def _log_probabilities(
+        self, network: LevelNetwork, encodings: Tensor, lengths: Tensor, nodes: np.ndarray, parents: np.ndarray | None
+    ) -> Tensor:
+        """Logarithms of a network's probabilities of some nodes, float32 [N, n].
+
+        Args:
+            network: of the level.
+            encodings: of the texts.
+            lengths: words of each text.
+            nodes: int64 [n], of the level.
+            parents: int64 [n], theirs; None at a level all of whose nodes are scored.
+        """
+        places, candidates = nodes, None
+        if parents is not None:
+            assert network.level.first_child is not None
+            distinct, which = np.unique(parents, return_inverse=True)
+            candidates = Candidates.of(np.tile(distinct, (len(lengths), 1)), network.level).to(self.device)
+            # The children of the i-th distinct parent fill places i·K, i·K + 1, … of the logits.
+            places = which * network.level.block + nodes - network.level.first_child[parents]
+        logits = network.logits(encodings, lengths, candidates)
+        return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(places).to(self.device)])
+
+    @torch.inference_mode()
+    def explain(self, text: ExplainedText, labels: Sequence[int], index: LabelIndex) -> list[TreePath] | None:
+        """The path to each label, with each node's attention (equation 2); None for networks without attention."""
+        if not all(isinstance(network, AttentionXML) for network in self.networks):
+            return None
+        if not labels:
+            return []
+        nodes_of_level = self.tree.paths(np.array(labels))
+        tokens, lengths = self._read_texts(TextViews(text.translated))
+        source = torch.from_numpy(text.source[: int(lengths[0])]).to(self.device)
+        steps: list[list[Step]] = [[] for _ in labels]
+        for level, (network, nodes) in enumerate(zip(self.networks, nodes_of_level, strict=True), start=1):
+            assert isinstance(network, AttentionXML)
+            parents = nodes_of_level[level - 2] if level > 1 else None
+            with autocast(self.device, self.precision):
+                encodings = network.encode(tokens, lengths)
+                logs = self._log_probabilities(network, encodings, lengths, nodes, parents)[0]
+            attention = network.attention_weights(
+                encodings[0, : int(lengths[0])], torch.from_numpy(nodes).to(self.device)
+            )
+            # The attention to a translation counts for the word that it translates.
+            weights = attention.new_zeros(len(nodes), len(text.words)).index_add_(1, source, attention).cpu().numpy()
+            starts = label_starts(self.tree, level)
+            for place, node in enumerate(nodes.tolist()):
+                below = np.sort(self.tree.label_order[starts[node] : starts[node + 1]])  # ids are ranked by frequency
+                steps[place].append(
+                    Step(
+                        level=level,
+                        labels=tuple(index.names[label] for label in below[:NAMED].tolist()),
+                        size=len(below),
+                        probability=float(logs[place].exp()),
+                        weights=weights[place, : text.real],
+                    )
+                )
+        return [tuple(path) for path in steps]

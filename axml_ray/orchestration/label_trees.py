@@ -1,0 +1,79 @@
+"""The label trees of a run, built by Ray tasks.
+
+A small tree is a matter of seconds for one core. From `LARGE_LABELS` labels on, the first halvings take all cores of
+one machine, one tree at a time for the sake of its memory, and the subtrees below go out as further tasks to
+wherever there is a core. The tree is the same either way.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import ray
+
+from axml_ray.cluster import root_cause
+from axml_ray.corpus.store import Corpus
+from axml_ray.memory import keep_freed_memory
+from axml_ray.orchestration.tasks import ANYWHERE
+from axml_ray.run import Run
+from axml_ray.settings import Experiment
+from axml_ray.tree.kinds import build_tree, check_hierarchy
+from axml_ray.tree.label_tree import LabelTree
+from axml_ray.tree.subtree import Subtree
+
+LARGE_LABELS = 300_000
+AHEAD = 2  # subtrees that wait in the object store for each core of the cluster
+
+
+def build_trees(run: Run) -> None:
+    """Build and save the label trees that are not yet in the run's directory. Ray must be initialised.
+
+    Raises:
+        SettingsError: a given hierarchy is not of these labels.
+        RuntimeError: a tree could not be built.
+    """
+    check_hierarchy(run.settings.tree, run.corpus)
+    task = ray.remote(num_cpus=_cpus_of_a_tree(run.corpus), **ANYWHERE)(_build_tree)
+    missing = [number for number in range(run.settings.ensemble.trees) if not run.has_tree(number)]
+    try:
+        ray.get([task.remote(run.settings, number) for number in missing])
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(f"the label trees could not be built: {root_cause(error)}") from error
+
+
+def _build_tree(settings: Experiment, number: int) -> None:
+    run = Run(settings, Corpus.open(settings.corpus_directory))
+    keep_freed_memory()
+    run.keep_tree(number, cluster_labels(settings, run.corpus, number))
+
+
+def _cpus_of_a_tree(corpus: Corpus) -> int:
+    """CPUs that the task which builds a tree holds: all of a machine's for a large one."""
+    if corpus.trained < LARGE_LABELS:
+        return 1
+    return max(1, int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])))
+
+
+def cluster_labels(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:
+    """Label tree `number` of a run, from within a Ray task or a driver."""
+    seed = settings.seed + number
+    if corpus.trained < LARGE_LABELS:
+        return build_tree(corpus, settings.tree, seed)
+    return build_tree(corpus, settings.tree, seed, threads=len(os.sched_getaffinity(0)), spread=map_in_tasks)
+
+
+def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:
+    """Like `map`, each job a Ray task of one CPU; a task whose machine is lost is started again elsewhere.
+
+    While it waits, the task that calls this lends its own CPUs to the jobs.
+    """
+    task = ray.remote(num_cpus=1, max_retries=2)(work)
+    most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    waiting: deque[ray.ObjectRef] = deque()
+    for job in jobs:
+        if len(waiting) >= most:
+            yield ray.get(waiting.popleft())
+        waiting.append(task.remote(job))
+    while waiting:
+        yield ray.get(waiting.popleft())

@@ -1,0 +1,171 @@
+"""The main job: prepare a corpus, build label trees, fit the members and the combiner, predict the test split,
+evaluate.
+
+Each step is a function that can be called from a notebook. Started again, preparation and fits find what they had
+finished and go on from there; predictions, minutes next to hours, are made anew. The run's directory keeps the settings
+that made it; other settings under the same name are refused rather than mixed in.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import yaml
+
+from axml_ray.cluster import connect
+from axml_ray.combine.combiner import Combiner, Mean, Validation, Weighted, combiner_class
+from axml_ray.configuration import read_yaml
+from axml_ray.corpus.prepare import prepare
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.predictions import Predictions
+from axml_ray.files import read_json, whole_file, write_json
+from axml_ray.inference.batch import predict_split
+from axml_ray.judging import FREE, evaluate, seconds_before
+from axml_ray.members.topk import TopK
+from axml_ray.orchestration.fitting import fit_members
+from axml_ray.orchestration.label_trees import build_trees
+from axml_ray.ragged import Ragged
+from axml_ray.run import Run
+from axml_ray.settings import Experiment, SettingsError
+from axml_ray.storage.layout import RunLayout
+from axml_ray.tree.kinds import check_hierarchy
+
+log = logging.getLogger(__name__)
+
+ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
+"""Settings that a run may be started again with, since they train no network anew."""
+
+T = TypeVar("T")
+
+
+def prepare_corpus(settings: Experiment) -> Corpus:
+    """Prepare the experiment's corpus, unless it is up to date."""
+    return prepare(settings.corpus, settings.corpus_directory)
+
+
+def run(settings: Experiment) -> dict[str, Any]:
+    """The whole main job, up to the report; returns the content of `metrics.json`.
+
+    Raises:
+        SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
+        RuntimeError: a member failed.
+    """
+    current = begin(settings)
+    connect()
+    seconds = {"prepare": float(current.corpus.manifest["seconds"])}
+    # A run that is started again finds most of its training done.
+    before = seconds_before(current.layout.metrics(), current.corpus)
+
+    def timed(name: str, step: Callable[[], T]) -> T:
+        began = time.monotonic()
+        result = step()
+        seconds[name] = time.monotonic() - began
+        return result
+
+    timed("cluster", partial(build_trees, current))
+    seconds |= fit_members(current)
+    seconds |= {phase: spent + before.get(phase, 0) for phase, spent in seconds.items() if phase != "prepare"}
+    if not current.has_combiner():
+        timed("combiner", partial(fit_combiner, current))
+    log.info("predict: %s test documents", f"{current.corpus.documents('test'):,}")
+    timed("predict", partial(predict_split, current, "test"))
+    return evaluate(current, seconds=seconds)
+
+
+def begin(settings: Experiment) -> Run:
+    """Prepare the corpus and claim the run's directory for these settings.
+
+    Raises:
+        SettingsError: as of `run`.
+    """
+    layout = RunLayout(settings.run_directory)
+    _check_settings(settings, layout)
+    check_hierarchy(settings.tree)
+    corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, layout))
+    _keep_settings(settings, layout)
+    write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
+    return Run(settings, corpus)
+
+
+def fit_combiner(current: Run) -> Combiner:
+    """Fit the combiner on the members' rankings of the validation documents. Ray must be initialised.
+
+    Raises:
+        SettingsError: there are none.
+    """
+    corpus, layout = current.corpus, current.layout
+    if not corpus.documents("valid"):
+        raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.combiner to mean")
+    log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
+    directory = predict_split(current, "valid", layout.directory / "uncombined", Mean())
+    predictions = Predictions.open(directory)
+    assert predictions is not None
+    combiner = combiner_class(current.settings.ensemble.combiner).fit(
+        validation_of(current, predictions), current.settings.ensemble.top_labels
+    )
+    current.keep_combiner(combiner)
+    shutil.rmtree(directory)
+    return combiner
+
+
+def validation_of(current: Run, predictions: Predictions) -> Validation:
+    """The members' stored rankings of a split, as a combiner is fitted on them."""
+    rankings = []
+    truth: list[Ragged] = []
+    for member in current.members:
+        parts = list(predictions.read(member.name))
+        rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("top", "scores"))))
+        truth = [one.truth for one in parts]
+    members = Weighted([each.kind for each in current.members], [each.weight for each in current.members])
+    return Validation(members, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
+
+
+def _check_settings(settings: Experiment, layout: RunLayout) -> None:
+    path = layout.settings
+    if path.exists():
+        changed = sorted(_differences(read_yaml(path), settings.model_dump(mode="json")))
+        if changed:
+            raise SettingsError(
+                f"{settings.run_directory}: this run was made with other settings ({', '.join(changed)}); "
+                "choose another --name, or remove the directory"
+            )
+
+
+def _check_corpus(layout: RunLayout, corpus: Corpus) -> None:
+    """Refuse another corpus: all levels would be trained anew, over those that are finished."""
+    try:
+        before = read_json(layout.corpus)["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != corpus.fingerprint:
+        raise SettingsError(
+            f"{layout.directory}: this run was begun with another corpus than comes of its files now (other "
+            "texts or packages, or word vectors learned anew, which round differently); choose another --name and "
+            "--corpus.name, or remove the directory"
+        )
+
+
+def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
+    # After the corpus is prepared: a run that never began because of a wrong path must not refuse the right one.
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    now = settings.model_dump(mode="json")
+    before = read_yaml(layout.settings) if layout.settings.exists() else now
+    if any(before.get(part) != now.get(part) for part in ("ensemble", "members", "features")):
+        shutil.rmtree(layout.all_predictions, ignore_errors=True)  # made by another ensemble
+    with whole_file(layout.settings) as temporary:
+        temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in old.keys() | now.keys():
+        where = f"{prefix}{key}"
+        if where in FREE or where in ADDED:
+            continue
+        if isinstance(now.get(key), dict) and isinstance(old.get(key), dict):
+            yield from _differences(old[key], now[key], f"{where}.")
+        elif old.get(key) != now.get(key):
+            yield where

@@ -1,0 +1,252 @@
+"""A run: its settings, its corpus, and everything that follows from them, resolved once.
+
+All cache keys and member specifications come from here; other modules receive paths, keys and their own settings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from axml_ray.combine.combiner import Combiner, combiner_class
+from axml_ray.corpus.store import Corpus
+from axml_ray.ensemble import Combination, Ensemble
+from axml_ray.files import read_json, write_json
+from axml_ray.members.featurizer import ABOUT, Featurizer
+from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
+from axml_ray.settings import Experiment, SettingsError, fingerprint
+from axml_ray.settings.members import KINDS
+from axml_ray.storage.array_file import key_of
+from axml_ray.storage.layout import RunLayout
+from axml_ray.tree.label_tree import LabelTree
+
+RETRAIN = "run jobs/train_ensemble.py"
+COMBINER_MANIFEST = "combiner.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the main job.
+
+    Attributes:
+        settings: the experiment.
+        corpus: prepared.
+    """
+
+    settings: Experiment
+    corpus: Corpus
+
+    @property
+    def layout(self) -> RunLayout:
+        """Its paths."""
+        return RunLayout(self.settings.run_directory)
+
+    # Cache keys
+
+    def tree_key(self, number: int) -> str:
+        """Changes with all that the shape of label tree `number` (from 0) depends on."""
+        return fingerprint(self.corpus.fingerprint, self.settings.tree.identity, self.settings.seed + number)
+
+    @property
+    def features_key(self) -> str:
+        """Changes with all that the featurizer depends on."""
+        return fingerprint(self.corpus.fingerprint, self.settings.features, self.settings.training.documents)
+
+    @property
+    def members_key(self) -> str:
+        """Changes with all that the members' rankings and their weighted mean depend on."""
+        members = [[each.name, each.key, each.weight, each.config.model_dump(mode="json")] for each in self.members]
+        return fingerprint(members, self.settings.ensemble.top_labels)
+
+    @property
+    def predictions_key(self) -> str:
+        """Changes with all that the ensemble's predictions depend on."""
+        return fingerprint(self.members_key, self.settings.ensemble.combiner)
+
+    def _member_key(self, kind: str, implementation: type[Member], config: Any, tree: int | None) -> str:
+        fitted = config.model_dump(mode="json", exclude=set(implementation.not_fitted))
+        parts = [kind, self.corpus.fingerprint, fitted, self.settings.training.documents]
+        parts.append(self.settings.seed if tree is None else self.tree_key(tree))
+        if implementation.uses_features:
+            parts.append(self.features_key)
+        return fingerprint(*parts)
+
+    # Label trees
+
+    def has_tree(self, number: int) -> bool:
+        """Whether label tree `number` lies in the run's directory, built with these settings."""
+        try:
+            if read_json(self.layout.tree_manifest(number))["fingerprint"] == self.tree_key(number):
+                LabelTree.load(self.layout.tree_file(number))
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return False
+
+    def keep_tree(self, number: int, tree: LabelTree) -> None:
+        """Save label tree `number`."""
+        self.layout.tree(number).mkdir(parents=True, exist_ok=True)
+        tree.save(self.layout.tree_file(number))
+        manifest = {"fingerprint": self.tree_key(number), "level_sizes": tree.level_sizes}
+        write_json(self.layout.tree_manifest(number), manifest)
+
+    def open_tree(self, number: int) -> LabelTree:
+        """Label tree `number`.
+
+        Raises:
+            SettingsError: it is missing, broken, or of another corpus.
+        """
+        path = self.layout.tree_file(number)
+        try:
+            tree = LabelTree.load(path)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{path}: no label tree ({error}); {RETRAIN}") from None
+        if len(tree.label_order) != self.corpus.trained:
+            raise SettingsError(f"{path}: a label tree of another corpus; {RETRAIN} under another --name")
+        return tree
+
+    # Members
+
+    @cached_property
+    def members(self) -> tuple[MemberSpec, ...]:
+        """The members that the settings ask for: kinds in the order of the registry, trees in theirs."""
+        chosen, trees = self.settings.members.chosen, self.settings.ensemble.trees
+        total = sum(own.weight for own in chosen.values())
+        specs = []
+        for kind, own in chosen.items():
+            implementation = KINDS[kind].load()
+            config = implementation.configure(self.settings, own)
+            numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
+            for number in numbers:
+                specs.append(
+                    MemberSpec(
+                        name=kind if number is None else f"{kind}-{number}",
+                        kind=kind,
+                        tree=number,
+                        weight=own.weight / total / len(numbers),
+                        config=config,
+                        directory=self.layout.member(kind, number),
+                        key=self._member_key(kind, implementation, config, number),
+                    )
+                )
+        return tuple(specs)
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether any member reads TF-IDF features."""
+        return any(KINDS[each.kind].load().uses_features for each in self.members)
+
+    def has_features(self) -> bool:
+        """Whether the featurizer is fitted with these settings."""
+        return key_of(self.layout.features, ABOUT) == self.features_key
+
+    def open_features(self) -> Featurizer:
+        """The fitted featurizer.
+
+        Raises:
+            SettingsError: it is missing, broken, or of other settings.
+        """
+        path = self.layout.features
+        if not self.has_features():
+            raise SettingsError(f"{path}: no features of these settings; {RETRAIN}")
+        try:
+            return Featurizer.load(path, len(self.corpus.tokenizer), self.corpus.translation)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{error}; remove the file, and {RETRAIN}") from None
+
+    def fit_inputs(self, spec: MemberSpec, **more: Any) -> FitInputs:
+        """What a member's fit may read; `more` are further fields of `FitInputs`."""
+        uses_features = KINDS[spec.kind].load().uses_features
+        return FitInputs(
+            corpus=self.corpus,
+            documents=self.settings.training.documents,
+            max_tokens=self.settings.corpus.max_tokens,
+            seed=self.settings.seed + (spec.tree or 0),
+            tree=None if spec.tree is None else self.open_tree(spec.tree),
+            featurizer=self.open_features() if uses_features else None,
+            **more,
+        )
+
+    def open_member(
+        self, spec: MemberSpec, featurizer: Featurizer | None, device: torch.device | None = None
+    ) -> Member:
+        """A fitted member.
+
+        Args:
+            spec: of the member.
+            featurizer: of the run, where the kind uses it.
+            device: of networks; by default the CPU.
+
+        Raises:
+            SettingsError: it is missing, broken, or was fitted with other settings.
+        """
+        if not spec.is_fitted:
+            raise SettingsError(f"{spec.directory}: no {spec.title} of these settings; {RETRAIN}")
+        inputs = LoadInputs(
+            labels=self.corpus.trained,
+            words=len(self.corpus.tokenizer),
+            tree=None if spec.tree is None else self.open_tree(spec.tree),
+            featurizer=featurizer,
+            translation=self.corpus.translation,
+            precision=self.settings.training.precision,
+            device=device or torch.device("cpu"),
+        )
+        try:
+            member: Member = KINDS[spec.kind].load().load(spec.directory, spec.config, inputs)
+            return member
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{error}; remove {spec.directory}, and {RETRAIN}") from None
+
+    # Combiner and ensemble
+
+    def has_combiner(self) -> bool:
+        """Whether the combiner needs no fit, or is fitted for these members."""
+        if not combiner_class(self.settings.ensemble.combiner).is_fitted:
+            return True
+        try:
+            manifest = read_json(self.layout.combiner / COMBINER_MANIFEST)
+            return bool(manifest["key"] == self.predictions_key)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def keep_combiner(self, combiner: Combiner) -> None:
+        """Save a fitted combiner."""
+        self.layout.combiner.mkdir(parents=True, exist_ok=True)
+        (self.layout.combiner / COMBINER_MANIFEST).unlink(missing_ok=True)
+        combiner.save(self.layout.combiner)
+        manifest = {"kind": self.settings.ensemble.combiner, "key": self.predictions_key}
+        write_json(self.layout.combiner / COMBINER_MANIFEST, manifest)
+
+    def open_combiner(self) -> Combiner:
+        """The combiner.
+
+        Raises:
+            SettingsError: it is not fitted for these members, or broken.
+        """
+        if not self.has_combiner():
+            raise SettingsError(f"{self.layout.combiner}: the combiner is not fitted for these members; {RETRAIN}")
+        try:
+            implementation = combiner_class(self.settings.ensemble.combiner)
+            return implementation.load(self.layout.combiner, self.corpus.labels.counts)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{error}; remove {self.layout.combiner}, and {RETRAIN}") from None
+
+    def combination(self, combiner: Combiner) -> Combination:
+        """The members and a combiner."""
+        return Combination(self.members, combiner, self.settings.ensemble.top_labels)
+
+    def open_ensemble(self, combiner: Callable[[], Combiner] | None = None) -> Ensemble:
+        """All members of a finished run.
+
+        Args:
+            combiner: by default the run's.
+
+        Raises:
+            SettingsError: a member or the combiner is missing, broken, or was fitted with other settings.
+        """
+        featurizer = self.open_features() if self.needs_features else None
+        members = {spec.name: self.open_member(spec, featurizer) for spec in self.members}
+        combination = self.combination((combiner or self.open_combiner)())
+        return Ensemble(combination, members, self.corpus.translation)

@@ -1,0 +1,71 @@
+"""What all groups of settings share: the base model, paths, names and numbers with limits, and fingerprints."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import snowballstemmer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+HOME_VARIABLE = "AXML_RAY_HOME"
+
+
+class SettingsError(ValueError):
+    """A setting, or an input that a setting names, is wrong; the message names it and the mend."""
+
+
+def absolute(path: str | Path) -> Path:
+    """`path` made absolute from `$AXML_RAY_HOME`, else from the current directory; globs are kept."""
+    base = Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
+    return Path(os.path.normpath(base / Path(path).expanduser()))
+
+
+def absolute_place(place: str | Path) -> str | Path:
+    """The same; a URL stays as it is."""
+    return place if "://" in str(place) else absolute(place)
+
+
+def _known_stemmer(language: str) -> str:
+    if language not in snowballstemmer.algorithms():
+        raise ValueError(f"no stemmer of Snowball's; there are {', '.join(snowballstemmer.algorithms())}")
+    return language
+
+
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+"""A name that is a directory's."""
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
+AbsolutePath = Annotated[Path, AfterValidator(absolute)]
+Precision = Literal["auto", "bfloat16", "float32"]
+LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
+Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class Settings(BaseModel):
+    """Base of every group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def check_power_of_two(key: str, size: int) -> None:
+    """Raise ValueError, which names the setting, unless `size` is a power of two."""
+    if size & (size - 1):
+        below = 1 << (size.bit_length() - 1)
+        raise ValueError(f"{key} is {size}; take {below} or {2 * below} (2^c)")
+
+
+def fingerprint(*parts: Any) -> str:
+    """Twelve hexadecimal digits that change with any of `parts` (settings models or JSON values)."""
+    plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def at_level(values: tuple[int, ...], level: int) -> int:
+    """The value of `values` for `level` (from 1); the last one serves all deeper levels."""
+    return values[min(level, len(values)) - 1]

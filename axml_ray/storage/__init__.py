@@ -1,0 +1,1 @@
+"""What lies where on disk, under which cache key, and how it is written atomically."""
