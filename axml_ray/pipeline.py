@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster import connect
-from axml_ray.combine.combiner import Combiner, Mean, Validation, Weighted, combiner_class
+from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
 from axml_ray.configuration import read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
@@ -26,8 +26,8 @@ from axml_ray.files import read_json, whole_file, write_json
 from axml_ray.inference.batch import predict_split
 from axml_ray.judging import FREE, evaluate, seconds_before
 from axml_ray.members.topk import TopK
-from axml_ray.orchestration.fitting import fit_members
 from axml_ray.orchestration.label_trees import build_trees
+from axml_ray.orchestration.members import fit_members
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
@@ -120,8 +120,7 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
         parts = list(predictions.read(member.name))
         rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("top", "scores"))))
         truth = [one.truth for one in parts]
-    members = Weighted([each.kind for each in current.members], [each.weight for each in current.members])
-    return Validation(members, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
+    return Validation(current.weighted, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 
 def _check_settings(settings: Experiment, layout: RunLayout) -> None:

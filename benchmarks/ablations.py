@@ -39,13 +39,13 @@ from pathlib import Path
 from typing import Any
 
 import results_file
+from axml_ray.experiment import run
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from axml_ray import configuration
-from axml_ray.experiment import run
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.training.progress import JOURNAL
 

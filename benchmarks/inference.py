@@ -22,6 +22,11 @@ from typing import Any
 import numpy as np
 import results_file
 import torch
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.combining import Votes
+from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.frozen import frozen
+from axml_ray.inference.texts import each_batch, length_batches
 from literal_inference import LiteralTree
 from rich import box
 from rich.table import Table
@@ -30,11 +35,6 @@ from rich.text import Text
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.combining import Votes
-from axml_ray.inference.ensemble import Ensemble
-from axml_ray.inference.frozen import frozen
-from axml_ray.inference.texts import each_batch, length_batches
 from axml_ray.judging import open_run
 from axml_ray.network.level_network import Level
 from axml_ray.network.networks import network_of

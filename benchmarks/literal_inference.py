@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from axml_ray.inference.beam import TreePredictor
 from literal_training import LiteralLevel, padded
 from torch import Tensor
 
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree

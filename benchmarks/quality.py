@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 import results_file
+from axml_ray.experiment import run
+from axml_ray.inference.ensemble import votes_of
 from pydantic import ValidationError
 from rich import box
 from rich.console import Console
@@ -38,9 +40,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
-from axml_ray.experiment import run
 from axml_ray.inference.batch import ballots
-from axml_ray.inference.ensemble import votes_of
 from axml_ray.settings import Experiment, SettingsError
 
 SEEDS_APART = 100

@@ -26,6 +26,10 @@ from typing import Any
 
 import numpy as np
 import results_file
+from axml_ray.inference.combining import Found, aligned, best_of
+from axml_ray.inference.ensemble import open_trees
+from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
+from axml_ray.inference.learned_join import LearnedJoin
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -38,10 +42,6 @@ from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores, ndcg_at
 from axml_ray.evaluation.predictions import Ranking
 from axml_ray.evaluation.rankings import hits
-from axml_ray.inference.combining import Found, aligned, best_of
-from axml_ray.inference.ensemble import open_trees
-from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
-from axml_ray.inference.learned_join import LearnedJoin
 from axml_ray.judging import open_run
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged

@@ -72,7 +72,7 @@ def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int
             raise SettingsError(f"{error}; remove the file, and the job that trains builds it anew") from None
         if not Run(settings, corpus).has_tree(number):
             raise SettingsError(
-                f"{path}: a tree of another corpus or of other settings; give {RunLayout(settings.run_directory).settings} as "
+                f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as "
                 "--config, or choose another --name to look at a tree of these settings"
             )
         return tree, f"of the run {settings.run_directory}"

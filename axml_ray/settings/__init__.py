@@ -37,7 +37,6 @@ from axml_ray.settings.base import (
 )
 from axml_ray.settings.members import CombinerKind, FeatureSettings, MembersSettings
 
-
 __all__ = [
     "HOME_VARIABLE",
     "NAME",

@@ -23,7 +23,7 @@ from ray.tune.search import Searcher
 from axml_ray.cluster import check_fits, room_for
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
-from axml_ray.orchestration.fitting import END_SECONDS
+from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings, SettingsError
 from axml_ray.settings.members import MembersSettings
 from axml_ray.tuning.early_stopping import LevelwiseASHA

@@ -19,8 +19,8 @@ import numpy as np
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.ensemble import Ensemble
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.orchestration.fitting import Stopped, fit_members, never
 from axml_ray.orchestration.label_trees import build_trees
+from axml_ray.orchestration.members import Stopped, fit_members, never
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, fingerprint

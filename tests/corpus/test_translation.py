@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from axml_ray.linear.text_features import TextFeatures
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.corpus.translation import Translation
 from axml_ray.files import save_tensors
-from axml_ray.linear.text_features import TextFeatures
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 

@@ -1,10 +1,9 @@
 """Run: pytest tests/inference/test_combine.py"""
 
 import numpy as np
+from axml_ray.inference.combining import aligned, combine, ranked
 from hypothesis import given
 from hypothesis import strategies as st
-
-from axml_ray.inference.combining import aligned, combine, ranked
 
 # exact in float32 and in sums, so that equal scores are equal
 SCORES = st.integers(0, 16).map(lambda sixteenth: sixteenth / 16)

@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 import pytest
+from axml_ray.inference.frequency import LEAST, Coefficients, FrequencyCorrection
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from axml_ray.evaluation.predictions import Ranking
-from axml_ray.inference.frequency import LEAST, Coefficients, FrequencyCorrection
 from axml_ray.ragged import Ragged
 
 COUNTS = np.array([400, 90, 30, 7, 2, 1, 0])

@@ -6,14 +6,14 @@ A network that only predicts: the weights it was given, in the format of the pro
 import numpy as np
 import pytest
 import torch
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.frozen import WORDS, frozen
+from axml_ray.inference.texts import BATCH_COST, length_batches
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_corpus import DEEP, FLAT, key_documents, small_network
 
 from axml_ray.inference import frozen as module
-from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.frozen import WORDS, frozen
-from axml_ray.inference.texts import BATCH_COST, length_batches
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings

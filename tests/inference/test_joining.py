@@ -5,11 +5,10 @@ The mean of networks and classifiers against its equation, one label at a time.
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from axml_ray.inference.combining import combine
 from axml_ray.inference.joining import Join
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 @st.composite

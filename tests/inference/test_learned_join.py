@@ -7,15 +7,15 @@ import math
 
 import numpy as np
 import pytest
+from axml_ray.inference.combining import Ballot, Votes, mean_ballot
+from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
+from axml_ray.inference.learned_join import LEAVES, NODES, STEP, LearnedJoin
+from axml_ray.linear.checked import open_arrays, save_arrays
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeRegressor
 
 from axml_ray.inference import learned_join as module
-from axml_ray.inference.combining import Ballot, Votes, mean_ballot
-from axml_ray.inference.frequency import Coefficients, FrequencyCorrection
-from axml_ray.inference.learned_join import LEAVES, NODES, STEP, LearnedJoin
-from axml_ray.linear.checked import open_arrays, save_arrays
 from axml_ray.ragged import Ragged
 
 COUNTS = np.array([400, 90, 30, 7, 2, 1, 0])

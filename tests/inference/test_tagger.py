@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from axml_ray.inference.combining import combine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import axml_ray
 from axml_ray import Tagger
 from axml_ray.inference import tagger as module
-from axml_ray.inference.combining import combine
 from axml_ray.settings import SettingsError
 
 

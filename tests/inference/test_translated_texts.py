@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from axml_ray.inference.beam import TreePredictor
 from test_bundle import sign
 from tiny_corpus import write_corpus
 from tiny_run import Run, train_run
@@ -20,7 +21,6 @@ from axml_ray import Tagger
 from axml_ray.corpus.store import MANIFEST, TRANSLATION, Corpus
 from axml_ray.corpus.translation import Translation
 from axml_ray.files import read_json, write_json
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.bundle import Bundle, BundleError
 from axml_ray.inference.explain import paths
 from axml_ray.inference.export import export_bundle

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from axml_ray.inference.beam import TreePredictor
+from axml_ray.inference.texts import length_batches
 from tiny_run import train_run
 
 from axml_ray import Tagger
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.export import export_bundle
-from axml_ray.inference.texts import length_batches
 from axml_ray.plan.shapes import counts_of
 from axml_ray.settings import LinearSettings
 

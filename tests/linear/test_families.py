@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+from axml_ray.linear import families as module
+from axml_ray.linear.families import families, label_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from axml_ray.linear import families as module
-from axml_ray.linear.families import families, label_vectors
 from axml_ray.ragged import Ragged
 
 

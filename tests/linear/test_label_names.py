@@ -1,10 +1,10 @@
 import numpy as np
+from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.label_names import name_texts
 
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import Split
 from axml_ray.corpus.tokenizer import Tokenizer
-from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.label_names import name_texts
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 from axml_ray.tree.label_tree import LabelTree

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from axml_ray.linear import classifiers
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import ABOUT, LinearTree
+from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -13,10 +17,6 @@ from safetensors.numpy import save_file
 from sklearn.svm import LinearSVC
 
 from axml_ray.corpus.tokenizer import UNKNOWN
-from axml_ray.linear import classifiers
-from axml_ray.linear.checked import fingerprint_of
-from axml_ray.linear.classifiers import ABOUT, LinearTree
-from axml_ray.linear.fitting import ROUNDS, TOLERANCE, fit_linear
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 from axml_ray.tree.label_tree import LabelTree

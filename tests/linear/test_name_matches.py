@@ -6,6 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from axml_ray.linear import name_matches as module
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.name_matches import ABOUT, LEAD, NameMatches, Pairs, Trie, stems_of, trie_of
+from axml_ray.linear.neighbours import Neighbours
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -15,12 +21,6 @@ from test_linear import DEEP, LABELS, VOCABULARY, WORDS
 
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import Tokenizer
-from axml_ray.linear import name_matches as module
-from axml_ray.linear.checked import fingerprint_of
-from axml_ray.linear.classifiers import LinearTree
-from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.name_matches import ABOUT, LEAD, NameMatches, Pairs, Trie, stems_of, trie_of
-from axml_ray.linear.neighbours import Neighbours
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 

@@ -4,6 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from axml_ray.linear import neighbours as module
+from axml_ray.linear.checked import fingerprint_of
+from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.fitting import fit_linear
+from axml_ray.linear.neighbours import ABOUT, Neighbours
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -11,11 +16,6 @@ from safetensors.numpy import save_file
 from scipy import sparse
 from test_linear import DEEP, LABELS, VOCABULARY, WORDS
 
-from axml_ray.linear import neighbours as module
-from axml_ray.linear.checked import fingerprint_of
-from axml_ray.linear.classifiers import LinearTree
-from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.neighbours import ABOUT, Neighbours
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 

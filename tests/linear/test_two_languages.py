@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_linear import FLAT, LABELS
-
-from axml_ray.corpus.translation import Translation
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.linear.name_matches import NameMatches, Trie
+from test_linear import FLAT, LABELS
+
+from axml_ray.corpus.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings
 

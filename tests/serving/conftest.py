@@ -10,12 +10,12 @@ import torch
 # a run of the tiny corpus, and the network it is trained with
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network", "inference", "serving")]
 
+from axml_ray.inference.frequency import Coefficients  # noqa: E402
 from small_server import SMALL, TREES  # noqa: E402
 from tiny_run import Run, train_run  # noqa: E402
 
 from axml_ray import Tagger  # noqa: E402
 from axml_ray.inference.export import export_bundle  # noqa: E402
-from axml_ray.inference.frequency import Coefficients  # noqa: E402
 
 CORRECTION = Coefficients(intercept=0.5, score=0.8, frequency=-0.1)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import requests
 import yaml
+from serve_app.trees import Trees
 from small_server import TREES
 
 from axml_ray.configuration import from_command_line
@@ -16,7 +17,6 @@ from serve_app.__main__ import Here, check_fits, pairs
 from serve_app.edition import Edition, EditionError
 from serve_app.service import read_examples
 from serve_app.serving import Served, Serving
-from serve_app.trees import Trees
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60

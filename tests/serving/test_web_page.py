@@ -19,13 +19,13 @@ from urllib.request import Request, urlopen
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, Playwright, Route, expect, sync_playwright
+from serve_app.trees import Trees
 
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 from serve_app.service import Service
 from serve_app.serving import Serving
-from serve_app.trees import Trees
 
 TEXT = "key3 noise1 key0 noise7"
 KEY = "correct-horse"

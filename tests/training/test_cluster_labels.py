@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import ray
 import synthetic
+from axml_ray.experiment import run
+from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree, in_tasks
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
-from axml_ray.experiment import run
 from axml_ray.settings import SettingsError
 from axml_ray.training import cluster_labels as module
-from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree, in_tasks
 from axml_ray.tree import clustering
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.subtree import Subtree

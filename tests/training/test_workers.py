@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from axml_ray.inference.beam import TreePredictor
 from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.network.level_network import TABLE, Beam, Level, LevelNetwork
 from axml_ray.settings import Experiment
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS

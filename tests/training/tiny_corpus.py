@@ -20,17 +20,18 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.tokenizer import Tokenizer, count_documents
 from axml_ray.files import write_json
+from axml_ray.fitting import fit_member
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import Beam, Level, LevelNetwork
 from axml_ray.network.rows import WHOLE, Shard
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 from axml_ray.training.batches import LevelData, choose_parents
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.level import LevelTraining, Report, Validation
-from axml_ray.training.tree import TREE, TreeTraining, tree_directory
 from axml_ray.training.workers import Workers
-from axml_ray.tree.label_tree import LabelTree
+from axml_ray.tree.kinds import build_tree
 
 LABELS = 14
 DIMENSION = 12
@@ -111,18 +112,12 @@ def experiment(home: Path, *, tree: dict[str, Any] | None = None, **training: An
 def train_tree(
     settings: Experiment, corpus: Corpus, workers: Workers | None = None, build: bool = True
 ) -> list[dict[str, Any]]:
-    """Build and walk tree 0 of the run; returns what was reported."""
-    directory = tree_directory(settings.run_directory, 0)
+    """Build tree 0 of the run and train its networks; returns what was reported."""
+    run = Run(settings, corpus)
     if build:
-        directory.mkdir(parents=True, exist_ok=True)
-        shape = settings.tree
-        tree = LabelTree.build(
-            corpus.label_features(), height=shape.height, cluster_size=shape.cluster_size, seed=settings.seed
-        )
-        tree.save(directory / TREE)
+        run.keep_tree(0, build_tree(corpus, settings.tree, settings.seed))
     records: list[dict[str, Any]] = []
-    tree = LabelTree.load(directory / TREE)
-    TreeTraining(settings, corpus, tree, 0, directory, workers or Workers(), records.append).run()
+    fit_member(run, run.members[0], workers, records.append)
     return records
 
 

@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from axml_ray.training.ensemble import keep_tree
 from scipy import sparse
 from tiny_corpus import LABELS, write_corpus
 
 from axml_ray.configuration import from_command_line
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.settings import SettingsError
-from axml_ray.training.ensemble import keep_tree
 from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.inspection import clusters_around, described, find_label, label_starts, node_sums, summaries

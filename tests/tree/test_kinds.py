@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from axml_ray.inference.beam import TreePredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from tiny_corpus import LABELS, experiment, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.beam import TreePredictor
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
 from axml_ray.training.tree import TREE, tree_directory, tree_fingerprint
 from axml_ray.tree.clustering import cluster_offsets, normalise_rows

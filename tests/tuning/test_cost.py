@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_corpus import experiment, train_tree, write_corpus
-
-from axml_ray.files import read_json
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import Ensemble
+from tiny_corpus import experiment, train_tree, write_corpus
+
+from axml_ray.files import read_json
 from axml_ray.tuning.cost import milliseconds_a_text
 from axml_ray.tuning.trial import ensemble_score
 

@@ -19,15 +19,15 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
-from axml_ray.members.featurizer import Featurizer, feature_texts
-from axml_ray.members.member import Member, MemberSpec
+from axml_ray.fitting import fit_features, fit_member
+from axml_ray.members.member import MemberSpec
 from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import KINDS
 from axml_ray.training.level import Diverged
-from axml_ray.training.progress import Follower, Journal, line
+from axml_ray.training.progress import Follower, line
 from axml_ray.training.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,6 @@ def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = n
     for kind in order:
         began = time.monotonic()
         missing = [spec for spec in run.members if spec.kind == kind and not spec.is_fitted]
-        for spec in missing:
-            spec.directory.mkdir(parents=True, exist_ok=True)
         if kinds[kind].uses_features:
             _fit_features(run)
         if kinds[kind].trained_by_workers:
@@ -115,7 +113,7 @@ def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Ca
 def _train_on_workers(settings: Experiment, name: str) -> None:
     """Train one member on a group of Ray Train workers."""
     run = Run(settings, Corpus.open(settings.corpus_directory))
-    spec, resources = _spec(run, name), settings.resources
+    spec, resources = run.spec(name), settings.resources
     trainer = TorchTrainer(
         _work,
         train_loop_config={"settings": settings, "name": name},
@@ -144,11 +142,8 @@ def _work(config: dict[str, Any]) -> str | None:
     device = get_device() if settings.resources.gpus_per_worker else torch.device("cpu")
     use_threads(settings.resources.threads_of_worker)
     run = Run(settings, Corpus.open(settings.corpus_directory))
-    spec = _spec(run, config["name"])
-    number = spec.tree or 0
-    journal = Journal(run.layout.tree(number), tree=number)
     try:
-        _implementation(spec).fit(spec, run.fit_inputs(spec, workers=Workers.current(device), report=journal.write))
+        fit_member(run, run.spec(config["name"]), Workers.current(device))
     except Diverged as error:
         return str(error)
     return None
@@ -176,8 +171,8 @@ def _fit_member(settings: Experiment, name: str) -> float:
     """Fit one member in this process; returns the seconds that it took."""
     began = time.monotonic()
     run = Run(settings, Corpus.open(settings.corpus_directory))
-    spec = _spec(run, name)
-    _implementation(spec).fit(spec, run.fit_inputs(spec))
+    spec = run.spec(name)
+    fit_member(run, spec)
     spec.mark_fitted()
     return time.monotonic() - began
 
@@ -193,27 +188,12 @@ def _fit_features(run: Run) -> None:
 
 
 def _save_features(settings: Experiment) -> None:
-    run = Run(settings, Corpus.open(settings.corpus_directory))
-    corpus, how = run.corpus, settings.features
-    train = corpus.split("train").part(settings.training.documents)
-    texts = feature_texts(corpus, train, how, settings.corpus.max_tokens)
-    run.layout.features.parent.mkdir(parents=True, exist_ok=True)
-    found = Featurizer.fit(texts.tokens, corpus.tokenizer.words, how, corpus.translation)
-    found.save(run.layout.features, run.features_key)
+    fit_features(Run(settings, Corpus.open(settings.corpus_directory)))
 
 
 def _one_process(settings: Experiment) -> dict[str, Any]:
     memory = settings.resources.of_a_worker.get("memory")
     return {"num_cpus": 1, "max_retries": 2, "max_calls": 1, "memory": memory, **ANYWHERE}
-
-
-def _spec(run: Run, name: str) -> MemberSpec:
-    return next(spec for spec in run.members if spec.name == name)
-
-
-def _implementation(spec: MemberSpec) -> type[Member]:
-    found: type[Member] = KINDS[spec.kind].load()
-    return found
 
 
 def _end(tasks: list[ray.ObjectRef]) -> None:

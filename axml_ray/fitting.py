@@ -1,0 +1,79 @@
+"""The parts of a run, fitted in this process, without Ray: what its tasks do, and all that a notebook or a test
+needs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
+from axml_ray.ensemble import Ensemble
+from axml_ray.members.featurizer import Featurizer, feature_texts
+from axml_ray.members.member import Member, MemberSpec
+from axml_ray.run import Run
+from axml_ray.settings.members import KINDS
+from axml_ray.training.progress import Journal
+from axml_ray.training.workers import Workers
+from axml_ray.tree.kinds import build_tree
+
+
+def fit_run(run: Run) -> Ensemble:
+    """Fit everything that is missing: label trees, features, members, combiner; one after the other.
+
+    Args:
+        run: whose corpus is prepared.
+    """
+    for number in range(run.settings.ensemble.trees):
+        if not run.has_tree(number):
+            run.keep_tree(number, build_tree(run.corpus, run.settings.tree, run.settings.seed + number))
+    if run.needs_features and not run.has_features():
+        fit_features(run)
+    for spec in run.members:
+        if not spec.is_fitted:
+            fit_member(run, spec)
+            spec.mark_fitted()
+    if not run.has_combiner():
+        run.keep_combiner(fit_combiner(run))
+    return run.open_ensemble()
+
+
+def fit_features(run: Run) -> None:
+    """Fit and save the featurizer that members share."""
+    corpus, settings = run.corpus, run.settings.features
+    train = corpus.split("train").part(run.settings.training.documents)
+    texts = feature_texts(corpus, train, settings, run.settings.corpus.max_tokens)
+    run.layout.features.parent.mkdir(parents=True, exist_ok=True)
+    found = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings, corpus.translation)
+    found.save(run.layout.features, run.features_key)
+
+
+def fit_member(
+    run: Run,
+    spec: MemberSpec,
+    workers: Workers | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Fit and save a member, or this worker's part of it; the caller marks it as fitted when all workers are done.
+
+    Args:
+        run: with its label trees, and its features where the kind reads them.
+        spec: of the member.
+        workers: the distributed context; by default this process alone.
+        report: called with records of progress; by default they go to the journal of the member's label tree.
+    """
+    spec.directory.mkdir(parents=True, exist_ok=True)
+    implementation: type[Member] = KINDS[spec.kind].load()
+    more: dict[str, Any] = {"workers": workers or Workers()}
+    if report is not None:
+        more["report"] = report
+    elif spec.tree is not None:
+        more["report"] = Journal(run.layout.tree(spec.tree), tree=spec.tree).write
+    implementation.fit(spec, run.fit_inputs(spec, **more))
+
+
+def fit_combiner(run: Run) -> Combiner:
+    """Fit the combiner on the members' rankings of the validation documents."""
+    valid, ensemble = run.corpus.split("valid"), run.open_ensemble(Mean)
+    rankings = ensemble.rank_members(valid.tokens)
+    return combiner_class(run.settings.ensemble.combiner).fit(
+        Validation(run.weighted, [rankings[each.name] for each in run.members], valid.labels, run.corpus.labels.counts),
+        run.settings.ensemble.top_labels,
+    )
