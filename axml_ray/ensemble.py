@@ -6,6 +6,7 @@ where requests arrive, and the members wherever there is room. `Ensemble` holds 
 Legend: N documents, n given labels, k best labels, M members.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -88,8 +89,16 @@ class Combination:
         ]
 
     def _present(self, of_members: Mapping[str, object]) -> tuple[list[MemberInfo], Weighted]:
+        """The members that are there; where a tree is away, the others of its kind have its weight."""
         present = [member for member in self.members if member.name in of_members]
-        return present, Weighted([each.kind for each in present], [each.weight for each in present])
+        whole: defaultdict[str, float] = defaultdict(float)
+        for member in self.members:
+            whole[member.kind] += member.weight
+        there: defaultdict[str, float] = defaultdict(float)
+        for member in present:
+            there[member.kind] += member.weight
+        weights = [member.weight * whole[member.kind] / there[member.kind] for member in present]
+        return present, Weighted([each.kind for each in present], weights)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,6 @@ from typing import Any
 
 import numpy as np
 import results_file
-from axml_ray.experiment import run
-from axml_ray.inference.ensemble import votes_of
 from pydantic import ValidationError
 from rich import box
 from rich.console import Console
@@ -39,8 +37,10 @@ from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
-from axml_ray.inference.batch import ballots
+from axml_ray.evaluation.predictions import Predictions
+from axml_ray.members.topk import TopK
+from axml_ray.pipeline import run
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
 
 SEEDS_APART = 100
@@ -110,22 +110,28 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
     files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
     told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
-    found = list(by_trees(chosen, corpus))
+    found = list(by_trees(Run(chosen, corpus)))
     row |= {"by_trees": {count: means for count, means, _ in found}}
     return row | {"half_spread_by_trees": {count: spreads for count, _, spreads in found}, "settings": told}
 
 
-def by_trees(settings: Experiment, corpus: Corpus) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
-    """Scores of the test split in percent, for one tree, two, and so on: means and half spreads of all choices."""
-    predictions = Predictions.open(settings.run_directory / PREDICTIONS / "test")
+def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
+    """Scores of the test split in percent, for one tree, two, and so on: means and half spreads of all choices.
+
+    A choice of trees is an ensemble of their members, and of those of the whole run.
+    """
+    settings, corpus = run.settings, run.corpus
+    predictions = Predictions.open(run.layout.predictions("test"))
     assert predictions is not None
     inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
-    trees, votes = range(settings.ensemble.trees), votes_of(settings, corpus)
+    trees, combination = range(settings.ensemble.trees), run.combination(run.open_combiner())
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
-    for of_trees, truth in ballots(predictions, settings.linear.learned_join):
+    columns = [f"{member.name}.{what}" for member in run.members for what in ("labels", "scores")]
+    for values, truth in predictions.columns(columns):
+        rankings = {member: TopK(*values[2 * place : 2 * place + 2]) for place, member in enumerate(run.members)}
         for chosen, of_chosen in scores.items():
-            top, _ = votes.ranking([of_trees[number] for number in chosen])
-            of_chosen.add(top, truth.values, truth.offsets)
+            inside = {each.name: top for each, top in rankings.items() if each.tree is None or each.tree in chosen}
+            of_chosen.add(combination.rank(inside).labels, truth.values, truth.offsets)
     for count in trees:
         found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]
         every = {name: [one[name] for one in found] for name in found[0]}
