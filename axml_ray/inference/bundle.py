@@ -41,8 +41,8 @@ from axml_ray.inference.calibration import Calibration
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.member import LoadInputs, Member, MemberInfo
 from axml_ray.members.weight_files import Weights, load_weights
-from axml_ray.settings import Name, Positive, Precision, Settings, SettingsError
-from axml_ray.settings.members import KINDS, PLUGINS_VARIABLE
+from axml_ray.settings import PLUGINS_VARIABLE, Name, Positive, Precision, Settings, SettingsError
+from axml_ray.settings.members import KINDS
 from axml_ray.tree.label_tree import LabelTree
 
 FORMAT, VERSION = "axml-ray bundle", 2

@@ -8,6 +8,8 @@
 """
 
 import hashlib
+import importlib
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -35,11 +37,12 @@ from axml_ray.settings.base import (
     check_power_of_two,
     fingerprint,
 )
-from axml_ray.settings.members import CombinerKind, FeatureSettings, MembersSettings
+from axml_ray.settings.members import KINDS, CombinerKind, FeatureSettings, Kind, MemberSettings, members_model
 
 __all__ = [
     "HOME_VARIABLE",
     "NAME",
+    "PLUGINS_VARIABLE",
     "AbsolutePath",
     "AbsolutePlace",
     "CorpusSettings",
@@ -64,7 +67,10 @@ __all__ = [
     "absolute_place",
     "at_level",
     "fingerprint",
+    "register_member",
 ]
+
+PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
 
 
 class ExpectedCounts(Settings):
@@ -403,7 +409,7 @@ class Experiment(BaseSettings):
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
     features: Annotated[FeatureSettings, Field(exclude_if=lambda value: value == FeatureSettings())] = FeatureSettings()
-    members: MembersSettings = MembersSettings()
+    members: Any = None  # set by `_rebuild`
     ensemble: EnsembleSettings = EnsembleSettings()
     resources: ResourceSettings = ResourceSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -432,3 +438,31 @@ class Experiment(BaseSettings):
     def run_directory(self) -> Path:
         """Where the run lies."""
         return self.runs / self.name
+
+
+def register_member(name: str, settings: type[MemberSettings], implementation: str) -> None:
+    """Add a kind of ensemble member.
+
+    Modules that call this are named, separated by commas, in the environment variable `AXML_RAY_PLUGINS`, which every
+    process of a job needs; a program of one process may also call it before it loads settings.
+
+    Args:
+        name: of the kind, as under `members` in a config.
+        settings: its settings.
+        implementation: `module:Class` of the subclass of `axml_ray.members.member.Member`.
+    """
+    KINDS[name] = Kind(settings, implementation)
+    _rebuild()
+
+
+def _rebuild() -> None:
+    """Let the experiment have a group of settings for every registered kind."""
+    model = members_model()
+    field = Experiment.model_fields["members"]
+    field.annotation, field.default = model, model()
+    Experiment.model_rebuild(force=True)
+
+
+_rebuild()
+for _module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
+    importlib.import_module(_module)

@@ -6,7 +6,6 @@ separated by commas; every process of a job needs it. A bundle never names code:
 """
 
 import importlib
-import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +13,6 @@ from pydantic import Field, create_model, model_validator
 
 from axml_ray.settings.base import NotNegative, Positive, Settings, Share, Stemmer, check_power_of_two
 
-PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
 CombinerKind = Literal["mean", "calibrated", "stacked"]
 
 
@@ -115,21 +113,6 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def register(name: str, settings: type[MemberSettings], implementation: str) -> None:
-    """Add a kind of member.
-
-    Args:
-        name: of the kind, as under `members` in a config.
-        settings: its settings.
-        implementation: `module:Class`, importable in every process of a job.
-    """
-    KINDS[name] = Kind(settings, implementation)
-
-
-for _module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
-    importlib.import_module(_module)
-
-
 class _Members(Settings):
     """The members of the ensemble, by kind."""
 
@@ -145,11 +128,14 @@ class _Members(Settings):
         return {kind: own for kind, own in self if own.weight}
 
 
-_FIELDS: Any = {
-    name: (
-        Annotated[kind.settings, Field(exclude_if=lambda value: not value.weight)],
-        Field(default=kind.settings(), description=kind.settings.__doc__),
-    )
-    for name, kind in KINDS.items()
-}
-MembersSettings: Any = create_model("MembersSettings", __base__=_Members, __doc__=_Members.__doc__, **_FIELDS)
+def members_model() -> type[_Members]:
+    """The settings of all registered kinds: one group each."""
+
+    def group(kind: Kind) -> tuple[Any, Any]:
+        default = kind.settings()
+        # Groups at their defaults are not written, so that a new kind changes no stored settings.
+        field = Field(default=default, description=kind.settings.__doc__, exclude_if=lambda value: value == default)
+        return kind.settings, field
+
+    fields: Any = {name: group(kind) for name, kind in KINDS.items()}
+    return create_model("MembersSettings", __base__=_Members, __doc__=_Members.__doc__, **fields)

@@ -25,7 +25,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
 from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings, SettingsError
-from axml_ray.settings.members import MembersSettings
+from axml_ray.settings.members import members_model
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.records import Scoring, Trial, read_trials, trial_directory
 from axml_ray.tuning.search import Direction, Method, Search, check_space
@@ -175,7 +175,7 @@ def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     training = sweep.settings.training.model_copy(update={"documents": sweep.documents(corpus)})
     # What is searched for is a network, and its tree; what joins them comes when the best is trained.
     ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1, "combiner": "mean"})
-    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "members": MembersSettings()})
+    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "members": members_model()()})
 
 
 def _keep_manifest(sweep: Sweep, corpus: Corpus) -> None:

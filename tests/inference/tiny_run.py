@@ -9,7 +9,7 @@ from tiny_corpus import experiment, write_corpus
 from axml_ray.combine.combiner import Combiner
 from axml_ray.fitting import fit_run
 from axml_ray.run import Run
-from axml_ray.settings.members import MembersSettings
+from axml_ray.settings.members import members_model
 
 
 def train_run(
@@ -39,7 +39,7 @@ def train_run(
     settings = experiment(home, tree={"height": height, "cluster_size": 4, "beam": 3}, epochs=(epochs,))
     shape = settings.network.model_copy(update={"evidence": network.get("kind", "attention") == "attention", **network})
     ensemble = settings.ensemble.model_copy(update={"trees": trees, "top_labels": 20, "combiner": combiner})
-    chosen = MembersSettings(**(members or {}))
+    chosen = members_model()(**(members or {}))
     settings = settings.model_copy(update={"network": shape, "ensemble": ensemble, "members": chosen})
     run = Run(settings, corpus)
     run.layout.directory.mkdir(parents=True)
