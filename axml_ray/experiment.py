@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster import connect
-from axml_ray.configuration import read_yaml
+from axml_ray.configuration import FREE, SETTINGS, read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, PREDICTIONS, Predictions, Ranking
@@ -27,7 +27,7 @@ from axml_ray.inference.combining import Votes, mean_ballot
 from axml_ray.inference.ensemble import FREQUENCY, LEARNED_JOIN, learned_join_fingerprint
 from axml_ray.inference.frequency import FrequencyCorrection
 from axml_ray.inference.learned_join import LearnedJoin
-from axml_ray.judging import FREE, METRICS, SETTINGS, evaluate, seconds_before
+from axml_ray.judging import METRICS, evaluate, seconds_before
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.ensemble import train_ensemble

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.examples import Explain, Words, examples, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
@@ -28,30 +27,9 @@ from axml_ray.training.tree import tree_directory
 
 log = logging.getLogger(__name__)
 
-SETTINGS = "settings.yaml"
-"""In a run's directory, exactly what ran."""
 METRICS = "metrics.json"
 """There too: scores of the test split, and seconds of each phase, training's over all starts that came to their end."""
-FREE = ("resources", "evaluation", "runs", "corpora")
-"""Settings that may change between two looks at a run: where it runs and lies, and how it is judged."""
 TEST = "test"
-
-
-def open_run(directory: Path) -> Experiment:
-    """The settings of a run, wherever its directory lies now.
-
-    Raises:
-        SettingsError: it isn't a run.
-    """
-    path = directory / SETTINGS
-    if not path.is_file():
-        raise SettingsError(f"{directory}: not a run ({SETTINGS} is missing); train one with jobs/train_ensemble.py")
-    return at(load(path), directory)
-
-
-def at(settings: Experiment, directory: Path) -> Experiment:
-    """The settings of a run that lies in `directory` (absolute) now."""
-    return settings.model_copy(update={"runs": directory.parent, "name": directory.name})
 
 
 def evaluate(

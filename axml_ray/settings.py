@@ -47,6 +47,9 @@ Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
+Weights = Literal["float32", "bfloat16", "int8"]
+"""Number format of a bundle's matrices."""
+SPLITS = ("train", "valid", "test")
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
 Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]

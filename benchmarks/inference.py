@@ -27,7 +27,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.configuration import load
+from axml_ray.configuration import load, open_run
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.inference.beam import TreePredictor
@@ -35,7 +35,6 @@ from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.texts import each_batch, length_batches
-from axml_ray.judging import open_run
 from axml_ray.network.level_network import Level
 from axml_ray.network.networks import network_of
 from axml_ray.network.precision import use_threads

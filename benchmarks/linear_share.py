@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.configuration import open_run
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.inference.combining import Votes
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.joining import Join
-from axml_ray.judging import open_run
 from axml_ray.linear.fitting import fit_linear
 from axml_ray.network.precision import use_threads
 from axml_ray.settings import LinearSettings, SettingsError

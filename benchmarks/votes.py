@@ -33,6 +33,7 @@ from rich.text import Text
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+from axml_ray.configuration import open_run
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores, ndcg_at
@@ -42,7 +43,6 @@ from axml_ray.inference.combining import Found, aligned, best_of
 from axml_ray.inference.ensemble import open_trees
 from axml_ray.inference.frequency import LEAST, FrequencyCorrection, logits_of
 from axml_ray.inference.learned_join import LearnedJoin
-from axml_ray.judging import open_run
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError

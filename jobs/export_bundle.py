@@ -6,28 +6,33 @@ Weights of fewer bits make it smaller; what they cost on the validation document
 """
 
 import argparse
+from typing import TYPE_CHECKING, get_args
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
+from axml_ray.configuration import open_run
 from axml_ray.console import job_of_flags
-from axml_ray.inference.export import MEASURES, Exported, export_bundle
-from axml_ray.inference.weights import WEIGHTS
-from axml_ray.judging import open_run
-from axml_ray.settings import absolute
+from axml_ray.settings import Weights, absolute
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from axml_ray.inference.export import Exported
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """The job's flags."""
     parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="a finished run")
-    parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="where the bundle is to lie")
-    parser.add_argument("--weights", choices=WEIGHTS, default="float32", help="number format of matrices")
+    parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
+    parser.add_argument("--weights", choices=get_args(Weights), default="float32", help="number format of matrices")
     parser.add_argument("--corpora", type=absolute, metavar="DIR", help="where the run's corpus lies now, if it moved")
 
 
-def table(exported: Exported) -> Table:
+def table(exported: "Exported") -> "Table":
     """What the weights cost, as a table for a rich console."""
+    from rich import box
+    from rich.table import Table
+
+    from axml_ray.inference.export import MEASURES
+
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"{exported.documents:,} validation documents")
     shown.add_column("weights")
     for name in MEASURES:
@@ -43,12 +48,16 @@ def table(exported: Exported) -> Table:
 @job_of_flags(__doc__, flags)
 def main(given: argparse.Namespace) -> None:
     """Export, and say what came of it."""
+    from rich.console import Console
+
+    from axml_ray.inference.export import export_bundle
+
     settings = open_run(given.run)
     if given.corpora:
         settings = settings.model_copy(update={"corpora": given.corpora})
     exported = export_bundle(settings, given.to, given.weights)
     Console(width=None if Console().is_terminal else 110).print(table(exported))
-    print(f"The bundle lies in {exported.directory}: {exported.bytes / 2**20:,.1f} MiB")
+    print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: python jobs/predict.py --bundle {given.to} --input texts.jsonl --output predictions")
 
 

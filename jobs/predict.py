@@ -9,14 +9,13 @@ one row with its id and an error.
 import argparse
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from axml_ray.cluster import connect, room_for
 from axml_ray.console import count, job_of_flags
-from axml_ray.corpus.sources import shards
-from axml_ray.inference.batch import Wanted, predict_files
-from axml_ray.inference.bundle import Bundle
 from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_place
+
+if TYPE_CHECKING:
+    from axml_ray.inference.bundle import Bundle
 
 READING = ("text_field", "title_field", "id_field")
 """Settings of a corpus that say how its files are read."""
@@ -45,7 +44,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
                 "; '' for none." if field.default is None else "."
             )
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=told)
-    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
+    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
     group = parser.add_mutually_exclusive_group()
@@ -55,7 +54,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus-per-actor", type=count, default=1, metavar="N", help="also its threads; default 1")
 
 
-def reading_of(given: argparse.Namespace, bundle: Bundle) -> dict[str, Any]:
+def reading_of(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
     """Which fields of a record are read: those of the training texts, unless others are given."""
     flags = {name: getattr(given, name) for name in READING}
     return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
@@ -64,6 +63,11 @@ def reading_of(given: argparse.Namespace, bundle: Bundle) -> dict[str, Any]:
 @job_of_flags(__doc__, flags)
 def main(given: argparse.Namespace) -> None:
     """Predict, and say what came of it."""
+    from axml_ray.cluster import connect, room_for
+    from axml_ray.corpus.sources import shards
+    from axml_ray.inference.batch import Wanted, predict_files
+    from axml_ray.inference.bundle import Bundle
+
     bundle = Bundle.open(given.bundle)
     threshold = given.threshold
     if given.precision is not None:

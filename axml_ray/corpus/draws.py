@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from axml_ray.corpus.store import SPLITS
-from axml_ray.settings import CorpusSettings, SettingsError
+from axml_ray.settings import SPLITS, CorpusSettings, SettingsError
 
 DROPPED = len(SPLITS)
 TRAIN, VALID, TEST = range(3)

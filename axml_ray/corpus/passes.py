@@ -22,11 +22,10 @@ from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
 from axml_ray.corpus.label_features import document_features, sorted_pairs, word_weights
 from axml_ray.corpus.records import Block, blocks
 from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
-from axml_ray.corpus.store import SPLITS
 from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.corpus.translation import Translation
 from axml_ray.ragged import Ragged
-from axml_ray.settings import CorpusSettings
+from axml_ray.settings import SPLITS, CorpusSettings
 
 SMALL_BYTES = 8 << 20
 FILE_DOCUMENTS = 8192

@@ -51,7 +51,7 @@ from axml_ray.corpus.passes import (
 )
 from axml_ray.corpus.records import Shard
 from axml_ray.corpus.staging import StagedBlock
-from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, TRANSLATION, VERSION, Corpus
+from axml_ray.corpus.store import FORMAT, MANIFEST, TRANSLATION, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.corpus.translation import FITTED, Translation
@@ -59,7 +59,7 @@ from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
 from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import clear_leftovers, whole_directory, write_json
 from axml_ray.ragged import Ragged
-from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
+from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)

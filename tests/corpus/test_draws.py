@@ -3,7 +3,7 @@
 import pytest
 from corpus.preparing import Prepare, ids, many, rows
 
-from axml_ray.corpus.store import SPLITS
+from axml_ray.settings import SPLITS
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -12,9 +12,9 @@ from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, lefto
 import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
 from axml_ray.corpus.sources import installed_package_shards
-from axml_ray.corpus.store import SPLITS
 from axml_ray.corpus.tokenizer import LONGEST, split_words
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors
+from axml_ray.settings import SPLITS
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

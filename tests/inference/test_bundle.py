@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tiny_run import train_run
 
 from axml_ray import __version__
+from axml_ray.configuration import open_run
 from axml_ray.files import read_json, write_json
 from axml_ray.inference.beam import TreePredictor, join_fingerprint
 from axml_ray.inference.bundle import (
@@ -38,7 +39,6 @@ from axml_ray.inference.export import export_bundle
 from axml_ray.inference.frequency import Coefficients
 from axml_ray.inference.frozen import WORDS
 from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
-from axml_ray.judging import open_run
 from axml_ray.network.level_network import TABLE
 from axml_ray.settings import LinearSettings, SettingsError
 from axml_ray.training.tree import neighbours_fingerprint

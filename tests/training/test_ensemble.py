@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import synthetic
 
-from axml_ray.configuration import load
+from axml_ray.configuration import load, open_run
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
@@ -20,7 +20,7 @@ from axml_ray.inference.batch import ballots
 from axml_ray.inference.combining import Ballot, Votes, combine
 from axml_ray.inference.ensemble import Ensemble, open_trees, votes_of
 from axml_ray.inference.frequency import Coefficients
-from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.judging import evaluate, report_path
 from axml_ray.linear.classifiers import LinearTree
 from axml_ray.linear.name_matches import NameMatches, trie_of
 from axml_ray.ragged import Ragged
