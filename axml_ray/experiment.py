@@ -37,6 +37,10 @@ log = logging.getLogger(__name__)
 
 ADDED = ("ensemble.trees", "ensemble.frequency_correction", "linear")
 """Settings that a run may be started again with: more trees, linear classifiers, corrected scores."""
+SMALL_TEXTS = 1_000
+"""Training texts below which a tree of label clusters is advised against."""
+SMALL_SETTINGS = {"tree.height": 0, "ensemble.trees": 1, "linear.weight": 0.8}
+"""Settings for so few texts."""
 JOINED = 6_000
 """Validation documents that a join is learned from, at most."""
 CORPUS = "corpus.json"
@@ -63,6 +67,8 @@ def run(settings: Experiment) -> dict[str, Any]:
     corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, settings))
     _keep_settings(settings)
     write_json(settings.run_directory / CORPUS, {"fingerprint": corpus.fingerprint})
+    if warning := small_corpus_warning(settings, corpus):
+        log.warning("WARNING: %s", warning)
     connect()
     seconds["prepare"] = float(corpus.manifest["seconds"])
     before = seconds_before(settings.run_directory / METRICS, corpus)
@@ -77,6 +83,18 @@ def run(settings: Experiment) -> dict[str, Any]:
     predict_split(settings, corpus, "test")
     seconds["predict"] = time.monotonic() - began
     return evaluate(settings, corpus, seconds=seconds)
+
+
+def small_corpus_warning(settings: Experiment, corpus: Corpus) -> str | None:
+    """A warning where there are too few training texts for a tree, with settings that suit them."""
+    texts = corpus.documents("train")
+    if texts >= SMALL_TEXTS or not settings.tree.height:
+        return None
+    flags = " ".join(f"--{key} {value}" for key, value in SMALL_SETTINGS.items())
+    return (
+        f"{texts:,} training texts are too few to learn a tree of label clusters; a flat network beside linear "
+        f"classifiers is faster and as good: add {flags} and a new --name"
+    )
 
 
 def fit_votes(settings: Experiment, corpus: Corpus) -> None:

@@ -41,6 +41,10 @@ def _known_stemmer(language: str) -> str:
     return language
 
 
+def _tab(delimiter: str) -> str:
+    return "\t" if delimiter == "tab" else delimiter
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """A name that is a directory's."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -51,6 +55,7 @@ Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""
 SPLITS = ("train", "valid", "test")
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
+CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|[^\r\n\"])$"), AfterValidator(_tab)]
 Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -76,7 +81,7 @@ class ExpectedCounts(Settings):
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
     valid_documents: Positive | None = None
-    """Validation documents; by default `corpus.valid_documents`."""
+    """Validation documents; by default as many as would be drawn (`corpus.valid_documents`)."""
 
 
 class CorpusSettings(Settings):
@@ -89,9 +94,10 @@ class CorpusSettings(Settings):
     train: tuple[AbsolutePlace, ...] = ()
     """Files, directories, globs or URLs of the training documents."""
     valid: tuple[AbsolutePlace, ...] = ()
-    """The same for validation; where none is given, `valid_documents` are drawn from train."""
+    """The same for validation; where none is given, documents are drawn from train (`valid_documents`)."""
     test: tuple[AbsolutePlace, ...] = ()
-    """The same for the test split, used for the final evaluation only."""
+    """The same for the test split, used for the final evaluation only; where none is given, `test_share` of the
+    documents of train are drawn."""
     text_field: str = "text"
     """Field or column of the text, or of the body where there is a title."""
     title_field: str | None = None
@@ -102,10 +108,13 @@ class CorpusSettings(Settings):
     """Field or column of the document's id, if it has one."""
     label_separator: Annotated[str, Field(min_length=1)] = ";"
     """Between the labels in a cell of CSV."""
+    csv_delimiter: Annotated[CsvDelimiter | None, Field(exclude_if=lambda value: value is None)] = None
+    """Between the cells of CSV: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
     valid_documents: Positive = 200
-    """Documents drawn from train for validation (paper's program: 200, or 4,000 for its large corpora)."""
+    """Documents drawn from train for validation, but at most a tenth of train (paper's program: 200, or 4,000 for its
+    large corpora)."""
     test_share: Share = 0.1
-    """Share of `installed_packages` that becomes the test split, by a hash of the text."""
+    """Share of the documents that becomes the test split where `test` names no files, by a hash of the text."""
     max_train_documents: Positive | None = None
     """Train on that many documents only, drawn by a hash of the text."""
     max_test_documents: Positive | None = None
@@ -160,11 +169,18 @@ class CorpusSettings(Settings):
 
     @model_validator(mode="after")
     def _source_has_files(self) -> Self:
-        if self.source != "installed_packages" and not (self.train and self.test):
-            raise ValueError(f"corpus.train and corpus.test: give at least one file each for source {self.source}")
+        if self.source != "installed_packages" and not self.train:
+            raise ValueError(f"corpus.train: give at least one file for source {self.source}")
+        if not self.test and not self.test_share:
+            raise ValueError("corpus.test_share is 0 and corpus.test names no file; give one of them")
         if self.source == "installed_packages" and (self.train or self.valid or self.test):
             raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
         return self
+
+    @property
+    def draws_test(self) -> bool:
+        """Whether the test split is drawn from the documents of train."""
+        return not self.test
 
     @property
     def word_vectors_path(self) -> Path | None:

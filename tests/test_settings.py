@@ -87,9 +87,9 @@ def test_there_are_shipped_configs() -> None:
         ),
         (PACKAGES + "tree: 16", "tree: expected a group of 'key: value' lines"),
         (PACKAGES + "  train: [a.jsonl]", "corpus.train, .valid and .test: leave them out for installed_packages"),
-        ("corpus: {train: [a.jsonl]}", "corpus.train and corpus.test: give at least one file each for source auto"),
-        ("corpus: {test: [a.jsonl]}", "corpus.train and corpus.test: give at least one file each for source auto"),
-        ("name: x", "corpus.train and corpus.test: give at least one file each for source auto"),
+        ("corpus: {train: [a.jsonl], test_share: 0}", "corpus.test_share is 0 and corpus.test names no file"),
+        ("corpus: {test: [a.jsonl]}", "corpus.train: give at least one file for source auto"),
+        ("name: x", "corpus.train: give at least one file for source auto"),
         ("- a\n- b", "expected 'key: value' lines, found list"),
         ("just text", "expected 'key: value' lines, found str"),
         (PACKAGES + "training: {epochs: [9]}\ntree: {height: 1}\ntraining: {batch_size: 7}", "training is there twice"),
@@ -168,8 +168,8 @@ def test_a_missing_config_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_without_config_or_files_the_missing_keys_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert message(capsys).startswith("corpus.train and corpus.test: give at least one file each")
-    with pytest.raises(SettingsError, match=r"corpus\.train and corpus\.test"):
+    assert message(capsys).startswith("corpus.train: give at least one file")
+    with pytest.raises(SettingsError, match=r"corpus\.train: give"):
         load()
 
 

@@ -50,9 +50,11 @@ from axml_ray.corpus.passes import (
     translate_features,
 )
 from axml_ray.corpus.records import Shard
+from axml_ray.corpus.separators import separator_warning
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.store import FORMAT, MANIFEST, TRANSLATION, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
+from axml_ray.corpus.tables import SeparatedValues
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.corpus.translation import FITTED, Translation
 from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
@@ -115,7 +117,10 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
 
 def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
     if settings.source == "installed_packages":
-        return [("", shard) for shard in sources.installed_package_shards()]
+        try:
+            return [("", shard) for shard in sources.installed_package_shards()]
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"corpus.source: {error}") from None
     shards: list[tuple[str, Shard]] = []
     for split in SPLITS:
         try:
@@ -162,6 +167,9 @@ class _Preparation:
         )
         summary = assign_splits(self.settings, splits, about, self._place)
         summary.rejected = rejections
+        if warning := separator_warning(paths, "" if _has_lists(shards) else self.settings.label_separator):
+            summary.warnings.append(warning)
+            log.warning("prepare: WARNING: %s", warning)
         labels = self._merge_labels(paths, splits)
         for path, split in zip(paths, splits, strict=True):
             summary.leave_out_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
@@ -171,8 +179,11 @@ class _Preparation:
             if not documents[name]:
                 raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
         if not self.settings.valid and documents["valid"] < self.settings.valid_documents:
-            drawn = f"{self.settings.valid_documents:,}"
-            log.info("prepare: %s of %s validation documents drawn have a label", f"{documents['valid']:,}", drawn)
+            log.info(
+                "prepare: %s validation documents: %s drawn (corpus.valid_documents is %s, at most a tenth of train), "
+                "those without a label left out",
+                f"{documents['valid']:,}", f"{summary.drawn_valid:,}", f"{self.settings.valid_documents:,}",
+            )  # fmt: skip
         summary.count_kept(splits, about)
         del about
         self._merged("words", count_words, paths, splits)
@@ -392,6 +403,11 @@ class _Preparation:
             vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, settings.seed)
         word_vectors.save_vectors(self.work / "word_vectors.safetensors", vectors)
         return coverage, vectors.shape[1]
+
+
+def _has_lists(shards: Sequence[tuple[str, Shard]]) -> bool:
+    """Whether labels are lists in all of the files, so that no separator splits them."""
+    return not any(isinstance(shard, SeparatedValues) for _, shard in shards)
 
 
 def _groups(items: Sequence[Any], sizes: Sequence[int], most: int) -> list[list[Any]]:

@@ -325,8 +325,9 @@ def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:
             "corpus.min_label_count is 50: no label occurs so often",
         ),
         (
-            {"train": many(3), "test": many(4)},
-            "corpus.valid_documents is 3, but train holds 3 documents; take fewer, or give corpus.valid",
+            {"train": many(1), "test": many(4)},
+            "corpus.train (…/train.jsonl): holds 1 documents, too few to draw validation documents from; give more, or "
+            "corpus.valid",
         ),
     ],
 )
