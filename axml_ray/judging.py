@@ -20,6 +20,7 @@ from axml_ray.evaluation.page import write_page
 from axml_ray.evaluation.predictions import PREDICTIONS, Predictions
 from axml_ray.evaluation.report import write_metrics
 from axml_ray.files import read_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.training.progress import JOURNAL
@@ -59,7 +60,8 @@ def evaluate(
     predictions = predicted(settings, corpus, split)
     labels = Labels(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
-    found = judge(predictions, labels, settings.evaluation)
+    with Heartbeat("evaluate"):
+        found = judge(predictions, labels, settings.evaluation)
     path = settings.run_directory / (METRICS if split == TEST else f"metrics-{split}.json")
     metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **found}
     if seconds := seconds_before(path, corpus) if seconds is None else seconds:
@@ -71,7 +73,9 @@ def evaluate(
             "measures": against(predictions, others, labels, settings.evaluation),
         }
     write_metrics(path, metrics)
-    _report(settings, corpus, predictions, metrics)
+    log.info("report: writing it, with the words that labels of some documents attended to")
+    with Heartbeat("report"):
+        _report(settings, corpus, predictions, metrics)
     return metrics
 
 

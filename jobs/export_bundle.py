@@ -6,16 +6,21 @@ Weights of fewer bits make it smaller; what they cost on the validation document
 """
 
 import argparse
+import logging
 from typing import TYPE_CHECKING, get_args
 
 from axml_ray.configuration import open_run
 from axml_ray.console import job_of_flags
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.settings import Weights, absolute
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from axml_ray.inference.export import Exported
+
+
+log = logging.getLogger(__name__)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +60,9 @@ def main(given: argparse.Namespace) -> None:
     settings = open_run(given.run)
     if given.corpora:
         settings = settings.model_copy(update={"corpora": given.corpora})
-    exported = export_bundle(settings, given.to, given.weights)
+    log.info("export: writing %s weights, then predicting the validation documents with them", given.weights)
+    with Heartbeat("export"):
+        exported = export_bundle(settings, given.to, given.weights)
     Console(width=None if Console().is_terminal else 110).print(table(exported))
     print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: python jobs/predict.py --bundle {given.to} --input texts.jsonl --output predictions")

@@ -7,6 +7,7 @@ one row with its id and an error.
 """
 
 import argparse
+import logging
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_
 
 if TYPE_CHECKING:
     from axml_ray.inference.bundle import Bundle
+
+log = logging.getLogger(__name__)
 
 READING = ("text_field", "title_field", "id_field")
 """Settings of a corpus that say how its files are read."""
@@ -68,6 +71,7 @@ def main(given: argparse.Namespace) -> None:
     from axml_ray.inference.batch import Wanted, predict_files
     from axml_ray.inference.bundle import Bundle
 
+    log.info("predict: checking the bundle")
     bundle = Bundle.open(given.bundle)
     threshold = given.threshold
     if given.precision is not None:

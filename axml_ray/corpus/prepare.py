@@ -60,6 +60,7 @@ from axml_ray.corpus.translation import FITTED, Translation
 from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
 from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import clear_leftovers, whole_directory, write_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, fingerprint
 
@@ -88,6 +89,7 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
     if vectors := settings.word_vectors_path:
         check_vectors(vectors)
         beside += [("", vectors), *([("", vectors.with_name("vocab.txt"))] if vectors.suffix == ".npy" else [])]
+    log.info("prepare: looking for a corpus of these settings and files in %s", directory)
     inputs = []
     for split, place in [*((split, place) for split, shard in shards for place in places_of(shard)), *beside]:
         try:
@@ -251,7 +253,9 @@ class _Preparation:
         self.small = sum(size for _, _, size in parts) < SMALL_BYTES
         numbered = [(number, part) for number, (_, part, _) in enumerate(parts)]
         groups = _groups(numbered, sizes, min(settings.block_bytes, SMALL_BYTES))
-        rows = over(groups, stage_shards, small=self.small, stage=self.stage, settings=settings)
+        rows = over(
+            groups, stage_shards, what="reading the texts", small=self.small, stage=self.stage, settings=settings
+        )
         if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
             raise SettingsError(f"corpus: {failures[0][0]} {failures[0][1]}")
         read = sum(row["rows"] for row in rows)
@@ -301,9 +305,9 @@ class _Preparation:
     ) -> dict[str, int]:
         """Count words or labels in the blocks and merge them; what the merge found."""
         groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
-        over(groups, count, small=self.small, paths=paths, splits=self._shared(splits))
+        over(groups, count, what=f"counting {kind}", small=self.small, paths=paths, splits=self._shared(splits))
         given = {"paths": paths, "stage": self.stage, "work": self.work, "settings": self.settings}
-        [found] = over([kind], merge, small=self.small, **given)
+        [found] = over([kind], merge, what=f"merging the counts of {kind}", small=self.small, **given)
         return found
 
     def _shared(self, value: Any) -> Any:
@@ -322,7 +326,7 @@ class _Preparation:
         """Training documents that each word is in, as itself or as a piece of another."""
         groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
         given = {"paths": paths, "splits": self._shared(splits), "most": self.settings.max_tokens}
-        over(groups, count_pieces, small=self.small, **given)
+        over(groups, count_pieces, what="counting subwords", small=self.small, **given)
         frequency = np.zeros(words, dtype=np.int64)
         for path in paths:
             counts = StagedBlock(Path(path)).array("piece_counts")
@@ -335,6 +339,7 @@ class _Preparation:
         return over(
             plan.files(),
             encode_files,
+            what="writing the texts as integers",
             small=self.small,
             plan=self._shared(plan),
             work=self.work,
@@ -365,10 +370,10 @@ class _Preparation:
         """Let the features of labels be those of their texts as networks read them."""
         files = [files for files in plan.files() if files[0] == "train"]
         given = {"work": self.work, "features": self.features, "translation": self._shared(translation)}
-        over(files, count_translated, small=self.small, **given)
+        over(files, count_translated, what="counting translated words", small=self.small, **given)
         frequency = sum(np.load(path) for path in self.features.glob("*.counts.npy"))
         given |= {"frequency": self._shared(frequency), "documents": int(plan.starts["train"][-1])}
-        over(files, translate_features, small=self.small, **given)
+        over(files, translate_features, what="translating label features", small=self.small, **given)
 
     def _label_features(self, words: int) -> None:
         path = self.work / "label_features.npz"
@@ -381,7 +386,13 @@ class _Preparation:
         ranges = label_features.label_ranges(counts, terms)
         given = {"files": files, "words": words, "max_terms": self.settings.max_terms, "features": self.features}
         groups = _groups(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
-        over(groups, label_features.sum_ranges, small=self.small or len(ranges) == 1, **given)
+        over(
+            groups,
+            label_features.sum_ranges,
+            what="summing label features",
+            small=self.small or len(ranges) == 1,
+            **given,
+        )
         label_features.assemble(path, self.features, len(ranges), words)
 
     def _word_vectors(self, tokenizer: Tokenizer, translation: Translation | None) -> tuple[float, int]:
@@ -392,13 +403,14 @@ class _Preparation:
             log.info("prepare: %s knows %.1f%% of the words", path, 100 * coverage)
         elif settings.word_vectors == "train":
             log.info("prepare: learning word vectors from the training texts")
-            vectors, coverage = word_vectors.train_vectors(
-                word_vectors.TokenFiles(sorted((self.work / "train").iterdir()), translation),
-                len(tokenizer),
-                settings.word_dimension,
-                epochs=settings.word_vector_epochs,
-                seed=settings.seed,
-            )
+            with Heartbeat("prepare: learning word vectors"):
+                vectors, coverage = word_vectors.train_vectors(
+                    word_vectors.TokenFiles(sorted((self.work / "train").iterdir()), translation),
+                    len(tokenizer),
+                    settings.word_dimension,
+                    epochs=settings.word_vector_epochs,
+                    seed=settings.seed,
+                )
         else:
             vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, settings.seed)
         word_vectors.save_vectors(self.work / "word_vectors.safetensors", vectors)

@@ -4,6 +4,7 @@ A block's file appears whole or not at all, so a job that was killed goes on wit
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
@@ -24,6 +25,7 @@ from axml_ray.corpus.tables import MissingColumn
 from axml_ray.corpus.upkeep import state_of_input
 from axml_ray.evaluation.predictions import MADE_BY, PREDICTIONS, Predictions
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.inference.bundle import MANIFEST, sha256
 from axml_ray.inference.combining import Ballot, Votes
 from axml_ray.inference.ensemble import Ensemble, open_trees, predictions_fingerprint, votes_of
@@ -31,6 +33,8 @@ from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Settings, SettingsError
+
+log = logging.getLogger(__name__)
 
 ROWS = 1_024
 """Documents of a block."""
@@ -104,9 +108,10 @@ def predict_split(
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
         actors = resources.predictors, resources.cpus_per_worker
         then = f"the {split} split isn't predicted; the same command predicts it, and trains nothing again"
-        rows = _through(items, EnsemblePredictor, (settings, work, votes), *actors, then=then)
-        written = sum(int(row["rows"]) for row in rows)
-        assert written == corpus.documents(split), (written, corpus.documents(split))
+        with Heartbeat("predict", corpus.documents(split), f"{split} documents") as heartbeat:
+            for row in _through(items, EnsemblePredictor, (settings, work, votes), *actors, then=then):
+                heartbeat.add(int(row["rows"]))
+        assert heartbeat.done == corpus.documents(split), (heartbeat.done, corpus.documents(split))
     return directory
 
 
@@ -263,8 +268,10 @@ def predict_files(
     )
     given = bundle, output, wanted, max(1, int(cpus_per_actor))
     then = "the same job, started again, goes on from here"
-    for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor, then=then):
-        pass
+    log.info("predict: starting %d actors, which open the bundle", actors)
+    with Heartbeat("predict", unit="texts") as heartbeat:
+        for row in _through(blocks, BundlePredictor, given, actors, cpus_per_actor, then=then):
+            heartbeat.add(int(row["rows"]))
     result = _counted(output, wanted.form)
     write_json(output / RESULT, result)
     return result

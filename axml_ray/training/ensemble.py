@@ -9,7 +9,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -21,6 +21,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.linear import classifiers, name_matches, neighbours
 from axml_ray.linear.checked import fingerprint_of
 from axml_ray.linear.classifiers import LinearTree
@@ -91,8 +92,15 @@ def build_trees(settings: Experiment, corpus: Corpus) -> None:
     check_hierarchy(settings.tree, corpus)
     options = {"num_cpus": cpus_of_a_tree(corpus), **APART}
     numbers = [n for n in range(settings.ensemble.trees) if not has_tree(settings, corpus, n)]
+    if not numbers:
+        return
+    log.info("clustering %s labels into %d trees", f"{corpus.trained:,}", len(numbers))
     try:
-        ray.get([ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers])
+        with Heartbeat("clustering labels", len(numbers), "trees") as heartbeat:
+            tasks = [ray.remote(**options)(_cluster_labels).remote(settings, number) for number in numbers]
+            for done in _as_done(tasks):
+                ray.get(done)
+                heartbeat.add()
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"the label trees could not be built: {root_cause(error)}") from error
 
@@ -126,6 +134,7 @@ def train_ensemble(
     build_trees(settings, corpus)
     clustered = time.monotonic()
     follower = Follower(directories)
+    log.info("starting the workers of %d trees", len(numbers))
     # A process for each: one that stays for the next tree keeps Ray Train's controller of the last alive.
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 2, "max_calls": 1, **APART}
     waiting = {ray.remote(**options)(_train_tree).remote(settings, number): number for number in numbers}
@@ -161,11 +170,16 @@ def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
         if fingerprint_of(tree_directory(settings.run_directory, number) / LINEAR, classifiers.ABOUT)
         != linear_fingerprint(settings, corpus, number)
     }
-    for task, number in tasks.items():
-        try:
-            log.info("tree %d · linear classifiers fitted in %.0f s", number + 1, ray.get(task))
-        except ray.exceptions.RayError as error:
-            raise RuntimeError(f"linear classifiers of tree {number + 1} failed: {root_cause(error)}") from error
+    if tasks:
+        log.info("fitting the linear classifiers of %d trees", len(tasks))
+    with Heartbeat("fitting linear classifiers", len(tasks), "trees") as heartbeat:
+        for task in _as_done(list(tasks)):
+            try:
+                log.info("tree %d · linear classifiers fitted in %.0f s", tasks[task] + 1, ray.get(task))
+            except ray.exceptions.RayError as error:
+                number = tasks[task] + 1
+                raise RuntimeError(f"linear classifiers of tree {number} failed: {root_cause(error)}") from error
+            heartbeat.add()
     beside: list[tuple[float, str, Mapping[str, str], str, Callable[[Experiment], None], str]] = [
         (
             settings.linear.neighbours, NEIGHBOURS, neighbours.ABOUT, neighbours_fingerprint(settings, corpus),
@@ -178,10 +192,19 @@ def _fit_all_linear(settings: Experiment, corpus: Corpus) -> None:
     ]  # fmt: skip
     for wanted, name, about, mark, make, what in beside:
         if wanted and fingerprint_of(settings.run_directory / name, about) != mark:
+            log.info("preparing %s", what)
             try:
-                ray.get(ray.remote(**options)(make).remote(settings))
+                with Heartbeat(f"preparing {what}"):
+                    ray.get(ray.remote(**options)(make).remote(settings))
             except ray.exceptions.RayError as error:
                 raise RuntimeError(f"{what} failed: {root_cause(error)}") from error
+
+
+def _as_done(tasks: list[ray.ObjectRef]) -> Iterator[ray.ObjectRef]:
+    """Tasks in the order in which they end."""
+    while tasks:
+        done, tasks = ray.wait(tasks)
+        yield from done
 
 
 def _fit_linear(settings: Experiment, number: int) -> float:

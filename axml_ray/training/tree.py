@@ -8,6 +8,7 @@ may be Ray Train, a test or a notebook.
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ class TreeTraining:
                         network, directory, mark, train=train.tokens, positives=positives,
                         train_beam=None if scored is None else scored.train, valid=valid.tokens, valid_beam=valid_beam,
                         keep=min(self.beam, level.nodes), true_candidates=self.settings.training.true_candidates,
-                        precision=precision, workers=self.workers,
+                        precision=precision, workers=self.workers, report=partial(self._say_scored, number),
                     )  # fmt: skip
                     self._say({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)
@@ -176,6 +177,16 @@ class TreeTraining:
     def _say(self, record: dict[str, Any]) -> None:
         if self.workers.first:
             self.report({"levels": len(self.tree.level_sizes), **record})
+
+    def _say_scored(self, level: int, done: int, documents: int, seconds: float) -> None:
+        self._say(
+            {
+                "level": level,
+                "scored_so_far": done,
+                "documents": documents,
+                "documents_per_second": done / max(seconds, 1e-9),
+            }
+        )
 
     def _all_see(self, found: bool) -> bool:
         """What the first worker found: files may reach the others later, and all must do the same."""
@@ -202,6 +213,7 @@ class TreeTraining:
             checkpoints.drop(self.workers)  # of a worker that was killed between saving and this
             self._say({"level": number, "opened": str(directory)})
             return False
+        self._say({"level": number, "begun": network.level.nodes})
         # Not in the paper: at its start, from logits of zero, epochs go by in learning how rare labels are.
         scored = network.level.nodes
         if data.parents is not None and network.level.first_child is not None:
