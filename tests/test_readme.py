@@ -5,14 +5,12 @@ import re
 import runpy
 import shlex
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from axml_ray.corpus.installed_packages import InstalledPackage
-from axml_ray.corpus.records import Document
 from axml_ray.settings import Experiment
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +26,7 @@ def commands_of(page: Path) -> Iterator[str]:
     inline = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
     for words in (*lines, *(" ".join(code.split()) for code in inline)):
         command = re.sub(r"\s#\s.*", "", words).strip()
-        if command.startswith(STARTS):
+        if command.startswith(STARTS) and "…" not in command:
             yield command
 
 
@@ -69,7 +67,7 @@ def test_a_command_is_accepted(home: Path, command: str) -> None:
         for key in (word.partition("=")[0] for word in words[3:] if re.fullmatch(r"\w+=.*", word)):
             assert re.search(rf"^    {key}: ", sources, re.MULTILINE), key
         return
-    script, arguments = ROOT / words[1], [filled(word) for word in words[2:] if word != "…"]
+    script, arguments = ROOT / words[1], [filled(word) for word in words[2:]]
     assert script.is_file()
     if script.parent.name == "jobs":
         runpy.run_path(str(script))["main"].parse(arguments)
@@ -83,7 +81,7 @@ def test_a_command_is_accepted(home: Path, command: str) -> None:
 
 def filled(word: str) -> str:
     """A word of a command with what stands for the reader's own: a sweep's best settings, a config's name."""
-    if re.fullmatch(r"runs/.*\.yaml", word):
+    if re.fullmatch(r"runs/.*\.yaml|configs/<.*>\.yaml", word):
         return "configs/quickstart.yaml"
     if "<" in word or re.search(r"\b(NAME|FILE)\b", word):
         return "quickstart"
@@ -105,11 +103,10 @@ def test_labels_in_commands_are_frequent_in_the_demo() -> None:
     named = [word for command in COMMANDS for flag, word in _pairs(command) if flag == "--label" and word != "NAME"]
     assert named
     for label in named:
-        place = importlib.util.find_spec(label.partition(".")[0])
+        place = importlib.util.find_spec(label)
         assert place is not None and place.submodule_search_locations
-        records = InstalledPackage(Path(place.submodule_search_locations[0])).read()
-        counts = Counter(name for record in records if isinstance(record, Document) for name in record.labels)
-        assert counts[label] >= 50  # a quarter of the texts are drawn
+        texts = list(InstalledPackage(Path(place.submodule_search_locations[0])).read())
+        assert len(texts) >= 30  # a quarter of all texts are drawn
 
 
 def _pairs(command: str) -> list[tuple[str, str]]:
