@@ -295,7 +295,7 @@ class TrainingSettings(Settings):
     """How a level is trained. A value per level may be given; the last one serves all deeper levels."""
 
     epochs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (10,)
-    """E: most passes over the training documents, per level."""
+    """E: how often the training documents are gone through at most, per level."""
     average_after: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (2,)
     """Epochs before stochastic weight averaging begins, per level."""
     averaging: bool = True

@@ -94,7 +94,8 @@ def main(given: argparse.Namespace) -> None:
     result = predict_files(given.bundle, found, given.output, wanted, actors=actors, cpus_per_actor=cpus)
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
-    print(f"The predictions lie in {given.output}: {len(result['files'])} files and predictions.json")
+    files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
+    print(f"Predictions: {given.output} ({files} and predictions.json)")
 
 
 if __name__ == "__main__":

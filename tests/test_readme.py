@@ -1,6 +1,7 @@
 """The commands in README and docs are accepted: scripts, flags, settings, configs, make targets and labels exist."""
 
 import importlib.util
+import itertools
 import re
 import runpy
 import shlex
@@ -111,4 +112,4 @@ def test_labels_in_commands_are_frequent_in_the_demo() -> None:
 
 def _pairs(command: str) -> list[tuple[str, str]]:
     words = shlex.split(command)
-    return list(zip(words, words[1:], strict=False))
+    return list(itertools.pairwise(words))

@@ -164,9 +164,7 @@ class _Preparation:
         paths, splits, about, rejections = self._stage(shards)
         rejected = sum(rejections.values())
         read = sum(map(len, splits))
-        log.info(
-            "prepare: read %s documents from %s files (%s rejected)", f"{read:,}", f"{len(shards):,}", f"{rejected:,}"
-        )
+        log.info("prepare: read %s documents from %s (%s rejected)", f"{read:,}", _files(len(shards)), f"{rejected:,}")
         summary = assign_splits(self.settings, splits, about, self._place)
         summary.rejected = rejections
         if warning := separator_warning(paths, "" if _has_lists(shards) else self.settings.label_separator):
@@ -433,6 +431,10 @@ def _groups(items: Sequence[Any], sizes: Sequence[int], most: int) -> list[list[
         groups[-1].append(item)
         held += size
     return groups
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
 
 
 def _sums(rows: list[dict[str, Any]], key: str) -> dict[str, int]:

@@ -201,7 +201,7 @@ class SeparatedValues:
                 try:
                     _present(self.fields, names)
                 except MissingColumn as error:
-                    if len(names) > 1:
+                    if len(names) > 1 or not any(other in names[0] for other in "\t;,|"):
                         raise
                     raise MissingColumn(f"{error}; if {names[0]!r} is several, set corpus.csv_delimiter") from None
                 continue

@@ -356,7 +356,7 @@ def _claim(output: Path, job: dict[str, Any]) -> None:
         raise SettingsError(f"{error}; remove {output} and start again") from None
     changed = [key for key in job if not isinstance(before, dict) or before.get(key) != job[key]]
     if changed:
-        raise SettingsError(f"--output: {output} holds predictions of another job ({', '.join(changed)} differ); "
+        raise SettingsError(f"--output: {output} holds predictions made with another {', another '.join(changed)}; "
                             "choose a new directory")  # fmt: skip
     for left in output.glob(".part-*"):  # a killed job's
         left.unlink(missing_ok=True)
