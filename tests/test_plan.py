@@ -235,9 +235,7 @@ def test_a_warning_names_level_need_and_change() -> None:
     assert "use resources.workers 8 on 8 GPUs or network.hidden " in said
     settings, of = amazon3m()
     said = warnings(make_plan(settings, of, gpus(4, 80)))[0]
-    assert said.startswith(
-        "WARNING: a tree's 8 workers ask for 8 GPUs and the machines have 4; it would never start: use "
-    )
+    assert said.startswith("WARNING: a tree's 8 workers ask for 8 GPUs and the machines have 4; it would never start: ")
 
 
 def test_nothing_is_promised_where_nothing_helps() -> None:

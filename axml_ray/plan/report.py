@@ -135,8 +135,8 @@ def warnings(plan: Plan) -> list[str]:
         also = f" (nor do levels {', '.join(others)} fit)" if len(others) > 1 else also
         found.append(
             f"WARNING: level {largest.shape.number} needs {largest.memory.total / GIB:,.1f} GiB a worker, "
-            f"{(1 - KEPT_FREE) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB may be planned (the rest, "
-            f"{KEPT_FREE:.0%}, stays free for what isn't counted){also}: "
+            f"{(1 - KEPT_FREE) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB may be planned ("
+            f"{KEPT_FREE:.0%} stays free for what isn't counted){also}: "
             + (f"use {mends}." if mends else "neither workers, hidden nor batch_size mends it; take larger machines.")
         )
     return found or ["Every level fits."]
