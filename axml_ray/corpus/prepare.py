@@ -89,13 +89,8 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
     if vectors := settings.word_vectors_path:
         check_vectors(vectors)
         beside += [("", vectors), *([("", vectors.with_name("vocab.txt"))] if vectors.suffix == ".npy" else [])]
-    log.info("prepare: looking for a corpus of these settings and files in %s", directory)
-    inputs = []
-    for split, place in [*((split, place) for split, shard in shards for place in places_of(shard)), *beside]:
-        try:
-            inputs.append([split, str(place), *state_of_input(place)])
-        except OSError as error:  # a store's has no name and no number
-            raise SettingsError(f"corpus: {place} cannot be read: {error.strerror or error}") from None
+    with Heartbeat("prepare: looking for changes in the inputs"):
+        inputs = _states(shards, beside)
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
     clear_leftovers(directory)
     try:
@@ -115,6 +110,17 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         _Preparation(settings, work, entries).run(shards, mark, inputs)
         check(Corpus.open(work))
     return Corpus.open(directory)
+
+
+def _states(shards: list[tuple[str, Shard]], beside: list[tuple[str, Path]]) -> list[list[Any]]:
+    """Split, place and state of each input; another state means that it has changed."""
+    inputs = []
+    for split, place in [*((split, place) for split, shard in shards for place in places_of(shard)), *beside]:
+        try:
+            inputs.append([split, str(place), *state_of_input(place)])
+        except OSError as error:  # a store's has no name and no number
+            raise SettingsError(f"corpus: {place} cannot be read: {error.strerror or error}") from None
+    return inputs
 
 
 def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:

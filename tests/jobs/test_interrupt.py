@@ -3,6 +3,7 @@
 A terminal sends SIGINT to the whole group of processes, so Ray's get it too.
 """
 
+import json
 import os
 import queue
 import shlex
@@ -18,6 +19,12 @@ import synthetic
 import yaml
 
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")]
+
+from tiny_run import train_run  # noqa: E402
+
+from axml_ray.inference.export import export_bundle  # noqa: E402
+
 SECONDS = 240
 
 pytestmark = pytest.mark.slow
@@ -74,13 +81,12 @@ def job(name: str, *words: object) -> list[str]:
     return [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *map(str, words)]
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_training_is_stopped(tmp_path: Path, presses: int) -> None:
+def test_training_is_stopped(tmp_path: Path) -> None:
     settings = synthetic.experiment(tmp_path, training={"epochs": [400], "score_every": 5, "patience": 10_000})
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings))
     command = job("train_ensemble", "--config", path)
-    code, after = interrupted(command, "level 1/2", presses)
+    code, after = interrupted(command, "level 1/2", presses=2)
     check(command, code, after)
 
 
@@ -93,3 +99,22 @@ def test_preparation_is_stopped(tmp_path: Path) -> None:
     code, after = interrupted(command, "learning word vectors")
     check(command, code, after)
     assert not list((tmp_path / "corpora").glob("*"))
+
+
+def test_prediction_is_stopped(tmp_path: Path) -> None:
+    bundle, texts = tmp_path / "bundle", tmp_path / "texts.jsonl"
+    export_bundle(train_run(tmp_path / "home", trees=1, epochs=1).settings, bundle)
+    texts.write_text("".join(json.dumps({"text": f"key{number % 14} " * 20}) + "\n" for number in range(100_000)))
+    command = job("predict", "--bundle", bundle, "--input", texts, "--output", tmp_path / "out")
+    code, after = interrupted(command, "predict: starting")
+    check(command, code, after)
+
+
+def test_a_sweep_is_stopped(tmp_path: Path) -> None:
+    settings = synthetic.experiment(tmp_path, training={"epochs": [400], "score_every": 5, "patience": 10_000})
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    (tmp_path / "mine.py").write_text('def space(draw):\n    draw.suggest_int("network.hidden", 4, 12)\n')
+    command = job("tune", "--config", path, "--space", tmp_path / "mine.py", "--trials", 2, "--sweep", "small-sweep")
+    code, after = interrupted(command, "trial 0")
+    check(command, code, after)
