@@ -34,6 +34,12 @@ def _number(word: str) -> float:
     return number
 
 
+def _delimiter(word: str) -> str:
+    if word != "tab" and len(word) != 1:
+        raise argparse.ArgumentTypeError(f"expected one character, or tab (given: {word!r})")
+    return "\t" if word == "tab" else word
+
+
 def flags(parser: argparse.ArgumentParser) -> None:
     """The job's flags."""
     parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="as jobs/export_bundle.py wrote")
@@ -47,6 +53,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
                 "; '' for none." if field.default is None else "."
             )
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=told)
+    parser.add_argument(
+        "--csv-delimiter", type=_delimiter, metavar="CHARACTER",
+        help=CorpusSettings.model_fields["csv_delimiter"].description,
+    )  # fmt: skip
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
@@ -77,7 +87,7 @@ def main(given: argparse.Namespace) -> None:
     if given.precision is not None:
         threshold = bundle.calibration.threshold(precision=given.precision)
     try:
-        reading = CorpusSettings.model_construct(**reading_of(given, bundle))
+        reading = CorpusSettings.model_construct(**reading_of(given, bundle), csv_delimiter=given.csv_delimiter)
         found = shards(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None

@@ -203,7 +203,9 @@ class SeparatedValues:
                 except MissingColumn as error:
                     if len(names) > 1 or not any(other in names[0] for other in "\t;,|"):
                         raise
-                    raise MissingColumn(f"{error}; if {names[0]!r} is several, set corpus.csv_delimiter") from None
+                    raise MissingColumn(
+                        f"{error}; if {names[0]!r} is several, set corpus.csv_delimiter (--csv-delimiter in prediction)"
+                    ) from None
                 continue
             if len(row) != len(names):
                 yield Rejection(file=file, line=line, reason=f"has {len(row)} cells, the first line has {len(names)}")

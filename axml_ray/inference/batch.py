@@ -242,7 +242,10 @@ def predict_files(
     """
     _check_columns(shards)
     inputs = [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
-    fields = sorted({repr(getattr(shard, "fields", None)) for shard in shards})  # which of a record are read
+    # Which fields of a record are read.
+    fields = sorted(
+        {repr(getattr(shard, "fields", None)) + (getattr(shard, "delimiter", None) or "") for shard in shards}
+    )
     job = {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": inputs, "fields": fields}
     _claim(output, job)
     finished = _finished(output)
