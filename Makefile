@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup  ## Train three label trees on the documentation of the installed packages (10 minutes)
+demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
 	$(BIN)/python jobs/train_ensemble.py --config configs/quickstart.yaml
 
 serve: setup  ## Put the demo's model behind http://127.0.0.1:8000 (trains it first if there is none)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from axml_ray.memory import ONE_ARENA
 from axml_ray.settings import ResourceSettings, SettingsError
 
+log = logging.getLogger(__name__)
+
 OBJECT_STORE_BYTES = 1 << 30
 TOLD = re.compile(r"^([\w.]+\.)?(RuntimeError|SettingsError|OSError): ")
 """Before what is told of an error: kinds that say nothing to a person."""
@@ -38,6 +40,8 @@ def connect() -> None:
 
     if ray.is_initialized():
         return
+    address = os.environ.get("RAY_ADDRESS")
+    log.info("ray: %s", f"joining the cluster at {address}" if address else "starting on this machine")
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     logging.getLogger("ray").setLevel(logging.WARNING)
     # Ray Train trains in a thread.

@@ -16,6 +16,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliSettingsSource
 
 from axml_ray.settings import Experiment, Settings, SettingsError
+from axml_ray.storage.layout import RunLayout
+
+FREE = ("resources", "evaluation", "runs", "corpora")
+"""Settings of a finished run that may change: where it runs and lies, and how it is judged."""
+LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null stands for no value."
 
 
 def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
@@ -27,13 +32,33 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
     return _build(read_yaml(config) if config else {}, config, overrides=overrides)
 
 
+def read_settings(directory: Path) -> Experiment:
+    """The settings of a run, wherever its directory is now.
+
+    Raises:
+        SettingsError: it is not a run.
+    """
+    path = RunLayout(directory).settings
+    if not path.is_file():
+        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with jobs/train_ensemble.py")
+    return moved_to(load(path), directory)
+
+
+def moved_to(settings: Experiment, directory: Path) -> Experiment:
+    """The settings of a run whose directory (absolute) is now here."""
+    return settings.model_copy(update={"runs": directory.parent, "name": directory.name})
+
+
 def from_command_line(description: str, arguments: list[str] | None = None) -> Experiment:
     """An experiment from `--config FILE` and one flag a setting; exits 2 with one message where that fails."""
     return with_flags(description, lambda parser: None, arguments)[0]
 
 
 def with_flags(
-    description: str, add: Callable[[argparse.ArgumentParser], None], arguments: list[str] | None = None
+    description: str,
+    add: Callable[[argparse.ArgumentParser], None],
+    arguments: list[str] | None = None,
+    shown: tuple[str, ...] | None = None,
 ) -> tuple[Experiment, argparse.Namespace]:
     """As `from_command_line`, for a job that takes flags beside the settings.
 
@@ -41,6 +66,7 @@ def with_flags(
         description: what the job does.
         add: adds the job's own flags to a parser; none may be the name of a setting.
         arguments: of the command; by default the process's.
+        shown: settings and groups of settings that `--help` lists; by default all.
 
     Returns:
         The experiment, and the job's own flags.
@@ -51,7 +77,8 @@ def with_flags(
     add(flags)
     try:
         given, rest = flags.parse_known_args(rest)
-        return _build(read_yaml(config) if config else {}, config, cli=rest, parser=_Parser(description, flags)), given
+        parser = _Parser(description, flags, shown=shown, epilog=LISTS)
+        return _build(read_yaml(config) if config else {}, config, cli=rest, parser=parser), given
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -107,18 +134,80 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that names the wrong flag instead of printing its whole usage, and takes no abbreviations."""
+    """A parser that names the wrong flag instead of printing its whole usage, and takes no abbreviations.
 
-    def __init__(self, description: str, *parents: argparse.ArgumentParser, add_help: bool = True):
-        super().__init__(description=description, parents=parents, add_help=add_help, allow_abbrev=False)
+    Args:
+        description: of the command.
+        parents: parsers whose flags it takes too.
+        add_help: whether it has `--help`.
+        shown: settings and groups of settings that `--help` lists, besides the parents' flags; by default all.
+        epilog: last lines of `--help`.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        *parents: argparse.ArgumentParser,
+        add_help: bool = True,
+        shown: tuple[str, ...] | None = None,
+        epilog: str | None = None,
+    ):
+        super().__init__(description=description, parents=parents, add_help=add_help, allow_abbrev=False, epilog=epilog)
+        self._shown = shown
+        self._own = {word for parent in parents for action in parent._actions for word in action.option_strings}
+        self._own |= {"-h", "--help"}
+
+    def add_setting(self, group: Any, *words: str, **given: Any) -> None:
+        """Add a setting's flag to this parser or to a group of it, unless the command has a flag of that name.
+
+        pydantic-settings has a hidden one for each group, such as `--tree`.
+        """
+        if not self._own & set(words):
+            group.add_argument(*words, **given)
+
+    def format_usage(self) -> str:
+        """The usage, without what isn't listed."""
+        self._tidy()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        """The help, with the values of lists as they are written."""
+        self._tidy()
+        return super().format_help()
+
+    def _tidy(self) -> None:
+        for action in self._actions:
+            if str(action.metavar).startswith("tuple["):
+                kind = "PATH" if "Path" in str(action.metavar) else "N"
+                action.metavar = f"{kind},{kind},..."
+            if self._shown is not None and not self._is_shown(action):
+                action.help = argparse.SUPPRESS
+        # A group whose flags are all hidden would still print its heading.
+        self._action_groups = [
+            group
+            for group in self._action_groups
+            if not group._group_actions or any(one.help != argparse.SUPPRESS for one in group._group_actions)
+        ]
+
+    def _is_shown(self, action: argparse.Action) -> bool:
+        names = {word.removeprefix("--") for word in action.option_strings}
+        wanted = self._shown or ()
+        return bool((self._own | {"--config"}) & set(action.option_strings)) or any(
+            name == one or name.startswith(f"{one}.") for name in names for one in wanted
+        )
 
     def error(self, message: str) -> NoReturn:
         wrong = message.removeprefix("unrecognized arguments: ")
         if wrong != message:
             flag = wrong.split()[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-            mend = f"did you mean '{near[0]}'?" if near else "--help lists all"
-            message = f"{flag}: unknown setting; {mend}"
+            if flag.startswith("-"):
+                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                mend = f"did you mean '{near[0]}'?" if near else "--help lists all"
+                raise SettingsError(f"command line: {flag}: unknown setting; {mend}")
+            raise SettingsError(
+                f"command line: {flag}: belongs to no flag; write a list as 3,4, a value with blanks in quotes, and a "
+                "file of settings after --config"
+            )
         raise SettingsError(f"command line: {message}")
 
 
@@ -141,7 +230,7 @@ def _build(
     config: str | Path | None,
     *,
     cli: list[str] | None = None,
-    parser: argparse.ArgumentParser | None = None,
+    parser: _Parser | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> Experiment:
     def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -165,6 +254,7 @@ def _build(
             cli_avoid_json=True,
             cli_hide_none_type=True,
             cli_parse_none_str="null",
+            add_argument_method=parser.add_setting,
         )
     try:
         return Experiment(**values, **({"_cli_settings_source": source} if source else {}))

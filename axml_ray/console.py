@@ -1,59 +1,68 @@
-"""What the jobs share: settings from the command line, progress as lines of text, one line for an error."""
+"""What the jobs share: settings from the command line, progress as log lines, one line for an error or a stop.
+
+Settings are read before anything heavy is imported, so that a mistyped one is reported at once: this module imports
+neither PyTorch nor Ray, and a job imports them inside its function.
+"""
 
 import argparse
 import logging
+import shlex
+import signal
 import sys
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
-from axml_ray.configuration import from_command_line, only_flags, with_flags
+from axml_ray.configuration import FREE, from_command_line, only_flags, read_settings, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
 from axml_ray.storage.layout import RunLayout
 
-Command = Callable[[], None]
+Work = Callable[[], None]
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code of a process that Ctrl-C ended, as shells expect it."""
+
+
+class Command:
+    """A job as a command: reads the process's arguments, then works.
+
+    It exits 2 for wrong settings or input, 1 for a failure and 130 after Ctrl-C, with one line on standard error.
+
+    Args:
+        parse: makes the arguments of `work` from the words of a command line; by default, the process's own.
+        work: the job.
+    """
+
+    def __init__(self, parse: Callable[[list[str] | None], tuple[Any, ...]], work: Callable[..., None]):
+        self.parse, self.work = parse, work
+        self.__doc__ = work.__doc__
+
+    def __call__(self) -> None:
+        """Run the job with the process's arguments."""
+        run_command(lambda: self.work(*self.parse(None)))
 
 
 def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Command]:
-    """Make a function of the settings a command.
-
-    It exits 2 for wrong settings or input and 1 for a failure, with one line on standard error.
-    """
-
-    def decorate(work: Callable[[Experiment], None]) -> Command:
-        def main() -> None:
-            run_command(partial(work, from_command_line(description or "")))
-
-        return main
-
-    return decorate
+    """Make a function of the settings a command."""
+    return lambda work: Command(lambda words: (from_command_line(description or "", words),), work)
 
 
 def job_with_flags(
-    description: str | None, add: Callable[[argparse.ArgumentParser], None]
+    description: str | None, add: Callable[[argparse.ArgumentParser], None], shown: tuple[str, ...] | None = None
 ) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
-    """As `job`, for a function of the settings and of flags of its own, which `add` adds to a parser."""
+    """As `job`, for a function of the settings and of flags of its own.
 
-    def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
-        def main() -> None:
-            run_command(partial(work, *with_flags(description or "", add)))
-
-        return main
-
-    return decorate
+    Args:
+        description: what the job does.
+        add: adds the job's own flags to a parser.
+        shown: settings and groups of settings that `--help` lists; by default all.
+    """
+    return lambda work: Command(lambda words: with_flags(description or "", add, words, shown), work)
 
 
 def job_of_flags(
     description: str | None, add: Callable[[argparse.ArgumentParser], None]
 ) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
     """As `job`, for a function of flags of its own alone, which `add` adds to a parser."""
-
-    def decorate(work: Callable[[argparse.Namespace], None]) -> Command:
-        def main() -> None:
-            run_command(partial(work, only_flags(description or "", add)))
-
-        return main
-
-    return decorate
+    return lambda work: Command(lambda words: (only_flags(description or "", add, words),), work)
 
 
 def job_on_run(
@@ -68,32 +77,22 @@ def job_on_run(
         parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="the run; its settings are used")
         add(parser)
 
-    def decorate(work: Callable[[Experiment, argparse.Namespace], None]) -> Command:
-        def main() -> None:
-            run_command(partial(_work_on_run, description or "", add_run, work))
-
-        return main
-
-    return decorate
+    return lambda work: Command(lambda words: _settings_of_run(description or "", add_run, words), work)
 
 
-def _work_on_run(
-    description: str,
-    add: Callable[[argparse.ArgumentParser], None],
-    work: Callable[[Experiment, argparse.Namespace], None],
-) -> None:
-    from axml_ray.judging import FREE, moved_to, read_settings  # heavy, and other jobs have no use for it
-
-    arguments = sys.argv[1:]
+def _settings_of_run(
+    description: str, add: Callable[[argparse.ArgumentParser], None], words: list[str] | None
+) -> tuple[Experiment, argparse.Namespace]:
+    arguments = sys.argv[1:] if words is None else words
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--run", type=absolute)
     directory = finder.parse_known_args(arguments)[0].run
     if directory is None:
         if {"-h", "--help"} & set(arguments):
-            with_flags(description, add, arguments)
+            with_flags(description, add, arguments, FREE)
         raise SettingsError("command line: --run: name the directory of a run")
     stored = read_settings(directory)
-    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *arguments])
+    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *arguments], FREE)
     now = moved_to(settings, directory)
     changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
     if changed:
@@ -101,7 +100,7 @@ def _work_on_run(
             f"command line: the settings of {directory} are its own; only {', '.join(FREE)} may be "
             f"given, not {', '.join(changed)}"
         )
-    work(now, given)
+    return now, given
 
 
 def count(word: str) -> int:
@@ -111,8 +110,11 @@ def count(word: str) -> int:
     return int(word)
 
 
-def run_command(work: Command) -> None:
-    """Run a job's work; an error ends the process with 2 for wrong settings or input, 1 for a failure, and one line."""
+def run_command(work: Work) -> None:
+    """Run a job's work; an error ends the process with 2 for wrong settings or input, 1 for a failure, and one line.
+
+    Ctrl-C ends it with 130 and one line that repeats the command: what was finished is kept, and it goes on from there.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
@@ -120,6 +122,11 @@ def run_command(work: Command) -> None:
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        # Ending Ray takes a second or two; a second Ctrl-C in the middle of it would spill a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(f"stopped; the same command goes on from here: {shlex.join(sys.orig_argv)}", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
     except (RuntimeError, OSError) as error:
         message: object = error
         if isinstance(error, OSError):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from axml_ray.configuration import load
+from axml_ray.configuration import read_settings
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.examples import Explain, Reason, examples, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
@@ -19,33 +19,14 @@ from axml_ray.evaluation.page import write_page
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.report import write_metrics
 from axml_ray.files import read_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError
-from axml_ray.storage.layout import TEST, RunLayout
+from axml_ray.settings import SettingsError
+from axml_ray.storage.layout import TEST
 from axml_ray.training.progress import JOURNAL
 
 log = logging.getLogger(__name__)
-
-FREE = ("resources", "evaluation", "runs", "corpora")
-"""Settings that may change between two evaluations of a run: where it runs and lies, and how it is evaluated."""
-
-
-def read_settings(directory: Path) -> Experiment:
-    """The settings of a run, wherever its directory is now.
-
-    Raises:
-        SettingsError: it is not a run.
-    """
-    path = RunLayout(directory).settings
-    if not path.is_file():
-        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with jobs/train_ensemble.py")
-    return moved_to(load(path), directory)
-
-
-def moved_to(settings: Experiment, directory: Path) -> Experiment:
-    """The settings of a run whose directory (absolute) is now here."""
-    return settings.model_copy(update={"runs": directory.parent, "name": directory.name})
 
 
 def open_run(directory: Path) -> Run:
@@ -84,7 +65,8 @@ def evaluate(
     predictions = predicted(run, split)
     labels = Labels(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
-    scores = judge(predictions, labels, settings.evaluation)
+    with Heartbeat("evaluate"):
+        scores = judge(predictions, labels, settings.evaluation)
     path = run.layout.metrics(split)
     metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
     if seconds := seconds_before(path, corpus) if seconds is None else seconds:
@@ -96,7 +78,9 @@ def evaluate(
             "measures": against(predictions, others, labels, settings.evaluation),
         }
     write_metrics(path, metrics)
-    _report(run, predictions, metrics)
+    log.info("report: writing it, with the words that labels of some documents attended to")
+    with Heartbeat("report"):
+        _report(run, predictions, metrics)
     return metrics
 
 

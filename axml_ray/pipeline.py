@@ -18,13 +18,13 @@ import yaml
 
 from axml_ray.cluster import connect
 from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
-from axml_ray.configuration import read_yaml
+from axml_ray.configuration import FREE, read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
 from axml_ray.inference.batch import predict_split
-from axml_ray.judging import FREE, evaluate, seconds_before
+from axml_ray.judging import evaluate, seconds_before
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import fit_members
@@ -38,6 +38,16 @@ log = logging.getLogger(__name__)
 
 ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
 """Settings that a run may be started again with, since they train no network anew."""
+
+SMALL_TEXTS = 1_000
+"""Training texts below which a tree of label clusters is advised against."""
+SMALL_SETTINGS = {
+    "tree.height": 0,
+    "ensemble.trees": 1,
+    "members.network_tree.weight": 0.2,
+    "members.linear_tree.weight": 0.65,
+}
+"""Settings for so few texts."""
 
 T = TypeVar("T")
 
@@ -55,6 +65,8 @@ def run(settings: Experiment) -> dict[str, Any]:
         RuntimeError: a member failed.
     """
     current = begin(settings)
+    if warning := small_corpus_warning(current):
+        log.warning("WARNING: %s", warning)
     connect()
     seconds = {"prepare": float(current.corpus.manifest["seconds"])}
     # A run that is started again finds most of its training done.
@@ -89,6 +101,18 @@ def begin(settings: Experiment) -> Run:
     _keep_settings(settings, layout)
     write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
     return Run(settings, corpus)
+
+
+def small_corpus_warning(current: Run) -> str | None:
+    """A warning where there are too few training texts for a tree, with settings that suit them."""
+    texts = current.corpus.documents("train")
+    if texts >= SMALL_TEXTS or not current.settings.tree.height:
+        return None
+    flags = " ".join(f"--{key} {value}" for key, value in SMALL_SETTINGS.items())
+    return (
+        f"{texts:,} training texts are too few to learn a tree of label clusters; a flat network with linear "
+        f"classifiers is faster and as good: add {flags} and a new --name"
+    )
 
 
 def fit_combiner(current: Run) -> Combiner:

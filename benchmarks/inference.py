@@ -32,7 +32,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.configuration import load
+from axml_ray.configuration import load, open_run
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.judging import open_run

@@ -9,14 +9,9 @@ gets metrics.json and report/index.html (of another split than test: metrics-SPL
 import argparse
 import webbrowser
 
-from rich.console import Console
-
+from axml_ray.configuration import read_settings
 from axml_ray.console import job_on_run
-from axml_ray.corpus.store import SPLITS, Corpus
-from axml_ray.evaluation.report import bands_table, comparison_table, table
-from axml_ray.judging import evaluate, read_settings
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, absolute
+from axml_ray.settings import SPLITS, Experiment, absolute
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +26,13 @@ def flags(parser: argparse.ArgumentParser) -> None:
 @job_on_run(__doc__, flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Judge the run, show its tables and say where the report lies."""
+    from rich.console import Console
+
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.evaluation.report import bands_table, comparison_table, table
+    from axml_ray.judging import evaluate
+    from axml_ray.run import Run
+
     other = None
     if given.against:
         others, stored = read_settings(given.against), read_settings(settings.run_directory)

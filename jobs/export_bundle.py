@@ -6,30 +6,38 @@ Weights of fewer bits make it smaller; what they cost on the validation document
 """
 
 import argparse
+import logging
+from typing import TYPE_CHECKING, get_args
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
+from axml_ray.configuration import read_settings
 from axml_ray.console import job_of_flags
-from axml_ray.corpus.store import Corpus
-from axml_ray.inference.export import MEASURES, Exported, export_bundle
-from axml_ray.judging import read_settings
-from axml_ray.members.weight_files import WEIGHTS
-from axml_ray.run import Run
-from axml_ray.settings import absolute
+from axml_ray.heartbeat import Heartbeat
+from axml_ray.settings import Weights, absolute
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from axml_ray.inference.export import Exported
+
+
+log = logging.getLogger(__name__)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """The job's flags."""
     parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="a finished run")
-    parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="where the bundle is to lie")
-    parser.add_argument("--weights", choices=WEIGHTS, default="float32", help="number format of matrices")
+    parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
+    parser.add_argument("--weights", choices=get_args(Weights), default="float32", help="number format of matrices")
     parser.add_argument("--corpora", type=absolute, metavar="DIR", help="where the run's corpus lies now, if it moved")
 
 
-def table(exported: Exported) -> Table:
+def table(exported: "Exported") -> "Table":
     """What the weights cost, as a table for a rich console."""
+    from rich import box
+    from rich.table import Table
+
+    from axml_ray.inference.export import MEASURES
+
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"{exported.documents:,} validation documents")
     shown.add_column("weights")
     for name in MEASURES:
@@ -45,12 +53,20 @@ def table(exported: Exported) -> Table:
 @job_of_flags(__doc__, flags)
 def main(given: argparse.Namespace) -> None:
     """Export, and say what came of it."""
+    from rich.console import Console
+
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.inference.export import export_bundle
+    from axml_ray.run import Run
+
     settings = read_settings(given.run)
     if given.corpora:
         settings = settings.model_copy(update={"corpora": given.corpora})
-    exported = export_bundle(Run(settings, Corpus.open(settings.corpus_directory)), given.to, given.weights)
+    log.info("export: writing %s weights, then predicting the validation documents with them", given.weights)
+    with Heartbeat("export"):
+        exported = export_bundle(Run(settings, Corpus.open(settings.corpus_directory)), given.to, given.weights)
     Console(width=None if Console().is_terminal else 110).print(table(exported))
-    print(f"The bundle lies in {exported.directory}: {exported.bytes / 2**20:,.1f} MiB")
+    print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: python jobs/predict.py --bundle {given.to} --input texts.jsonl --output predictions")
 
 

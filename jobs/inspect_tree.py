@@ -1,50 +1,69 @@
-"""A look at a label tree: its levels, its balance, and the clusters around a label, by name and as a picture.
+"""Show a label tree: its levels, its balance, and the clusters around a label, by name and as a picture.
 
 python jobs/inspect_tree.py --config configs/quickstart.yaml [--tree N] [--label NAME] [--picture PATH]
 
---tree: which tree of the ensemble, from 0. --label: whose surroundings, by default the most frequent label's.
---picture: where to, by default beside the tree in the run. Other flags are settings, as for the other jobs.
 The tree is that of the run where there is one; else it is built from the prepared corpus, and not kept.
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from axml_ray.configuration import from_command_line
-from axml_ray.console import run_command
-from axml_ray.corpus.store import Corpus
-from axml_ray.run import Run
+from axml_ray.console import count, job_with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
-from axml_ray.storage.layout import RunLayout
-from axml_ray.tree.clustering import normalise_rows
-from axml_ray.tree.features import clustering_features
-from axml_ray.tree.inspection import LevelSummary, clusters_around, described, find_label, summaries
-from axml_ray.tree.kinds import build_tree, check_hierarchy
-from axml_ray.tree.label_tree import LabelTree
-from axml_ray.tree.picture import draw_clusters
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.tree.inspection import LevelSummary
+    from axml_ray.tree.label_tree import LabelTree
+
+SHOWN = ("name", "seed", "runs", "corpora", "corpus.name", "tree", "ensemble.trees")
+"""Settings that a look at a tree depends on; others are accepted, since a config has them."""
 NEIGHBOURS = 5
 NAMES = 24
 
 
-def inspect(settings: Experiment, number: int, label: str | None, picture: Path | None, console: Console) -> None:
+def flags(parser: argparse.ArgumentParser) -> None:
+    """The job's own flags."""
+    parser.add_argument(
+        "--tree", dest="number", type=count, default=1, metavar="N",
+        help="which tree of the ensemble, from 1 (1); tree N is in the directory tree-(N-1) of the run",
+    )  # fmt: skip
+    parser.add_argument("--label", metavar="NAME", help="whose clusters to show; by default the most frequent label's")
+    parser.add_argument(
+        "--picture", type=absolute, metavar="PATH",
+        help="where to draw them, as SVG; by default clusters.svg beside the run's tree, or NAME-tree-N.svg here",
+    )  # fmt: skip
+
+
+@job_with_flags(__doc__, flags, SHOWN)
+def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Print the tree and draw its clusters around a label.
 
     Raises:
         SettingsError: there is no such tree or label, or no prepared corpus.
     """
-    if not 0 <= number < settings.ensemble.trees:
-        raise SettingsError(f"--tree: {number} is not one of the ensemble's, 0 to {settings.ensemble.trees - 1}")
+    from rich.console import Console
+    from rich.text import Text
+
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.storage.layout import RunLayout
+    from axml_ray.tree.clustering import normalise_rows
+    from axml_ray.tree.features import clustering_features
+    from axml_ray.tree.inspection import clusters_around, described, find_label, summaries
+    from axml_ray.tree.picture import draw_clusters
+
+    number = given.number
+    if number > settings.ensemble.trees:
+        raise SettingsError(f"--tree: {number} is not one of the ensemble's, 1 to {settings.ensemble.trees}")
+    console = Console(width=None if Console().is_terminal else 110, highlight=False)
     corpus = Corpus.open(settings.corpus_directory)
-    chosen = find_label(corpus.labels, label) if label else 0
-    directory = RunLayout(settings.run_directory).tree(number)
-    tree, origin = _open_or_build(settings, corpus, RunLayout(settings.run_directory).tree_file(number), number)
+    chosen = find_label(corpus.labels, given.label) if given.label else 0
+    layout = RunLayout(settings.run_directory)
+    directory = layout.tree(number - 1)
+    tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
     features = normalise_rows(clustering_features(corpus, settings.tree.features))
     shape = settings.tree
     console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
@@ -57,13 +76,19 @@ def inspect(settings: Experiment, number: int, label: str | None, picture: Path 
     parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
     for part, cluster in zip(parts, clusters, strict=True):
         console.print(Text.assemble((part, "bold"), described(cluster, corpus.labels, NAMES)))
-    picture = picture or (directory if directory.is_dir() else Path.cwd()) / f"tree-{number}.svg"
+    in_run = directory / "clusters.svg" if directory.is_dir() else None
+    picture = given.picture or in_run or Path.cwd() / f"{settings.name}-tree-{number}.svg"
     title = f"{settings.name}, tree {number}: the cluster of {name} and those most like it"
     draw_clusters(picture, clusters, features, corpus.labels.names, title)
     console.print(Text(f"\npicture: {picture}"))
 
 
-def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int) -> tuple[LabelTree, str]:
+def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
+    """Tree `number`, from 0, and where it is from."""
+    from axml_ray.run import Run
+    from axml_ray.tree.kinds import build_tree, check_hierarchy
+    from axml_ray.tree.label_tree import LabelTree
+
     check_hierarchy(settings.tree, corpus)
     if path.is_file():
         try:
@@ -72,15 +97,18 @@ def _open_or_build(settings: Experiment, corpus: Corpus, path: Path, number: int
             raise SettingsError(f"{error}; remove the file, and the job that trains builds it anew") from None
         if not Run(settings, corpus).has_tree(number):
             raise SettingsError(
-                f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as "
-                "--config, or choose another --name to look at a tree of these settings"
+                f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as --config, "
+                "or choose another --name to look at a tree of these settings"
             )
         return tree, f"of the run {settings.run_directory}"
     return build_tree(corpus, settings.tree, settings.seed + number), "built for this look (there is no run)"
 
 
-def table(rows: list[LevelSummary], labels: int) -> Table:
+def table(rows: "list[LevelSummary]", labels: int) -> "Table":
     """The levels, with the leaves below them, as a table for a rich console."""
+    from rich import box
+    from rich.table import Table
+
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("level", "nodes", "children", "labels below", "similarity"):
         shown.add_column(name, justify="right")
@@ -89,18 +117,6 @@ def table(rows: list[LevelSummary], labels: int) -> Table:
         shown.add_row(str(row.level), f"{row.nodes:,}", *spread, f"{row.similarity:.3f}")
     shown.add_row(str(len(rows) + 1), f"{labels:,}", "–", "–", "–")
     return shown
-
-
-def main() -> None:
-    """Show a tree; a wrong setting or flag ends it with code 2 and one line."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--tree", type=int, default=0)
-    parser.add_argument("--label")
-    parser.add_argument("--picture", type=absolute)
-    flags, rest = parser.parse_known_args()  # not with the settings, where --tree is a group
-    settings = from_command_line(__doc__ or "", rest)
-    console = Console(width=None if Console().is_terminal else 110, highlight=False)
-    run_command(partial(inspect, settings, flags.tree, flags.label, flags.picture, console))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,7 @@ python jobs/plan.py --config configs/amazon3m.yaml --gpus 8
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from axml_ray.console import count, job_with_flags
-from axml_ray.files import write_json
-from axml_ray.plan.estimate import make_plan
-from axml_ray.plan.machines import machines_of
-from axml_ray.plan.report import shown
-from axml_ray.plan.shapes import counts_of
-from axml_ray.plan.work import known_rates
 from axml_ray.settings import Experiment, SettingsError
 
 
@@ -40,6 +32,15 @@ def flags(parser: argparse.ArgumentParser) -> None:
 @job_with_flags(__doc__, flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Show the plan."""
+    from rich.console import Console
+
+    from axml_ray.files import write_json
+    from axml_ray.plan.estimate import make_plan
+    from axml_ray.plan.machines import machines_of
+    from axml_ray.plan.report import shown
+    from axml_ray.plan.shapes import counts_of
+    from axml_ray.plan.work import known_rates
+
     counts = counts_of(settings)
     machines = machines_of(settings, given.gpus, given.memory)
     rates, source = known_rates(settings, counts, machines, given.rate)

@@ -7,16 +7,18 @@ one row with its id and an error.
 """
 
 import argparse
+import logging
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from axml_ray.cluster import connect, room_for
 from axml_ray.console import count, job_of_flags
-from axml_ray.corpus.sources import shards
-from axml_ray.inference.batch import Wanted, predict_files
-from axml_ray.inference.bundle import Bundle
 from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_place
+
+if TYPE_CHECKING:
+    from axml_ray.inference.bundle import Bundle
+
+log = logging.getLogger(__name__)
 
 READING = ("text_field", "title_field", "id_field")
 """Settings of a corpus that say how its files are read."""
@@ -32,6 +34,12 @@ def _number(word: str) -> float:
     return number
 
 
+def _delimiter(word: str) -> str:
+    if word != "tab" and len(word) != 1:
+        raise argparse.ArgumentTypeError(f"expected one character, or tab (given: {word!r})")
+    return "\t" if word == "tab" else word
+
+
 def flags(parser: argparse.ArgumentParser) -> None:
     """The job's flags."""
     parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="as jobs/export_bundle.py wrote")
@@ -45,7 +53,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
                 "; '' for none." if field.default is None else "."
             )
             parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=told)
-    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="where predictions are to lie")
+    parser.add_argument(
+        "--csv-delimiter", type=_delimiter, metavar="CHARACTER",
+        help=CorpusSettings.model_fields["csv_delimiter"].description,
+    )  # fmt: skip
+    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
     group = parser.add_mutually_exclusive_group()
@@ -55,7 +67,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus-per-actor", type=count, default=1, metavar="N", help="also its threads; default 1")
 
 
-def reading_of(given: argparse.Namespace, bundle: Bundle) -> dict[str, Any]:
+def reading_of(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
     """Which fields of a record are read: those of the training texts, unless others are given."""
     flags = {name: getattr(given, name) for name in READING}
     return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
@@ -64,12 +76,18 @@ def reading_of(given: argparse.Namespace, bundle: Bundle) -> dict[str, Any]:
 @job_of_flags(__doc__, flags)
 def main(given: argparse.Namespace) -> None:
     """Predict, and say what came of it."""
+    from axml_ray.cluster import connect, room_for
+    from axml_ray.corpus.sources import shards
+    from axml_ray.inference.batch import Wanted, predict_files
+    from axml_ray.inference.bundle import Bundle
+
+    log.info("predict: checking the bundle")
     bundle = Bundle.open(given.bundle)
     threshold = given.threshold
     if given.precision is not None:
         threshold = bundle.calibration.threshold(precision=given.precision)
     try:
-        reading = CorpusSettings.model_construct(**reading_of(given, bundle))
+        reading = CorpusSettings.model_construct(**reading_of(given, bundle), csv_delimiter=given.csv_delimiter)
         found = shards(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
@@ -86,7 +104,8 @@ def main(given: argparse.Namespace) -> None:
     result = predict_files(given.bundle, found, given.output, wanted, actors=actors, cpus_per_actor=cpus)
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
-    print(f"The predictions lie in {given.output}: {len(result['files'])} files and predictions.json")
+    files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
+    print(f"Predictions: {given.output} ({files} and predictions.json)")
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
 """
 
 from axml_ray.console import job
-from axml_ray.pipeline import prepare_corpus
 from axml_ray.settings import Experiment
 
 
 @job(__doc__)
 def main(settings: Experiment) -> None:
-    """Prepare the corpus and say where it lies."""
+    """Prepare the corpus and say where it is."""
+    from axml_ray.pipeline import prepare_corpus
+
     corpus = prepare_corpus(settings)
-    print(f"The corpus lies in {corpus.directory}")
+    print(f"Corpus: {corpus.directory}")
     print(f"What is in it: {corpus.directory / 'report' / 'corpus.html'}")
     print("Next: python jobs/train_ensemble.py with the same settings trains on it.")
 

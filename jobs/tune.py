@@ -10,15 +10,8 @@ settings, as for the other jobs: they hold for every trial. See docs/tuning.md.
 import argparse
 import re
 
-from rich.console import Console
-
-from axml_ray.cluster import connect
 from axml_ray.console import count, job_with_flags
-from axml_ray.pipeline import prepare_corpus
 from axml_ray.settings import NAME, Experiment, SettingsError
-from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
-from axml_ray.tuning.space import Space
-from axml_ray.tuning.sweep import Sweep, run_sweep
 
 
 def _above(least: float, most: float) -> type[float]:
@@ -57,6 +50,14 @@ def flags(parser: argparse.ArgumentParser) -> None:
 @job_with_flags(__doc__, flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Run the sweep and show what it found."""
+    from rich.console import Console
+
+    from axml_ray.cluster import connect
+    from axml_ray.pipeline import prepare_corpus
+    from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
+    from axml_ray.tuning.space import Space
+    from axml_ray.tuning.sweep import Sweep, run_sweep
+
     space = Space.load(given.space)
     sweep = Sweep(
         settings=settings,

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from axml_ray.inference.ensemble import predictions_fingerprint
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 
-from axml_ray.configuration import load
+from axml_ray.configuration import load, open_run
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import MADE_BY
-from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.inference.ensemble import predictions_fingerprint
+from axml_ray.judging import evaluate, report_path
 from axml_ray.settings import SettingsError
 
 

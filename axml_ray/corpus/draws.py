@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from axml_ray.corpus.store import SPLITS
-from axml_ray.settings import CorpusSettings, SettingsError
+from axml_ray.settings import SPLITS, CorpusSettings, SettingsError
 
 DROPPED = len(SPLITS)
 TRAIN, VALID, TEST = range(3)
+LEAST_TRAIN_PER_VALID = 10
+"""Documents of train, validation included, for each that is drawn for validation."""
 
 
 @dataclass
@@ -25,12 +26,14 @@ class Summary:
     duplicates: dict[str, int] = field(default_factory=dict)
     across: int = 0
     dropped_duplicates: int = 0
+    drawn_valid: int = 0
     not_drawn: int = 0
     unlabelled: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     empty: dict[str, int] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     tokens: dict[str, int] = field(default_factory=dict)
     assignments: dict[str, int] = field(default_factory=dict)
 
@@ -65,8 +68,14 @@ class Summary:
             "words": self.tokens,
             "label_assignments": self.assignments,
             "labels_dropped_as_rare": labels["all"] - labels["labels"],
+            "warnings": self.warnings,
             "labels_unseen_in_train": {"valid": labels["unseen_valid"], "test": labels["unseen_test"]},
         }
+
+
+def valid_documents(settings: CorpusSettings, train: int) -> int:
+    """How many of `train` documents are drawn for validation: `valid_documents`, but at most a tenth, at least one."""
+    return max(1, min(settings.valid_documents, train // LEAST_TRAIN_PER_VALID))
 
 
 def assign_splits(
@@ -81,7 +90,7 @@ def assign_splits(
         place: names the setting and files of a split.
 
     Raises:
-        SettingsError: a split is empty, or fewer documents are there than are to be drawn.
+        SettingsError: a split is empty, or holds too few documents to draw from.
     """
     if not splits:
         raise SettingsError(f"{place('train')}: holds no documents")
@@ -91,9 +100,15 @@ def assign_splits(
     for number, name in enumerate(SPLITS):
         if getattr(settings, name) and not np.any(split == number):
             raise SettingsError(f"{place(name)}: holds no documents")
-    if settings.source == "installed_packages":
+    if settings.draws_test:
         # The first bytes of the digest are as good as a uniform number.
-        split[:] = np.where((high >> np.uint64(32)) / 2**32 < settings.test_share, TEST, TRAIN)
+        drawn = (split == TRAIN) & ((high >> np.uint64(32)) / 2**32 < settings.test_share)
+        split[drawn] = TEST
+        if not drawn.any():
+            raise SettingsError(
+                f"corpus.test_share: {settings.test_share:g} of {len(split):,} documents draws none for the test "
+                "split; raise it, or give corpus.test"
+            )
     _find_duplicates(split, high, low, summary, drop=settings.drop_duplicates)
 
     def keep_only(number: int, most: int | None) -> None:
@@ -105,12 +120,13 @@ def assign_splits(
 
     if not settings.valid:
         rows = np.flatnonzero(split == TRAIN)
-        if len(rows) <= settings.valid_documents:
+        if len(rows) < 2:
             raise SettingsError(
-                f"corpus.valid_documents is {settings.valid_documents}, but train holds {len(rows)} documents; "
-                "take fewer, or give corpus.valid"
+                f"{place('train')}: holds {len(rows)} documents, too few to draw validation documents from; give more, "
+                "or corpus.valid"
             )
-        split[rows[np.argsort(draw[rows], kind="stable")][: settings.valid_documents]] = VALID
+        summary.drawn_valid = valid_documents(settings, len(rows))
+        split[rows[np.argsort(draw[rows], kind="stable")][: summary.drawn_valid]] = VALID
     keep_only(TRAIN, settings.max_train_documents)
     keep_only(TEST, settings.max_test_documents)
     begin = 0

@@ -160,7 +160,7 @@ def parse_object(line: bytes, id_field: str = "id") -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}") from None
     except RecursionError:
         raise ValueError("not JSON that can be read: nested too deeply") from None
     if not isinstance(record, dict):

@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 
 from axml_ray.corpus.label_index import write_labels
 from axml_ray.corpus.staging import StagedBlock, write_strings
-from axml_ray.corpus.store import SPLITS
 from axml_ray.corpus.tokenizer import LONGEST, SEPARATOR, UNKNOWN, Tokenizer
-from axml_ray.settings import CorpusSettings
+from axml_ray.settings import SPLITS, CorpusSettings
 
 ROWS = 4 << 20
 

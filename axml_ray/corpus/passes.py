@@ -5,6 +5,7 @@ come back are small.
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,23 +23,28 @@ from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_DOCUMENTS
 from axml_ray.corpus.label_features import document_features, sorted_pairs, word_weights
 from axml_ray.corpus.records import Block, blocks
 from axml_ray.corpus.staging import StagedBlock, distinct, stage_block
-from axml_ray.corpus.store import SPLITS
 from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.corpus.translation import Translation
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.ragged import Ragged
-from axml_ray.settings import CorpusSettings
+from axml_ray.settings import SPLITS, CorpusSettings
+
+log = logging.getLogger(__name__)
 
 SMALL_BYTES = 8 << 20
 FILE_DOCUMENTS = 8192
 """Documents of a file of the corpus, but for the last of a split."""
 
 
-def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False, **arguments: Any) -> list[Any]:
+def over(
+    parts: Sequence[Any], task: Callable[..., Any], *, what: str, small: bool = False, **arguments: Any
+) -> list[Any]:
     """Run `task` for each of `parts` as a Ray Data task of its own; the rows that it returns, in any order.
 
     Args:
         parts: what a task works on, one each.
         task: takes a part and `arguments`; returns rows, dictionaries of values that Arrow holds.
+        what: the pass does, for the log.
         small: all of it is so little that handing it out would take longer.
         arguments: what every task takes; large ones as references into Ray's object store.
 
@@ -47,6 +53,7 @@ def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False,
     """
     if small or not parts:
         return [row for part in parts for row in task(part, **arguments)]
+    log.info("prepare: %s", what)
     quiet_data()
     together = ray.put(list(parts))
     numbered = ray.data.from_items([{"number": i} for i in range(len(parts))], override_num_blocks=len(parts))
@@ -54,7 +61,8 @@ def over(parts: Sequence[Any], task: Callable[..., Any], *, small: bool = False,
         _numbered, fn_kwargs={"parts": together, "task": task, "arguments": arguments}
     ).iter_rows()
     try:
-        return list(mapped)
+        with Heartbeat(f"prepare: {what}"):
+            return list(mapped)
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"preparing the corpus failed: {root_cause(error)}") from error
 

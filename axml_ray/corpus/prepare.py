@@ -50,16 +50,19 @@ from axml_ray.corpus.passes import (
     translate_features,
 )
 from axml_ray.corpus.records import Shard
+from axml_ray.corpus.separators import separator_warning
 from axml_ray.corpus.staging import StagedBlock
-from axml_ray.corpus.store import FORMAT, MANIFEST, SPLITS, TRANSLATION, VERSION, Corpus
+from axml_ray.corpus.store import FORMAT, MANIFEST, TRANSLATION, VERSION, Corpus
 from axml_ray.corpus.svmlight import read_features
+from axml_ray.corpus.tables import SeparatedValues
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.corpus.translation import FITTED, Translation
 from axml_ray.corpus.upkeep import places_of, state_of_input, what_changed
 from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import clear_leftovers, whole_directory, write_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.ragged import Ragged
-from axml_ray.settings import CorpusSettings, SettingsError, fingerprint
+from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)
@@ -86,12 +89,8 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
     if vectors := settings.word_vectors_path:
         check_vectors(vectors)
         beside += [("", vectors), *([("", vectors.with_name("vocab.txt"))] if vectors.suffix == ".npy" else [])]
-    inputs = []
-    for split, place in [*((split, place) for split, shard in shards for place in places_of(shard)), *beside]:
-        try:
-            inputs.append([split, str(place), *state_of_input(place)])
-        except OSError as error:  # a store's has no name and no number
-            raise SettingsError(f"corpus: {place} cannot be read: {error.strerror or error}") from None
+    with Heartbeat("prepare: looking for changes in the inputs"):
+        inputs = _states(shards, beside)
     mark = fingerprint(settings, inputs, FORMAT, VERSION)
     clear_leftovers(directory)
     try:
@@ -113,9 +112,23 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
     return Corpus.open(directory)
 
 
+def _states(shards: list[tuple[str, Shard]], beside: list[tuple[str, Path]]) -> list[list[Any]]:
+    """Split, place and state of each input; another state means that it has changed."""
+    inputs = []
+    for split, place in [*((split, place) for split, shard in shards for place in places_of(shard)), *beside]:
+        try:
+            inputs.append([split, str(place), *state_of_input(place)])
+        except OSError as error:  # a store's has no name and no number
+            raise SettingsError(f"corpus: {place} cannot be read: {error.strerror or error}") from None
+    return inputs
+
+
 def _shards(settings: CorpusSettings) -> list[tuple[str, Shard]]:
     if settings.source == "installed_packages":
-        return [("", shard) for shard in sources.installed_package_shards()]
+        try:
+            return [("", shard) for shard in sources.installed_package_shards()]
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"corpus.source: {error}") from None
     shards: list[tuple[str, Shard]] = []
     for split in SPLITS:
         try:
@@ -157,11 +170,12 @@ class _Preparation:
         paths, splits, about, rejections = self._stage(shards)
         rejected = sum(rejections.values())
         read = sum(map(len, splits))
-        log.info(
-            "prepare: read %s documents from %s files (%s rejected)", f"{read:,}", f"{len(shards):,}", f"{rejected:,}"
-        )
+        log.info("prepare: read %s documents from %s (%s rejected)", f"{read:,}", _files(len(shards)), f"{rejected:,}")
         summary = assign_splits(self.settings, splits, about, self._place)
         summary.rejected = rejections
+        if warning := separator_warning(paths, "" if _has_lists(shards) else self.settings.label_separator):
+            summary.warnings.append(warning)
+            log.warning("prepare: WARNING: %s", warning)
         labels = self._merge_labels(paths, splits)
         for path, split in zip(paths, splits, strict=True):
             summary.leave_out_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
@@ -171,8 +185,11 @@ class _Preparation:
             if not documents[name]:
                 raise SettingsError(f"{self._place(name)}: no document with a label is left in this split")
         if not self.settings.valid and documents["valid"] < self.settings.valid_documents:
-            drawn = f"{self.settings.valid_documents:,}"
-            log.info("prepare: %s of %s validation documents drawn have a label", f"{documents['valid']:,}", drawn)
+            log.info(
+                "prepare: %s validation documents: %s drawn (corpus.valid_documents is %s, at most a tenth of train), "
+                "those without a label left out",
+                f"{documents['valid']:,}", f"{summary.drawn_valid:,}", f"{self.settings.valid_documents:,}",
+            )  # fmt: skip
         summary.count_kept(splits, about)
         del about
         self._merged("words", count_words, paths, splits)
@@ -240,7 +257,9 @@ class _Preparation:
         self.small = sum(size for _, _, size in parts) < SMALL_BYTES
         numbered = [(number, part) for number, (_, part, _) in enumerate(parts)]
         groups = _groups(numbered, sizes, min(settings.block_bytes, SMALL_BYTES))
-        rows = over(groups, stage_shards, small=self.small, stage=self.stage, settings=settings)
+        rows = over(
+            groups, stage_shards, what="reading the texts", small=self.small, stage=self.stage, settings=settings
+        )
         if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
             raise SettingsError(f"corpus: {failures[0][0]} {failures[0][1]}")
         read = sum(row["rows"] for row in rows)
@@ -290,9 +309,9 @@ class _Preparation:
     ) -> dict[str, int]:
         """Count words or labels in the blocks and merge them; what the merge found."""
         groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
-        over(groups, count, small=self.small, paths=paths, splits=self._shared(splits))
+        over(groups, count, what=f"counting {kind}", small=self.small, paths=paths, splits=self._shared(splits))
         given = {"paths": paths, "stage": self.stage, "work": self.work, "settings": self.settings}
-        [found] = over([kind], merge, small=self.small, **given)
+        [found] = over([kind], merge, what=f"merging the counts of {kind}", small=self.small, **given)
         return found
 
     def _shared(self, value: Any) -> Any:
@@ -311,7 +330,7 @@ class _Preparation:
         """Training documents that each word is in, as itself or as a piece of another."""
         groups = _groups(list(range(len(paths))), [len(split) for split in splits], 1 << 15)
         given = {"paths": paths, "splits": self._shared(splits), "most": self.settings.max_tokens}
-        over(groups, count_pieces, small=self.small, **given)
+        over(groups, count_pieces, what="counting subwords", small=self.small, **given)
         frequency = np.zeros(words, dtype=np.int64)
         for path in paths:
             counts = StagedBlock(Path(path)).array("piece_counts")
@@ -324,6 +343,7 @@ class _Preparation:
         return over(
             plan.files(),
             encode_files,
+            what="writing the texts as integers",
             small=self.small,
             plan=self._shared(plan),
             work=self.work,
@@ -354,10 +374,10 @@ class _Preparation:
         """Let the features of labels be those of their texts as networks read them."""
         files = [files for files in plan.files() if files[0] == "train"]
         given = {"work": self.work, "features": self.features, "translation": self._shared(translation)}
-        over(files, count_translated, small=self.small, **given)
+        over(files, count_translated, what="counting translated words", small=self.small, **given)
         frequency = sum(np.load(path) for path in self.features.glob("*.counts.npy"))
         given |= {"frequency": self._shared(frequency), "documents": int(plan.starts["train"][-1])}
-        over(files, translate_features, small=self.small, **given)
+        over(files, translate_features, what="translating label features", small=self.small, **given)
 
     def _label_features(self, words: int) -> None:
         path = self.work / "label_features.npz"
@@ -370,7 +390,13 @@ class _Preparation:
         ranges = label_features.label_ranges(counts, terms)
         given = {"files": files, "words": words, "max_terms": self.settings.max_terms, "features": self.features}
         groups = _groups(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
-        over(groups, label_features.sum_ranges, small=self.small or len(ranges) == 1, **given)
+        over(
+            groups,
+            label_features.sum_ranges,
+            what="summing label features",
+            small=self.small or len(ranges) == 1,
+            **given,
+        )
         label_features.assemble(path, self.features, len(ranges), words)
 
     def _word_vectors(self, tokenizer: Tokenizer, translation: Translation | None) -> tuple[float, int]:
@@ -381,17 +407,23 @@ class _Preparation:
             log.info("prepare: %s knows %.1f%% of the words", path, 100 * coverage)
         elif settings.word_vectors == "train":
             log.info("prepare: learning word vectors from the training texts")
-            vectors, coverage = word_vectors.train_vectors(
-                word_vectors.TokenFiles(sorted((self.work / "train").iterdir()), translation),
-                len(tokenizer),
-                settings.word_dimension,
-                epochs=settings.word_vector_epochs,
-                seed=settings.seed,
-            )
+            with Heartbeat("prepare: learning word vectors"):
+                vectors, coverage = word_vectors.train_vectors(
+                    word_vectors.TokenFiles(sorted((self.work / "train").iterdir()), translation),
+                    len(tokenizer),
+                    settings.word_dimension,
+                    epochs=settings.word_vector_epochs,
+                    seed=settings.seed,
+                )
         else:
             vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, settings.seed)
         word_vectors.save_vectors(self.work / "word_vectors.safetensors", vectors)
         return coverage, vectors.shape[1]
+
+
+def _has_lists(shards: Sequence[tuple[str, Shard]]) -> bool:
+    """Whether labels are lists in all of the files, so that no separator splits them."""
+    return not any(isinstance(shard, SeparatedValues) for _, shard in shards)
 
 
 def _groups(items: Sequence[Any], sizes: Sequence[int], most: int) -> list[list[Any]]:
@@ -405,6 +437,10 @@ def _groups(items: Sequence[Any], sizes: Sequence[int], most: int) -> list[list[
         groups[-1].append(item)
         held += size
     return groups
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
 
 
 def _sums(rows: list[dict[str, Any]], key: str) -> dict[str, int]:

@@ -93,7 +93,7 @@ def _shard(place: Place, settings: CorpusSettings, fields: Fields) -> Shard:
     if form == "datasets":
         return ArrowRows(place, fields)
     if form == "csv":
-        return SeparatedValues(place, replace(fields, separator=settings.label_separator))
+        return SeparatedValues(place, replace(fields, separator=settings.label_separator), settings.csv_delimiter)
     if form == "text_pairs":
         return TextPairs(place, labels_beside(place), fields)
     if settings.source == "auto" and fields == Fields(labelled=fields.labelled) and is_repository_json(place):

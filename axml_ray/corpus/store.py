@@ -24,7 +24,6 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
 FORMAT, VERSION = "axml-ray corpus", 1
-SPLITS = ("train", "valid", "test")
 MANIFEST = "corpus.json"
 TRANSLATION = "translation.safetensors"
 

@@ -165,13 +165,15 @@ class SeparatedValues:
 
     path: Place
     fields: Fields = field(default_factory=lambda: Fields(separator=";"))
+    delimiter: str | None = None
+    """Between cells; by default a comma, and a tab in .tsv and .tab."""
 
     def read(self) -> Iterator[Document | Rejection]:
         """Streams the rows, each with the line that it begins on; see `Shard.read`."""
         csv.field_size_limit(min(LONGEST_LINE, sys.maxsize))
         lines = _Lines(self.path)
         file = storable(str(self.path))
-        delimiter = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
+        delimiter = self.delimiter or ("\t" if format_suffix(self.path) in (".tsv", ".tab") else ",")
         # Strict, or a cell that begins with a stray quote would hold the rows behind it.
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         names: list[str] | None = None
@@ -196,7 +198,14 @@ class SeparatedValues:
                 continue
             if names is None:
                 names = row
-                _present(self.fields, names)
+                try:
+                    _present(self.fields, names)
+                except MissingColumn as error:
+                    if len(names) > 1 or not any(other in names[0] for other in "\t;,|"):
+                        raise
+                    raise MissingColumn(
+                        f"{error}; if {names[0]!r} is several, set corpus.csv_delimiter (--csv-delimiter in prediction)"
+                    ) from None
                 continue
             if len(row) != len(names):
                 yield Rejection(file=file, line=line, reason=f"has {len(row)} cells, the first line has {len(names)}")

@@ -4,6 +4,7 @@ A block's file appears whole or not at all, so a job that was killed goes on wit
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
@@ -25,12 +26,15 @@ from axml_ray.corpus.tables import MissingColumn
 from axml_ray.corpus.upkeep import state_of_input
 from axml_ray.evaluation.predictions import ENSEMBLE, MADE_BY
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.inference.bundle import MANIFEST, sha256
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, Settings, SettingsError
+
+log = logging.getLogger(__name__)
 
 ROWS = 1_024
 """Documents of a block."""
@@ -98,9 +102,11 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
         actors = resources.predictors, resources.cpus_per_worker
         then = f"the {split} split is not predicted; the same command predicts it, and trains nothing again"
-        rows = _through(items, EnsemblePredictor, (run.settings, work, combiner), *actors, then=then)
-        written = sum(int(row["rows"]) for row in rows)
-        assert written == run.corpus.documents(split), (written, run.corpus.documents(split))
+        predictor = EnsemblePredictor, (run.settings, work, combiner)
+        with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
+            for row in _through(items, *predictor, *actors, then=then):
+                heartbeat.add(int(row["rows"]))
+        assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
     return directory
 
 
@@ -213,7 +219,10 @@ def predict_files(
     """
     _check_columns(shards)
     inputs = [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
-    fields = sorted({repr(getattr(shard, "fields", None)) for shard in shards})  # which of a record are read
+    # Which fields of a record are read.
+    fields = sorted(
+        {repr(getattr(shard, "fields", None)) + (getattr(shard, "delimiter", None) or "") for shard in shards}
+    )
     job = {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": inputs, "fields": fields}
     _claim(output, job)
     finished = _finished(output)
@@ -239,8 +248,10 @@ def predict_files(
     )
     given = bundle, output, wanted, max(1, int(cpus_per_actor))
     then = "the same job, started again, goes on from here"
-    for _ in _through(blocks, BundlePredictor, given, actors, cpus_per_actor, then=then):
-        pass
+    log.info("predict: starting %d actors, which open the bundle", actors)
+    with Heartbeat("predict", unit="texts") as heartbeat:
+        for row in _through(blocks, BundlePredictor, given, actors, cpus_per_actor, then=then):
+            heartbeat.add(int(row["rows"]))
     result = _counted(output, wanted.form)
     write_json(output / RESULT, result)
     return result
@@ -325,7 +336,7 @@ def _claim(output: Path, job: dict[str, Any]) -> None:
         raise SettingsError(f"{error}; remove {output} and start again") from None
     changed = [key for key in job if not isinstance(before, dict) or before.get(key) != job[key]]
     if changed:
-        raise SettingsError(f"--output: {output} holds predictions of another job ({', '.join(changed)} differ); "
+        raise SettingsError(f"--output: {output} holds predictions made with another {', another '.join(changed)}; "
                             "choose a new directory")  # fmt: skip
     for left in output.glob(".part-*"):  # a killed job's
         left.unlink(missing_ok=True)

@@ -10,16 +10,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from axml_ray.files import save_tensors
+from axml_ray.settings import Weights
 
-Weights = Literal["float32", "bfloat16", "int8"]
-WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 SCALES = ".scales"
 GROUP, LEAST_GROUP = 64, 16
 

@@ -5,6 +5,7 @@ one machine, one tree at a time for the sake of its memory, and the subtrees bel
 wherever there is a core. The tree is the same either way.
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,13 +15,16 @@ import ray
 
 from axml_ray.cluster import root_cause
 from axml_ray.corpus.store import Corpus
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.memory import keep_freed_memory
-from axml_ray.orchestration.tasks import ANYWHERE
+from axml_ray.orchestration.tasks import ANYWHERE, as_completed
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.tree.kinds import build_tree, check_hierarchy
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import Subtree
+
+log = logging.getLogger(__name__)
 
 LARGE_LABELS = 300_000
 AHEAD = 2  # subtrees that wait in the object store for each core of the cluster
@@ -36,8 +40,14 @@ def build_trees(run: Run) -> None:
     check_hierarchy(run.settings.tree, run.corpus)
     task = ray.remote(num_cpus=_cpus_of_a_tree(run.corpus), **ANYWHERE)(_build_tree)
     missing = [number for number in range(run.settings.ensemble.trees) if not run.has_tree(number)]
+    if not missing:
+        return
+    log.info("clustering %s labels into %d trees", f"{run.corpus.trained:,}", len(missing))
     try:
-        ray.get([task.remote(run.settings, number) for number in missing])
+        with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
+            for done in as_completed([task.remote(run.settings, number) for number in missing]):
+                ray.get(done)
+                heartbeat.add()
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"the label trees could not be built: {root_cause(error)}") from error
 

@@ -20,6 +20,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import fit_features, fit_member
+from axml_ray.heartbeat import Heartbeat
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
@@ -90,6 +91,8 @@ def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Ca
     """Train members on groups of workers, side by side as far as they fit."""
     directories = [run.layout.tree(number) for number in range(run.settings.ensemble.trees)]
     follower = Follower(directories)
+    if specs:
+        log.info("starting the workers of %d members", len(specs))
     # One process for each: one that stays for the next member keeps Ray Train's controller of the last alive.
     task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, **ANYWHERE)(_train_on_workers)
     waiting = {task.remote(run.settings, spec.name): spec for spec in specs}
@@ -152,19 +155,23 @@ def _work(config: dict[str, Any]) -> str | None:
 def _fit_in_tasks(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
     """Fit members by one task each, side by side as far as they fit."""
     task = ray.remote(**_one_process(run.settings))(_fit_member)
+    what = f"fitting {specs[0].kind.replace('_', ' ')}"
+    log.info("%s · %d to fit", what, len(specs))
     waiting = {task.remote(run.settings, spec.name): spec for spec in specs}
-    while waiting:
-        done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-        if stopped():
-            _end(list(waiting))
-            raise Stopped("training was stopped")
-        for finished in done:
-            spec = waiting.pop(finished)
-            try:
-                log.info("%s · fitted in %.0f s", spec.title, ray.get(finished))
-            except ray.exceptions.RayError as error:
+    with Heartbeat(what, len(specs), "members") as heartbeat:
+        while waiting:
+            done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
+            if stopped():
                 _end(list(waiting))
-                raise RuntimeError(f"{spec.title} failed: {root_cause(error)}") from error
+                raise Stopped("training was stopped")
+            for finished in done:
+                spec = waiting.pop(finished)
+                try:
+                    log.info("%s · fitted in %.0f s", spec.title, ray.get(finished))
+                except ray.exceptions.RayError as error:
+                    _end(list(waiting))
+                    raise RuntimeError(f"{spec.title} failed: {root_cause(error)}") from error
+                heartbeat.add()
 
 
 def _fit_member(settings: Experiment, name: str) -> float:
@@ -182,7 +189,8 @@ def _fit_features(run: Run) -> None:
     if run.has_features():
         return
     try:
-        ray.get(ray.remote(**_one_process(run.settings))(_save_features).remote(run.settings))
+        with Heartbeat("counting the features of the texts"):
+            ray.get(ray.remote(**_one_process(run.settings))(_save_features).remote(run.settings))
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"the features of the texts failed: {root_cause(error)}") from error
 

@@ -26,7 +26,7 @@ def work_table(plan: Plan) -> Table:
         table.add_row(
             str(shape.number),
             f"{shape.nodes:,}",
-            f"{shape.candidates:,}",
+            f"{min(shape.candidates, shape.nodes):,}",
             f"{level.parameters / 1e6:,.1f}",
             f"{level.documents_a_step:,}" + (f" ({level.encoded_here:,} each)" if plan.workers > 1 else ""),
             f"{level.steps:,}",
@@ -110,7 +110,7 @@ def notes(plan: Plan) -> list[str]:
             "measure. Run this command on one, or give the rate that one sustains in training, --rate TFLOPS."
         )
     elif plan.side_by_side:
-        each = ", ".join(f"{rate / 1e12:,.3g}" for rate in dict.fromkeys(plan.rates))
+        each = " to ".join(dict.fromkeys(tera(rate) for rate in (min(plan.rates), max(plan.rates))))
         found.append(
             f"Time: {duration(plan.seconds)} for {trees}{together}, at most (patience may end a level sooner; "
             f"preparing, clustering and predicting are not in it), at {each} TFLOPS a worker, {plan.rate_source}."
@@ -125,7 +125,7 @@ def warnings(plan: Plan) -> list[str]:
     if not plan.side_by_side:
         found.append(
             f"WARNING: a tree's {plan.workers} workers ask for {plan.workers * plan.machines.unit_share:g} "
-            f"{plan.machines.unit}, {plan.machines.units:g} are there, and it would never start: "
+            f"{plan.machines.unit} and the machines have {plan.machines.units:g}; it would never start: "
             + (f"use {mends}." if mends else "give it those.")
         )
     if plan.too_large:
@@ -135,7 +135,8 @@ def warnings(plan: Plan) -> list[str]:
         also = f" (nor do levels {', '.join(others)} fit)" if len(others) > 1 else also
         found.append(
             f"WARNING: level {largest.shape.number} needs {largest.memory.total / GIB:,.1f} GiB a worker, "
-            f"{plan.memory_gib:.1f} are there, of which a plan leaves {KEPT_FREE:.0%} free{also}: "
+            f"{(1 - KEPT_FREE) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB may be planned ("
+            f"{KEPT_FREE:.0%} stays free for what isn't counted){also}: "
             + (f"use {mends}." if mends else "neither workers, hidden nor batch_size mends it; take larger machines.")
         )
     return found or ["Every level fits."]
@@ -144,6 +145,11 @@ def warnings(plan: Plan) -> list[str]:
 def size(of_bytes: float) -> str:
     """Bytes as a person says them."""
     return f"{of_bytes / GIB:,.1f} GiB" if of_bytes >= GIB else f"{of_bytes / 2**20:,.0f} MiB"
+
+
+def tera(rate: float) -> str:
+    """Operations a second as TFLOPS, two digits."""
+    return f"{rate / 1e12:,.2g}" if rate < 1e13 else f"{rate / 1e12:,.0f}"
 
 
 def duration(seconds: float | None) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from axml_ray.corpus.draws import valid_documents
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.corpus.vector_files import dimension_of
 from axml_ray.network.level_network import Level
@@ -57,7 +58,7 @@ def counts_of(settings: Experiment) -> Counts:
         )
     return Counts(
         documents=min(expected.documents, settings.training.documents or expected.documents),
-        valid_documents=expected.valid_documents or corpus.valid_documents,
+        valid_documents=expected.valid_documents or valid_documents(corpus, expected.documents),
         labels=expected.labels,
         words=expected.words or corpus.vocabulary_size,
         word_dimension=_expected_dimension(settings),

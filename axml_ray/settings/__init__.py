@@ -19,8 +19,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from axml_ray.settings.base import (
     HOME_VARIABLE,
     NAME,
+    SPLITS,
     AbsolutePath,
     AbsolutePlace,
+    CsvDelimiter,
     LabelFeatures,
     Name,
     NotNegative,
@@ -31,6 +33,7 @@ from axml_ray.settings.base import (
     SettingsError,
     Share,
     Stemmer,
+    Weights,
     absolute,
     absolute_place,
     at_level,
@@ -43,6 +46,7 @@ __all__ = [
     "HOME_VARIABLE",
     "NAME",
     "PLUGINS_VARIABLE",
+    "SPLITS",
     "AbsolutePath",
     "AbsolutePlace",
     "CorpusSettings",
@@ -63,6 +67,7 @@ __all__ = [
     "Stemmer",
     "TrainingSettings",
     "TreeSettings",
+    "Weights",
     "absolute",
     "absolute_place",
     "at_level",
@@ -85,7 +90,7 @@ class ExpectedCounts(Settings):
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
     valid_documents: Positive | None = None
-    """Validation documents; by default `corpus.valid_documents`."""
+    """Validation documents; by default as many as would be drawn (`corpus.valid_documents`)."""
 
 
 class CorpusSettings(Settings):
@@ -98,9 +103,10 @@ class CorpusSettings(Settings):
     train: tuple[AbsolutePlace, ...] = ()
     """Files, directories, globs or URLs of the training documents."""
     valid: tuple[AbsolutePlace, ...] = ()
-    """The same for validation; where none is given, `valid_documents` are drawn from train."""
+    """The same for validation; where none is given, documents are drawn from train (`valid_documents`)."""
     test: tuple[AbsolutePlace, ...] = ()
-    """The same for the test split, used for the final evaluation only."""
+    """The same for the test split, used for the final evaluation only; where none is given, `test_share` of the
+    documents of train are drawn."""
     text_field: str = "text"
     """Field or column of the text, or of the body where there is a title."""
     title_field: str | None = None
@@ -111,10 +117,13 @@ class CorpusSettings(Settings):
     """Field or column of the document's id, if it has one."""
     label_separator: Annotated[str, Field(min_length=1)] = ";"
     """Between the labels in a cell of CSV."""
+    csv_delimiter: Annotated[CsvDelimiter | None, Field(exclude_if=lambda value: value is None)] = None
+    """Between the cells of CSV: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
     valid_documents: Positive = 200
-    """Documents drawn from train for validation (paper's program: 200, or 4,000 for its large corpora)."""
+    """Documents drawn from train for validation, but at most a tenth of train (paper's program: 200, or 4,000 for its
+    large corpora)."""
     test_share: Share = 0.1
-    """Share of `installed_packages` that becomes the test split, by a hash of the text."""
+    """Share of the documents that becomes the test split where `test` names no files, by a hash of the text."""
     max_train_documents: Positive | None = None
     """Train on that many documents only, drawn by a hash of the text."""
     max_test_documents: Positive | None = None
@@ -169,11 +178,18 @@ class CorpusSettings(Settings):
 
     @model_validator(mode="after")
     def _source_has_files(self) -> Self:
-        if self.source != "installed_packages" and not (self.train and self.test):
-            raise ValueError(f"corpus.train and corpus.test: give at least one file each for source {self.source}")
+        if self.source != "installed_packages" and not self.train:
+            raise ValueError(f"corpus.train: give at least one file for source {self.source}")
+        if not self.test and not self.test_share:
+            raise ValueError("corpus.test_share is 0 and corpus.test names no file; give one of them")
         if self.source == "installed_packages" and (self.train or self.valid or self.test):
             raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
         return self
+
+    @property
+    def draws_test(self) -> bool:
+        """Whether the test split is drawn from the documents of train."""
+        return not self.test
 
     @property
     def word_vectors_path(self) -> Path | None:
@@ -282,7 +298,7 @@ class TrainingSettings(Settings):
     """How a level is trained. A value per level may be given; the last one serves all deeper levels."""
 
     epochs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (10,)
-    """E: most passes over the training documents, per level."""
+    """E: how often the training documents are gone through at most, per level."""
     average_after: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (2,)
     """Epochs before stochastic weight averaging begins, per level."""
     averaging: bool = True

@@ -33,13 +33,21 @@ def _known_stemmer(language: str) -> str:
     return language
 
 
+def _tab(delimiter: str) -> str:
+    return "\t" if delimiter == "tab" else delimiter
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """A name that is a directory's."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 Precision = Literal["auto", "bfloat16", "float32"]
+Weights = Literal["float32", "bfloat16", "int8"]
+"""Number format of a bundle's matrices."""
+SPLITS = ("train", "valid", "test")
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
+CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|[^\r\n\"])$"), AfterValidator(_tab)]
 Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]

@@ -106,6 +106,11 @@ def line(record: dict[str, Any]) -> str:
     where = f"tree {record['tree'] + 1} · level {record['level']}/{record['levels']}"
     if "opened" in record:
         return f"{where} · already finished, opened"
+    if "begun" in record:
+        return f"{where} ({record['begun']:,} nodes) · begins"
+    if "scored_so_far" in record:
+        done, every, rate = (record[name] for name in ("scored_so_far", "documents", "documents_per_second"))
+        return f"{where} · scored {done:,} of {every:,} training documents · {rate:,.0f} docs/s"
     if "scored" in record:
         return f"{where} · scored {record['scored']:,} training documents in {record['seconds']:.0f} s"
     score = record["valid_nDCG@5"]

@@ -4,6 +4,8 @@ A pass over the whole corpus, as long as an epoch, made once: a job that is star
 finds it here. Workers map the arrays instead of holding them, so those of one machine share their memory.
 """
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from axml_ray.training.workers import Workers
 
 FORMAT, MANIFEST = "axml-ray scored documents", "scored.json"
 NODES, SCORES, PARENTS = "nodes.npy", "scores.npy", "parents.npy"
+REPORT_SECONDS = 10.0
 VALID_NODES, VALID_SCORES = "valid-nodes.npy", "valid-scores.npy"
 
 
@@ -61,6 +64,7 @@ def score_level(
     true_candidates: bool,
     precision: Precision,
     workers: Workers,
+    report: Callable[[int, int, float], None] = lambda done, documents, seconds: None,
 ) -> None:
     """Score all documents with a trained level, together with the other workers.
 
@@ -76,8 +80,12 @@ def score_level(
         keep: C.
         true_candidates: whether the true nodes that a beam missed are parents too; else the beam is.
         precision: of matrix products.
-        workers: this worker and its like.
+        workers: rank, world size and device of this worker.
+        report: called about every ten seconds with the training documents scored so far, their number and the seconds
+            that it took.
     """
+    began = reported = time.monotonic()
+    done = 0
     shape = len(train), keep
     with written_together(directory, workers, MANIFEST, {"format": FORMAT, "fingerprint": mark}) as work:
         arrays: dict[str, np.ndarray] = {}
@@ -98,6 +106,10 @@ def score_level(
                 arrays[SCORES][rows, :width], arrays[SCORES][rows, width:] = best.scores.numpy(), -np.inf
                 if true_candidates:
                     arrays[PARENTS][rows] = choose_parents(nodes, positives.take(rows), keep)
+            done += len(rows)
+            if (now := time.monotonic()) - reported > REPORT_SECONDS:
+                reported = now
+                report(done, len(train), now - began)
         found = expand_rows(network, valid, valid_beam, keep, precision=precision, workers=workers)
         if workers.first:
             np.save(work / VALID_NODES, found.nodes.numpy().astype(np.int32))

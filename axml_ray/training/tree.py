@@ -9,6 +9,7 @@ workers may be started by Ray Train, a test or a notebook.
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class TreeTraining:
                         network, directory, key, train=train.tokens, positives=positives,
                         train_beam=None if scored is None else scored.train, valid=valid.tokens, valid_beam=valid_beam,
                         keep=min(self.beam, level.nodes), true_candidates=self.training.true_candidates,
-                        precision=precision, workers=self.workers,
+                        precision=precision, workers=self.workers, report=partial(self._report_scored, number),
                     )  # fmt: skip
                     self._report({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)
@@ -128,6 +129,10 @@ class TreeTraining:
     def _report(self, record: dict[str, Any]) -> None:
         if self.workers.first:
             self.report({"levels": len(self.tree.level_sizes), **record})
+
+    def _report_scored(self, level: int, done: int, documents: int, seconds: float) -> None:
+        rate = done / max(seconds, 1e-9)
+        self._report({"level": level, "scored_so_far": done, "documents": documents, "documents_per_second": rate})
 
     def _first_worker_finds(self, found: bool) -> bool:
         """The first worker's finding, on all: files may reach the others later, and all must do the same."""
@@ -151,6 +156,7 @@ class TreeTraining:
             checkpoints.drop(self.workers)  # of a worker that was killed between saving the level and dropping it
             self._report({"level": number, "opened": str(directory)})
             return False
+        self._report({"level": number, "begun": network.level.nodes})
         # Not in the paper: from logits of zero, the first epochs are spent on learning how rare labels are.
         candidates = network.level.nodes
         if data.parents is not None and network.level.first_child is not None:

@@ -212,6 +212,8 @@ def _tune(sweep: Sweep, common: Trials, drawn: "_Drawn", scheduler: TrialSchedul
     # Trials have journals of their own; Tune's loggers would write the same again.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    # Ctrl-C ends the job as any other; records of trials are all that another start needs.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
 
     storage = sweep.directory / RAY
     shutil.rmtree(storage, ignore_errors=True)  # of a killed sweep

@@ -6,8 +6,8 @@ import pytest
 from corpus.preparing import Prepare, lines
 
 from axml_ray.corpus.prepare import prepare
-from axml_ray.corpus.store import SPLITS, Corpus
-from axml_ray.settings import CorpusSettings
+from axml_ray.corpus.store import Corpus
+from axml_ray.settings import SPLITS, CorpusSettings
 
 
 @pytest.fixture

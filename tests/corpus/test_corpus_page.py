@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from corpus.preparing import Prepare, many
 
-from axml_ray.corpus.store import SPLITS
+from axml_ray.settings import SPLITS
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -3,21 +3,21 @@
 import pytest
 from corpus.preparing import Prepare, ids, many, rows
 
-from axml_ray.corpus.store import SPLITS
+from axml_ray.settings import SPLITS
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def test_validation_is_drawn_from_train_by_the_seed(run: Prepare) -> None:
-    one = run(train=many(40), test=many(4, "test"), valid_documents=10)
+    one = run(train=many(100), test=many(4, "test"), valid_documents=10)
     drawn = ids(one, "valid")
-    assert (len(drawn), one.documents("train"), one.documents("test")) == (10, 30, 4)
+    assert (len(drawn), one.documents("train"), one.documents("test")) == (10, 90, 4)
     assert not set(drawn) & set(ids(one, "train"))
-    assert ids(run(train=many(40), test=many(4, "test"), valid_documents=10, directory="again"), "valid") == drawn
-    other = run(train=many(40), test=many(4, "test"), valid_documents=10, seed=1, directory="other")
+    assert ids(run(train=many(100), test=many(4, "test"), valid_documents=10, directory="again"), "valid") == drawn
+    other = run(train=many(100), test=many(4, "test"), valid_documents=10, seed=1, directory="other")
     assert ids(other, "valid") != drawn
     # By the texts, not by their places: a fewer drawn are among the more.
-    fewer = run(train=many(40), test=many(4, "test"), valid_documents=4, directory="fewer")
+    fewer = run(train=many(100), test=many(4, "test"), valid_documents=4, directory="fewer")
     assert set(ids(fewer, "valid")) < set(drawn)
 
 

@@ -12,9 +12,9 @@ from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, lefto
 import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
 from axml_ray.corpus.sources import installed_package_shards
-from axml_ray.corpus.store import SPLITS
 from axml_ray.corpus.tokenizer import LONGEST, split_words
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors
+from axml_ray.settings import SPLITS
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -325,8 +325,9 @@ def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:
             "corpus.min_label_count is 50: no label occurs so often",
         ),
         (
-            {"train": many(3), "test": many(4)},
-            "corpus.valid_documents is 3, but train holds 3 documents; take fewer, or give corpus.valid",
+            {"train": many(1), "test": many(4)},
+            "corpus.train (…/train.jsonl): holds 1 documents, too few to draw validation documents from; give more, or "
+            "corpus.valid",
         ),
     ],
 )

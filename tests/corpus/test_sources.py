@@ -79,6 +79,7 @@ def test_nul_and_lone_surrogates_become_blanks(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         (b'{"text": "t", "labels": ["a"]', "not JSON: Expecting ',' delimiter at character 30"),
+        (b'{"text": "t', "not JSON: Unterminated string starting at character 10"),
         (b"cat\tpets", "not JSON: Expecting value at character 1"),
         (b'["t", ["a"]]', "not a JSON object but a list"),
         (b"17", "not a JSON object but a number"),

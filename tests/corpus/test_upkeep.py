@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from corpus.preparing import Prepare, content, error_of, leftovers, lines, many
 
-from axml_ray.corpus.store import SPLITS, Corpus
-from axml_ray.settings import SettingsError
+from axml_ray.corpus.store import Corpus
+from axml_ray.settings import SPLITS, SettingsError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -53,7 +53,7 @@ def bundle(tmp_path_factory):
                     "--weights", "bfloat16"))  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = done.stdout.split()
-    assert {"float32", "bfloat16", "lost"} <= set(shown) and str(home / "bundle:") in done.stdout
+    assert {"float32", "bfloat16", "lost"} <= set(shown) and str(home / "bundle") in done.stdout
     return home / "bundle"
 
 

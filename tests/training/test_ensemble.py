@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic
-from axml_ray.experiment import fit_votes, run
-from axml_ray.inference.combining import Ballot, Votes, combine
-from axml_ray.inference.ensemble import Ensemble, open_trees, votes_of
-from axml_ray.inference.frequency import Coefficients
-from axml_ray.linear.classifiers import LinearTree
-from axml_ray.linear.name_matches import NameMatches, trie_of
-from axml_ray.training.ensemble import build_trees, train_ensemble
 
-from axml_ray.configuration import load
+from axml_ray.configuration import load, open_run
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
+from axml_ray.experiment import fit_votes, run
 from axml_ray.inference.batch import ballots
-from axml_ray.judging import evaluate, open_run, report_path
+from axml_ray.inference.combining import Ballot, Votes, combine
+from axml_ray.inference.ensemble import Ensemble, open_trees, votes_of
+from axml_ray.inference.frequency import Coefficients
+from axml_ray.judging import evaluate, report_path
+from axml_ray.linear.classifiers import LinearTree
+from axml_ray.linear.name_matches import NameMatches, trie_of
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
+from axml_ray.training.ensemble import build_trees, train_ensemble
 
 
 def states(settings: Experiment) -> dict[str, tuple[int, int]]:

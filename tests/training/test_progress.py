@@ -133,3 +133,11 @@ def test_memory_is_that_of_this_process() -> None:
     before = memory_gib(torch.device("cpu"))
     held = torch.ones(1 << 26)
     assert memory_gib(torch.device("cpu")) > max(before, len(held) * 4 / 2**30)
+
+
+def test_lines_of_what_is_no_step_name_tree_and_level() -> None:
+    common = {"tree": 0, "level": 1, "levels": 2}
+    assert line({**common, "begun": 2048}).startswith("tree 1 · level 1/2 (2,048 nodes)")
+    scored = {"scored_so_far": 512, "documents": 8_000, "documents_per_second": 120.4}
+    shown = line({**common, **scored})
+    assert shown.startswith("tree 1 · level 1/2 · ") and "512 of 8,000" in shown and "120 docs/s" in shown

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
+import axml_ray.training.scored as scored
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
@@ -412,3 +413,12 @@ class TestScored:
         train_tree(settings, corpus, build=False)
         about = json.loads(level_file(settings, 2, LEVEL_MANIFEST).read_text())
         assert about["valid_nDCG@5"] > 90
+
+
+def test_levels_and_the_scoring_between_them_are_reported(corpus, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(scored, "REPORT_SECONDS", -1.0)
+    records = train_tree(fresh(trained[0], tmp_path), corpus)
+    assert [record["level"] for record in records if "begun" in record] == [1, 2]
+    far = [record["scored_so_far"] for record in records if "scored_so_far" in record]
+    assert far == sorted(far) and far[-1] == corpus.documents("train") and len(far) > 1
+    assert all(record["level"] == 1 and record["levels"] == 2 for record in records if "scored_so_far" in record)

@@ -105,13 +105,14 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
         job()
         return capsys.readouterr().out
 
-    shown = run("--label", "LABEL-7", "--tree=1")
-    assert "tree 1 of tiny: balanced by tfidf, built for this look" in shown
+    shown = run("--label", "LABEL-7", "--tree=2")
+    assert "tree 2 of tiny: balanced by tfidf, built for this look" in shown
     assert f"{LABELS}" in shown and "with label-7:" in shown
-    assert (tmp_path / "tree-1.svg").is_file()
+    assert (tmp_path / "tiny-tree-2.svg").is_file()
 
     directory = tree_directory(settings.run_directory, 0)
     directory.mkdir(parents=True)
+    assert "built for this look" in run("--tree=2")  # the run has the first only
     keep_tree(settings, corpus, 0, build_tree(corpus, settings.tree, 77))
     shown = run("--label", "label-7", "--picture", "seen.svg")
     assert "of the run" in shown and (tmp_path / "seen.svg").is_file()
@@ -121,12 +122,16 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
     node = int(tree.leaf_of_label[corpus.labels.labels.index("label-7")])
     first, last = max(s for s in starts if s <= node), min(s for s in starts if s > node)
     assert sorted(own) == sorted(corpus.labels.names[label] for label in tree.label_order[first:last])
-    assert "flat" in run("--tree.height=0", "--tree=2")
+    assert "tree 1 of tiny" in shown
+    run("--tree=1")
+    assert (directory / "clusters.svg").is_file()
+    assert "flat" in run("--tree.height=0", "--tree=3")
 
     for wrong, message in (
         ("--label=lable-7", "error: --label: no label with training documents is called 'lable-7'; did you mean"),
         ("--tree.cluster_size=8", f"error: {directory / TREE}: a tree of another corpus or of other settings; give"),
-        ("--tree=9", "error: --tree: 9 is not one of the ensemble's, 0 to 2"),
+        ("--tree=4", "error: --tree: 4 is not one of the ensemble's, 1 to 3"),
+        ("--tree=0", "error: command line: argument --tree"),
         ("--corpus.name=none", f"error: {tmp_path / 'corpora' / 'none'}: no prepared corpus"),
         ("--tree.knid=random", "error: command line: --tree.knid: unknown setting; did you mean '--tree.kind'?"),
     ):

@@ -1,0 +1,120 @@
+"""Ctrl-C ends a job with one line, which repeats the command, and exit code 130; nobody prints a traceback.
+
+A terminal sends SIGINT to the whole group of processes, so Ray's get it too.
+"""
+
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import synthetic
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")]
+
+from tiny_run import train_run  # noqa: E402
+
+from axml_ray.inference.export import export_bundle  # noqa: E402
+
+SECONDS = 240
+
+pytestmark = pytest.mark.slow
+
+
+def interrupted(command: list[str], sign: str, presses: int = 1) -> tuple[int, list[str]]:
+    """Start a command, press Ctrl-C when a line that holds `sign` appears; its exit code, and all later lines."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {**kept, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    ) as process:
+        assert process.stdout is not None
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        output = process.stdout
+        threading.Thread(target=lambda: [lines.put(line) for line in output], daemon=True).start()
+        before: list[str] = []
+        end = time.monotonic() + SECONDS
+        while not (before and sign in before[-1]):
+            assert process.poll() is None and time.monotonic() < end, "".join(before)
+            try:
+                before.append(lines.get(timeout=1))
+            except queue.Empty:
+                continue
+        for _ in range(presses):
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.5)
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
+        time.sleep(1)  # what Ray's processes would still say
+        after = []
+        while not lines.empty():
+            after.append(lines.get())
+        return code, after
+
+
+def check(command: list[str], code: int, after: list[str]) -> None:
+    assert code == 130, after
+    assert after[-1].startswith("stopped") and after[-1].rstrip().endswith(shlex.join(command))
+    # Before the key was pressed, progress may have been on its way.
+    assert all(line[2] == ":" for line in after[:-1]), after
+    assert not any("Traceback" in line or "Error" in line for line in after)
+
+
+def job(name: str, *words: object) -> list[str]:
+    return [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *map(str, words)]
+
+
+def test_training_is_stopped(tmp_path: Path) -> None:
+    settings = synthetic.experiment(tmp_path, training={"epochs": [400], "score_every": 5, "patience": 10_000})
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    command = job("train_ensemble", "--config", path)
+    code, after = interrupted(command, "level 1/2", presses=2)
+    check(command, code, after)
+
+
+def test_preparation_is_stopped(tmp_path: Path) -> None:
+    settings = synthetic.experiment(tmp_path)
+    settings["corpus"] |= {"word_vectors": "train", "word_vector_epochs": 100_000}  # type: ignore[operator]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    command = job("prepare_corpus", "--config", path)
+    code, after = interrupted(command, "learning word vectors")
+    check(command, code, after)
+    assert not list((tmp_path / "corpora").glob("*"))
+
+
+def test_prediction_is_stopped(tmp_path: Path) -> None:
+    bundle, texts = tmp_path / "bundle", tmp_path / "texts.jsonl"
+    export_bundle(train_run(tmp_path / "home", trees=1, epochs=1).settings, bundle)
+    texts.write_text("".join(json.dumps({"text": f"key{number % 14} " * 20}) + "\n" for number in range(100_000)))
+    command = job("predict", "--bundle", bundle, "--input", texts, "--output", tmp_path / "out")
+    code, after = interrupted(command, "predict: starting")
+    check(command, code, after)
+
+
+def test_a_sweep_is_stopped(tmp_path: Path) -> None:
+    settings = synthetic.experiment(tmp_path, training={"epochs": [400], "score_every": 5, "patience": 10_000})
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    (tmp_path / "mine.py").write_text('def space(draw):\n    draw.suggest_int("network.hidden", 4, 12)\n')
+    command = job("tune", "--config", path, "--space", tmp_path / "mine.py", "--trials", 2, "--sweep", "small-sweep")
+    code, after = interrupted(command, "trial 0")
+    check(command, code, after)
