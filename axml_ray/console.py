@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from axml_ray.configuration import FREE, from_command_line, only_flags, read_settings, with_flags
+from axml_ray.configuration import FREE, from_command_line, moved_to, only_flags, read_settings, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
 from axml_ray.storage.layout import RunLayout
 
