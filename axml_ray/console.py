@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from axml_ray.cluster import keep_logs
 from axml_ray.configuration import from_command_line, only_flags, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
 
@@ -125,5 +126,6 @@ def run_command(work: Command) -> None:
             if error.strerror is None:  # not the system's
                 raise
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        keep_logs()
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(1) from None
