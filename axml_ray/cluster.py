@@ -130,7 +130,9 @@ def stop_cluster(process: int | None = None) -> None:
         for logs in directory.glob("ray/session_*_*/logs"):
             logs.rename(kept)
     if kept.exists():
-        _remove(directory / "ray")
+        for path in directory.iterdir():
+            if path != kept:
+                _remove(path)
         print(f"Ray's logs of this failure: {kept}", file=sys.stderr)
     else:
         _remove(directory)

@@ -37,8 +37,10 @@ def wait_for(what: str, check, process: subprocess.Popen | None = None) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **more}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
+    }
+    return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **more}
 
 
 def test_a_killed_driver_goes_on_without_training_a_finished_level_again(tmp_path: Path) -> None:
