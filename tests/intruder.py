@@ -95,15 +95,18 @@ def assert_refused(pid: int, directory: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    refusals = 0
-    # The agent's usual port may be held by another cluster of these tests.
-    for port in sorted(listening(pids) | {AGENT_PORT}):
-        for host in {outside, "127.0.0.1"}:
-            for path in JOBS:
-                status, content = submit(f"http://{host}:{port}{path}", marker)
-                assert status in (0, 401, 403, 404, 405), (host, port, path, status, content)
-                refusals += status in (401, 403)
-    assert refusals >= 4  # the dashboard's and the agent's
-    said, _ = join.communicate(timeout=120)
+    try:
+        refusals = 0
+        # The agent's usual port may be held by another cluster of these tests.
+        for port in sorted(listening(pids) | {AGENT_PORT}):
+            for host in {outside, "127.0.0.1"}:
+                for path in JOBS:
+                    status, content = submit(f"http://{host}:{port}{path}", marker)
+                    assert status in (0, 401, 403, 404, 405), (host, port, path, status, content)
+                    refusals += status in (401, 403)
+        assert refusals >= 4  # the dashboard's and the agent's
+        said, _ = join.communicate(timeout=120)
+    finally:
+        join.kill()
     assert join.returncode and "joined" not in said, said
     assert not marker.exists()
