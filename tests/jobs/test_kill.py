@@ -161,7 +161,8 @@ def head(tmp_path: Path) -> Iterator[str]:
                "--object-store-memory", "268435456"]  # fmt: skip
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (tmp_path / "head.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment(AXML_RAY_HOME=str(tmp_path), PATH=path, RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0"), stdout=log,
+        variables = {"AXML_RAY_HOME": str(tmp_path), "PATH": path, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+        process = subprocess.Popen(command, env=environment(**variables), stdout=log,
                                    stderr=log, start_new_session=True)  # fmt: skip
     try:
         address = f"http://127.0.0.1:{port}"
