@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from axml_ray.cluster import keep_logs
 from axml_ray.configuration import FREE, SETTINGS, at, from_command_line, only_flags, open_run, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
 
@@ -132,5 +133,6 @@ def run_command(work: Work) -> None:
             if error.strerror is None:  # not the system's
                 raise
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        keep_logs()
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(1) from None

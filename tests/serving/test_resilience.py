@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import requests
+from intruder import assert_refused, without_ray
 from small_server import SMALL, TREES
 from tiny_run import Run
 
@@ -220,13 +221,13 @@ def test_an_answer_that_would_come_too_late(serve_address: str, serving_bundle: 
 
 
 @pytest.mark.slow
-def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
+def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: Path) -> None:
     """`python -m serve_app`: loopback, keys, and an end that answers what is under way."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = [f"bundle={serving_bundle}", f"port={port}", "cpus=0.1", "threads=1"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = without_ray(HOME=str(tmp_path))
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],
         cwd=ROOT,
@@ -246,6 +247,8 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
             assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
         assert requests.get(f"{url}/", timeout=SECONDS).status_code == 200
         assert requests.get(f"{url}/readyz", timeout=SECONDS).status_code == 200
+        if sys.platform == "linux":
+            assert_refused(process.pid, tmp_path)
         known = {"Authorization": "Bearer second-key"}
         assert requests.get(f"{url}/v1/model", headers=known, timeout=SECONDS).status_code == 200
 
