@@ -73,7 +73,7 @@ def build(args: dict[str, Any]) -> Application:
     edition = Edition.checked(serving.bundle)
     parts: list[tuple[str, list[int] | None]] = [("trees", None)]
     if not serving.together:
-        parts = [(f"tree-{number}", [number]) for number in range(edition.open().trees)]
+        parts = [(f"tree-{number + 1}", [number]) for number in range(edition.open().trees)]
     threads = serving.threads or max(1, (os.cpu_count() or 1) // len(parts))
     size: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:

@@ -95,7 +95,7 @@ def test_a_killed_tree_costs_no_answer(serve_address: str, serving_bundle: Path,
     with application(serve_address, "apart", serving_bundle, together=False, tree_patience_s=0.3) as url:
         load = Load(url, texts[0])
         load.until(used(TREES), "all trees")
-        os.kill(process_of("apart:tree-1"), signal.SIGKILL)
+        os.kill(process_of("apart:tree-2"), signal.SIGKILL)
         load.until(used(TREES - 1), "the others")
         load.until(used(TREES), "the tree that came back")
         answers = load.stop()
