@@ -52,7 +52,7 @@ class TagRequest(BaseModel):
     explain: Annotated[bool, Field(strict=True)] = False
     """Also say which words each label attended to, and its path down each tree; costs about a text a label."""
     labels: list[str] = Field(ABSENT)
-    """Score these labels alone, and give all of them back whatever `top_k` is."""
+    """Score these labels alone, and give all of them back whatever `top_k` is; 0 for a text without a word."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -126,7 +126,7 @@ class TextResult(BaseModel):
     words: int
     """Words that were read; longer texts are cut."""
     labels: list[LabelOfText]
-    """Best first."""
+    """Best first; none for a text without a word."""
 
 
 class TagResponse(BaseModel):

@@ -56,12 +56,14 @@ def test_probabilities_rise_and_add_up_to_the_hits(given_predictions):
 
 @given(predictions(), st.floats(0, 1))
 def test_thresholds_are_those_of_counting(given_predictions, wanted):
-    found, calibration = pairs(*given_predictions), fitted(*given_predictions)
+    scored, calibration = pairs(*given_predictions), fitted(*given_predictions)
+    probabilities = calibration.probability(np.array([score for score, _ in scored])).tolist()
+    found = [(probability, hit) for probability, (_, hit) in zip(probabilities, scored, strict=True)]
 
     def above(cut: float) -> list[bool]:
-        return [hit for score, hit in found if score >= cut]
+        return [hit for probability, hit in found if probability >= cut]
 
-    cuts = sorted({score for score, _ in found})
+    cuts = sorted({probability for probability, _ in found})
     precise = [cut for cut in cuts if sum(above(cut)) / len(above(cut)) >= wanted]
     if precise:
         assert calibration.threshold(precision=wanted) == min(precise)
@@ -80,9 +82,10 @@ def test_by_hand():
     # 0.9 and 0.7 are right, both at 0.5 wrong, 0.1 right: the last three are pooled
     given = np.array([2.0, 0.9, 0.7, 0.5, 0.1, 0.0])
     assert calibration.probability(given) == pytest.approx([1, 1, 1, 1 / 3, 1 / 3, 1 / 3])
-    assert calibration.threshold(precision=1) == pytest.approx(0.7)
-    assert calibration.threshold(precision=0.6) == pytest.approx(0.1)
-    assert calibration.threshold(count=2) == pytest.approx(0.5)
+    assert calibration.threshold(precision=1) == 1
+    assert calibration.threshold(precision=0.6) == pytest.approx(1 / 3)  # those of 1/3 are right with those of 1
+    assert calibration.threshold(count=1) == 1
+    assert calibration.threshold(count=2) == pytest.approx(1 / 3)
 
 
 @given(predictions())
@@ -128,6 +131,6 @@ def test_mistakes():
     awkward = Calibration.from_json({**GOOD, "precisions": [0.96777 for _ in GOOD["precisions"]]})
     with pytest.raises(SettingsError, match=r"ask for at most 0\.967$"):
         awkward.threshold(precision=0.97)
-    assert awkward.threshold(precision=0.967) == GOOD["cuts"][-1]
+    assert awkward.threshold(precision=0.967) == GOOD["probabilities"][0]
     with pytest.raises(ValueError, match="nothing was predicted"):
         fitted(np.full((2, 3), -1, np.int32), np.zeros((2, 3), np.float32), [[1], [2]])

@@ -94,12 +94,24 @@ class TestTag:
         names = [[step["name"] for step in path] for path in mine["trees"]]
         assert names == [[step["name"] for step in path] for path in theirs["trees"]] and len(names) == TREES
 
-    @pytest.mark.parametrize("text", ["", " ", "\0", "😀 w2", "w1 " * 1_600])
+    @pytest.mark.parametrize("text", ["😀 w2", "w1 " * 1_600])
     def test_takes_any_text(self, server: str, text: str) -> None:
         response = tag(server, text=text, explain=True)
         assert response.status_code == 200, response.text
         [result] = response.json()["results"]
         assert result["labels"] and result["words"] >= 1
+
+    @pytest.mark.parametrize("text", ["", " ", "\0", "… /SEP/"])
+    def test_a_text_without_a_word_has_no_labels(self, server: str, tagger: Tagger, text: str) -> None:
+        response = tag(server, texts=["w2", text], explain=True)
+        assert response.status_code == 200, response.text
+        with_words, without = response.json()["results"]
+        assert with_words["labels"] and without == {"words": 0, "labels": []}
+        wanted = [tagger.labels[3], tagger.labels[0]]
+        [result] = tag(server, text=text, labels=wanted).json()["results"]
+        assert [(one["label"], one["score"]) for one in result["labels"]] == [(label, 0) for label in wanted]
+        [tags] = tagger.tag([text], labels=wanted)
+        assert [one["probability"] for one in result["labels"]] == [one.probability for one in tags]
 
 
 class TestRefusals:
