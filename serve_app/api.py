@@ -206,7 +206,7 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    add_handlers(app)
+    add_handlers(app, TagRequest.model_fields)
     app.add_middleware(Guard, service=service, keys=keys)
     patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")  # its files come from the package
     _add_routes(app, service, [Depends(HTTPBearer(auto_error=False))] if keys else [])
@@ -237,7 +237,7 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     @app.post(
         "/v1/tag",
         response_model=TagResponse,
-        responses=described(400, *refused, 408, 413, 422, 500, 503, 504),
+        responses=described(400, *refused, 408, 413, 415, 422, 500, 503, 504),
         dependencies=guarded,
         summary="Tag one text or many",
     )

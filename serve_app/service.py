@@ -274,11 +274,13 @@ class Service:
         """What each tree says of each text, one after the other: texts aren't explained together."""
         return [await self.fan_out.ask("explain", why.front.edition, why.words, why.real, why.labels) for why in whys]
 
-    async def drain(self) -> None:
-        """Refuse new requests from now on, and wait for those under way."""
-        self.draining = True
+    async def drain(self) -> bool:
+        """Refuse new requests from now on, and wait for those under way; returns whether there were any."""
+        self.draining, waited = True, False
         while self.under_way:
+            waited = True
             await asyncio.sleep(DRAIN_PAUSE_S)
+        return waited
 
     async def ready(self) -> int:
         """How many trees answer."""

@@ -196,5 +196,6 @@ def test_the_package_is_light_until_a_tagger_is_asked_for():
     with pytest.raises(AttributeError, match="no attribute 'Tager'"):
         _ = axml_ray.Tager
     code = "import sys, axml_ray; assert 'torch' not in sys.modules and 'ray' not in sys.modules"
-    code += "; assert 'Tagger' in dir(axml_ray) and 'torch' not in sys.modules; axml_ray.Tagger; assert 'torch' in sys.modules and 'ray' not in sys.modules"
+    code += "; assert 'Tagger' in dir(axml_ray) and 'torch' not in sys.modules"
+    code += "; axml_ray.Tagger; assert 'torch' in sys.modules and 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(axml_ray.__file__).parents[1])
