@@ -3,6 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Where `make serve` listens; `make serve HOST=0.0.0.0 PORT=8124` changes it. (Some shells export a HOST: not that.)
+HOST = 127.0.0.1
+PORT = 8000
+
 .PHONY: help setup demo serve test lint format cluster cluster-stop lock clean
 
 help:  ## Show the targets
@@ -19,10 +23,11 @@ $(READY): requirements.lock pyproject.toml
 demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
 	$(BIN)/python jobs/train_ensemble.py --config configs/quickstart.yaml
 
-serve: setup  ## Put the demo's model behind http://127.0.0.1:8000 (trains it first if there is none)
+serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… PORT=… (trains it first if there is none)
 	@test -e runs/quickstart/metrics.json || $(MAKE) demo
 	@test -e bundles/quickstart || $(BIN)/python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart
-	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl
+	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl \
+		host=$(HOST) port=$(PORT)
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest

@@ -47,9 +47,9 @@ class Ingress:
         """Answer from a bundle from now on."""
         await self.service.use(Edition(**config))
 
-    async def drain(self) -> None:
+    async def drain(self) -> bool:
         """Refuse new requests from now on, and wait for those under way: the server is about to end."""
-        await self.service.drain()
+        return await self.service.drain()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         keys = keys_of_environment()
@@ -73,7 +73,7 @@ def build(args: dict[str, Any]) -> Application:
     edition = Edition.checked(serving.bundle)
     parts: list[tuple[str, list[int] | None]] = [("trees", None)]
     if not serving.together:
-        parts = [(f"tree-{number}", [number]) for number in range(edition.open().trees)]
+        parts = [(f"tree-{number + 1}", [number]) for number in range(edition.open().trees)]
     threads = serving.threads or max(1, (os.cpu_count() or 1) // len(parts))
     size: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:

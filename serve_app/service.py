@@ -209,7 +209,7 @@ class Service:
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
     ) -> Tagged:
-        """The best labels of each text; arguments as of `Tagger.tag`, but for the threshold.
+        """The best labels of each text, as `Tagger.tag` gives them.
 
         Args:
             texts: to tag.
@@ -230,15 +230,16 @@ class Service:
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(front.codec.encode, some) if long else front.codec.encode(some)
         question = Question(front, tokens, wanted)
-        (ids, scores), used = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
+        found, used = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
+        has_words = front.codec.has_words(some)
+        ids, scores = front.codec.mask(found, has_words, None if wanted is None else np.array(wanted))
         shown = top_k if wanted is None else len(wanted)
         # Probabilities were fitted to the scores of all trees.
         full = np.float32(front.bundle.trees / used)
-        rows = front.codec.decode((ids[:, :shown], scores[:, :shown] * full))
-        tags = [[tag for tag in row if threshold is None or tag.probability >= threshold] for row in rows]
+        tags = front.codec.decode((ids[:, :shown], scores[:, :shown] * full), threshold)
         if explain:
             tags = [await self._explained(front, text, row) for text, row in zip(some, tags, strict=True)]
-        return Tagged(tags, tokens.lengths, used, front)
+        return Tagged(tags, np.where(has_words, tokens.lengths, 0), used, front)
 
     def _check_explanations(self, front: Front, labels: int) -> None:
         if front.bundle.settings.network.kind != "attention":
@@ -273,11 +274,13 @@ class Service:
         """What each tree says of each text, one after the other: texts aren't explained together."""
         return [await self.fan_out.ask("explain", why.front.edition, why.words, why.real, why.labels) for why in whys]
 
-    async def drain(self) -> None:
-        """Refuse new requests from now on, and wait for those under way."""
-        self.draining = True
+    async def drain(self) -> bool:
+        """Refuse new requests from now on, and wait for those under way; returns whether there were any."""
+        self.draining, waited = True, False
         while self.under_way:
+            waited = True
             await asyncio.sleep(DRAIN_PAUSE_S)
+        return waited
 
     async def ready(self) -> int:
         """How many trees answer."""

@@ -1,5 +1,7 @@
 """What a server may be told: typed, validated settings, from `serve run … key=value` or a Serve YAML's `args`."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -13,43 +15,43 @@ class Serving(Settings):
     """How a bundle is served, whichever it is."""
 
     together: bool = True
-    """All trees in one replica; False gives each tree a deployment of its own, which other machines can hold."""
+    """Hold all trees in one replica; false gives each tree a deployment of its own, which other machines can hold."""
     replicas: Positive = 1
-    """Of the trees (of each tree, when apart); the least while `max_replicas` lets their number grow with the load."""
+    """Replicas of the trees (of each tree with together=false); the fewest where `max_replicas` is given."""
     max_replicas: Positive | None = None
-    """Most replicas; by default there is no autoscaling."""
+    """Most replicas of the trees, whose number then follows the load; by default there is no autoscaling."""
     ingress_replicas: Positive = 1
-    """Of the ingress, which answers HTTP, tokenises, and combines what the trees find."""
+    """Replicas of the ingress, which answers HTTP, tokenises, and combines the trees' scores."""
     threads: Positive | None = None
-    """Of PyTorch in each replica of the trees; by default the cores, divided among the trees when apart."""
+    """Threads of PyTorch in each replica of the trees; by default the cores, divided among them with together=false."""
     cpus: Annotated[float, Field(ge=0)] = 0.5
-    """CPUs that Ray reserves for each replica of the trees; 0.1 are for an ingress."""
+    """CPUs that Ray reserves for each replica of the trees; it reserves 0.1 for an ingress."""
     precision: Precision | None = None
-    """Of matrix products; by default as the run was trained."""
+    """Precision of matrix products: auto, bfloat16 or float32; by default as the run was trained."""
     max_texts: Positive = 64
-    """Texts of a request."""
+    """Most texts of a request."""
     max_characters: Positive = 100_000
-    """Characters of a text."""
+    """Most characters of a text."""
     max_labels: Positive = 1_000
-    """Labels that a request may ask the scores of."""
+    """Most labels whose scores a request may ask for."""
     max_explanations: Positive = 320
-    """Labels of all its texts that a request may have explained."""
+    """Most labels, of all its texts, that a request may have explained."""
     max_body_bytes: Positive = 4 << 20
-    """Bytes of a request's body."""
+    """Most bytes of a request's body."""
     time_limit_s: Seconds = 20.0
-    """For an answer; then 504."""
+    """Seconds for an answer; a request that takes longer is answered with 504."""
     body_limit_s: Seconds = 10.0
-    """For a client to send its body; then 408."""
+    """Seconds for a client to send its body; a request that takes longer is answered with 408."""
     tree_patience_s: Seconds = 1.0
-    """How long the answer of a tree is waited for, at the least, once the others have theirs."""
+    """Seconds that a tree's answer is waited for, at least, once the other trees have answered."""
     waiting_texts: Positive = 512
     """Texts that may wait for the trees; with more, requests are refused (503) until some are answered."""
     batch_words: Positive = 1 << 13
-    """Words of a batch; a larger request is a batch of its own."""
+    """Most words of a batch; a larger request is a batch of its own."""
     batches_at_once: Positive = 2
-    """Batches that are on their way to the trees, for each of their replicas: one in work and one that waits."""
+    """Batches under way to each replica of the trees: one that it computes and one that waits."""
     examples: AbsolutePath | None = None
-    """JSON lines with a field `text`, which the page offers to try."""
+    """File of JSON lines with a field `text`, which the page offers to try."""
 
     @model_validator(mode="after")
     def _replicas_are_a_range(self) -> Self:
@@ -77,9 +79,9 @@ class Served(Serving):
     """Settings of the application."""
 
     bundle: AbsolutePath
-    """Directory that `jobs/export_bundle.py` wrote; all nodes must see it under this path."""
+    """Directory that `jobs/export_bundle.py` wrote; on a cluster, all nodes must see it under this path."""
     revision: Annotated[str, BeforeValidator(str)] = ""
-    """Anything: `serve deploy` opens the bundle anew only where a setting has changed, such as this one."""
+    """Any text; `serve deploy` opens the same bundle again only if a setting has changed, such as this one."""
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> Self:
@@ -91,14 +93,22 @@ class Served(Serving):
         try:
             return cls.model_validate(args)
         except ValidationError as error:
-            problem = error.errors()[0]
+            # An unknown key explains why another is missing, so it comes first.
+            problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
             key = ".".join(map(str, problem["loc"]))
             if problem["type"] == "missing":
-                raise SettingsError(f"{key}: missing; give {key}=… after serve_app.app:build, or in `args`") from None
+                raise SettingsError(f"{key}: missing; give {key}=… on the command line, or in `args`") from None
             if problem["type"] == "extra_forbidden":
-                raise SettingsError(f"{key}: no such setting; there are {', '.join(cls.model_fields)}") from None
+                raise SettingsError(f"{key}: no such setting; {nearest(key, cls.model_fields)}") from None
             said = problem["msg"].removeprefix("Value error, ")
             raise SettingsError(f"{f'{key}: ' if key else ''}{said} (given: {problem['input']!r})") from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """How to fix a name that isn't among the known ones."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
 
 
 def given(settings: Settings, kind: type[Settings]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Calibration:
         return probability
 
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
-        """The least score with which labels are right, or as many, as asked for on validation.
+        """The lowest probability so that labels with at least that are as precise, or as many, on validation.
 
         Args:
             precision: share of labels at or above the threshold that should be true, 0 to 1.
@@ -133,20 +133,24 @@ class Calibration:
         """
         if (precision is None) == (count is None):
             raise SettingsError("threshold: give either precision, such as 0.8, or count, such as 5")
+        # Several cuts may have one probability: a threshold admits the labels of all of them, so the last counts.
+        least = self.probability(np.array(self.cuts))
+        last = np.append(np.diff(least) != 0, True)
+        least, precisions, counts = least[last], np.array(self.precisions)[last], np.array(self.counts)[last]
         if precision is not None:
-            good = np.flatnonzero(np.array(self.precisions) >= precision)
+            good = np.flatnonzero(precisions >= precision)
             if not 0 <= precision <= 1 or not len(good):
-                best = math.floor(1_000 * max(self.precisions)) / 1_000
+                best = math.floor(1_000 * precisions.max()) / 1_000
                 raise SettingsError(
                     f"threshold: a precision of {precision:g} was not reached on validation; ask for at most {best:.3f}"
                 )
-            return self.cuts[int(good[-1])]
+            return float(least[good[-1]])
         assert count is not None
         most = self.counts[-1]
         if not 0 < count <= most:
-            least = math.floor(10 * most) / 10
-            raise SettingsError(f"threshold: {count:g} labels a document are out of reach; ask for 0 to {least:.1f}")
-        return self.cuts[int(np.argmin(np.abs(np.array(self.counts) - count)))]
+            shown = math.floor(10 * most) / 10
+            raise SettingsError(f"threshold: {count:g} labels a document are out of reach; ask for 0 to {shown:.1f}")
+        return float(least[np.argmin(np.abs(counts - count))])
 
     def as_json(self) -> dict[str, Any]:
         """Return the calibration as plain numbers."""

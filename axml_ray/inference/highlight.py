@@ -27,7 +27,7 @@ def as_rich(explanation: Explanation, *, paths: bool = True) -> Group:
         paths: also show each tree's path and what its nodes looked at.
     """
     rows = [Text.assemble((explanation.name, "bold")), _shaded(explanation, explanation.weights)]
-    for number, path in enumerate(explanation.paths if paths else ()):
+    for number, path in enumerate(explanation.paths if paths else (), start=1):
         rows.append(Text(f"\ntree {number}", style="bold"))
         for step in path:
             rows.append(Text(f"level {step.level} · {step.name} · {step.probability:.3f}", style="italic"))
@@ -46,7 +46,7 @@ def as_ansi(explanation: Explanation, *, paths: bool = True, width: int = 110) -
 def as_html(explanation: Explanation, *, paths: bool = True) -> str:
     """As a fragment of HTML that needs nothing else: no script, no style sheet, no network."""
     rows = [f"<p><b>{escape(explanation.name)}</b></p>", _paragraph(explanation, explanation.weights)]
-    for number, path in enumerate(explanation.paths if paths else ()):
+    for number, path in enumerate(explanation.paths if paths else (), start=1):
         levels = "".join(
             f"<p><i>level {step.level} · {escape(step.name)} · {step.probability:.3f}</i></p>"
             + _paragraph(explanation, step.weights)

@@ -131,12 +131,14 @@ def test_calibrates_new_texts_at_least_as_well_as_plain_isotonic_regression(docu
 
 @given(predictions(), st.floats(0, 1))
 def test_thresholds_are_those_of_counting(given_predictions, wanted):
-    found, calibration = pairs(*given_predictions), fitted(*given_predictions)
+    scored, calibration = pairs(*given_predictions), fitted(*given_predictions)
+    probabilities = calibration.probability(np.array([score for score, _ in scored])).tolist()
+    found = [(probability, hit) for probability, (_, hit) in zip(probabilities, scored, strict=True)]
 
     def above(cut: float) -> list[bool]:
-        return [hit for score, hit in found if score >= cut]
+        return [hit for probability, hit in found if probability >= cut]
 
-    cuts = sorted({score for score, _ in found})
+    cuts = sorted({probability for probability, _ in found})
     precise = [cut for cut in cuts if sum(above(cut)) / len(above(cut)) >= wanted]
     if precise:
         assert calibration.threshold(precision=wanted) == min(precise)
@@ -160,9 +162,9 @@ def test_by_hand():
     assert ends == pytest.approx([1 / 7 + 5 / 7 * 1.2 / 2.2, 1 / 7 + 5 / 7 * 2.5 / 3.5])
     between = calibration.probability(np.array([math.sqrt(0.5 * 0.7)], np.float32))
     assert logit(between) == pytest.approx(logit(ends).mean())
-    assert calibration.threshold(precision=1) == pytest.approx(0.7)
-    assert calibration.threshold(precision=0.6) == pytest.approx(0.1)
-    assert calibration.threshold(count=2) == pytest.approx(0.5)
+    assert calibration.threshold(precision=1) == pytest.approx(ends[1])
+    assert calibration.threshold(precision=0.6) == pytest.approx(low)
+    assert calibration.threshold(count=2) == pytest.approx(ends[0])
 
 
 @given(predictions())
@@ -219,6 +221,6 @@ def test_mistakes():
     awkward = Calibration.from_json({**GOOD, "precisions": [0.96777 for _ in GOOD["precisions"]]})
     with pytest.raises(SettingsError, match=r"ask for at most 0\.967$"):
         awkward.threshold(precision=0.97)
-    assert awkward.threshold(precision=0.967) == GOOD["cuts"][-1]
+    assert awkward.threshold(precision=0.967) == GOOD["probabilities"][0]
     with pytest.raises(ValueError, match="nothing was predicted"):
         fitted(np.full((2, 3), -1, np.int32), np.zeros((2, 3), np.float32), [[1], [2]])

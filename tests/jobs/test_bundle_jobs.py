@@ -103,7 +103,8 @@ def test_one_line_says_what_is_wrong(bundle, tmp_path):
 
     assert "no bundle (manifest.json is missing)" in wrong(bundle=tmp_path)
     assert "--input: no file matches" in wrong(input=tmp_path / "nothing*.jsonl")
-    assert "a precision of 1.1 was not reached" in wrong(precision=1.1)
+    assert "--precision: expected a number from 0 to 1" in wrong(precision=1.1)
+    assert "--threshold: expected a number from 0 to 1" in wrong(threshold=1.1)
     assert "expected a whole number above 0" in wrong(**{"top-k": 0})
     assert not (tmp_path / "out").exists()
     assert "not a run (settings.yaml is missing)" in error_of(

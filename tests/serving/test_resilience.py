@@ -96,7 +96,7 @@ def test_a_killed_tree_costs_no_answer(serve_address: str, serving_bundle: Path,
     with application(serve_address, "apart", serving_bundle, together=False, tree_patience_s=0.3) as url:
         load = Load(url, texts[0])
         load.until(used(TREES), "all trees")
-        os.kill(process_of("apart:tree-1"), signal.SIGKILL)
+        os.kill(process_of("apart:tree-2"), signal.SIGKILL)
         load.until(used(TREES - 1), "the others")
         load.until(used(TREES), "the tree that came back")
         answers = load.stop()
@@ -256,6 +256,15 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: P
             content = {"texts": texts[:40], "explain": True}
             return requests.post(f"{url}/v1/tag", json=content, headers=known, timeout=SECONDS).status_code
 
+        second = subprocess.run(
+            [sys.executable, "-m", "serve_app", *words],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert second.returncode == 2 and second.stderr.startswith(f"error: port: {port} is in use")
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(ask, number) for number in range(8)]
             while not any(one.done() for one in asked):
@@ -264,7 +273,9 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: P
             codes = [one.result() for one in asked]
         # What came before the signal was answered; what came after it was refused.
         assert codes[0] == 200 and set(codes) <= {200, 503}, codes
+        left = process.stdout.read().splitlines()
         assert process.wait(timeout=SECONDS) == 0
+        assert not [line for line in left if "retries" in line], left
         with pytest.raises(requests.ConnectionError):
             requests.get(f"{url}/healthz", timeout=SECONDS)
     finally:
