@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Loopback only and without a token: these are for a cluster on one's own machine.
-RAY_ENV := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=0.5 \
-	RAY_worker_maximum_startup_concurrency=8 RAY_TRAIN_V2_ENABLED=1 MALLOC_ARENA_MAX=1
+
+# Where `make serve` listens; `make serve HOST=0.0.0.0 PORT=8124` changes it. (Some shells export a HOST: not that.)
+HOST = 127.0.0.1
+PORT = 8000
 
 .PHONY: help setup demo serve test lint format cluster cluster-stop lock clean
 
@@ -22,10 +23,11 @@ $(READY): requirements.lock pyproject.toml
 demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
 	$(BIN)/python jobs/train_ensemble.py --config configs/quickstart.yaml
 
-serve: setup  ## Put the demo's model behind http://127.0.0.1:8000 (trains it first if there is none)
+serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… PORT=… (trains it first if there is none)
 	@test -e runs/quickstart/metrics.json || $(MAKE) demo
 	@test -e bundles/quickstart || $(BIN)/python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart
-	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl
+	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl \
+		host=$(HOST) port=$(PORT)
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest
@@ -40,20 +42,11 @@ format: setup  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-cluster: setup  ## Start a Ray head on this machine, for `ray job submit`
-	@mkdir -p runs
-	@if [ -e runs/cluster.pid ] && kill -0 $$(cat runs/cluster.pid) 2>/dev/null; then echo "A cluster is running; make cluster-stop ends it."; exit 1; fi
-	@PATH="$(CURDIR)/$(BIN):$$PATH" AXML_RAY_HOME="$(CURDIR)" PYTHONPATH="$(CURDIR)" $(RAY_ENV) setsid nohup $(BIN)/ray start --head --block \
-		--node-ip-address 127.0.0.1 --dashboard-host 127.0.0.1 --object-store-memory 1073741824 \
-		> runs/cluster.log 2>&1 < /dev/null & echo $$! > runs/cluster.pid
-	@for i in $$(seq 60); do $(RAY_ENV) $(BIN)/ray job list > /dev/null 2>&1 && break; sleep 1; \
-		kill -0 $$(cat runs/cluster.pid) 2>/dev/null || { tail -5 runs/cluster.log; exit 1; }; done
-	@echo "A Ray head is running (dashboard http://127.0.0.1:8265, log runs/cluster.log). Submit with:"
-	@echo "  $(BIN)/ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml"
-	@echo "make cluster-stop ends it."
+cluster: setup  ## Start a Ray head on this machine, for `ray job submit`; CLUSTER_FLAGS="--dashboard-port 8266 …"
+	@$(BIN)/python -m axml_ray.local_cluster start $(CLUSTER_FLAGS)
 
-cluster-stop:  ## Stop that head
-	@kill $$(cat runs/cluster.pid) && rm runs/cluster.pid
+cluster-stop: setup  ## Stop that head and wait until it is gone
+	@$(BIN)/python -m axml_ray.local_cluster stop
 
 lock: setup  ## Resolve pyproject.toml's ranges anew
 	@echo "torch==2.13.0" > .venv/constraint.txt

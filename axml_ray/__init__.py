@@ -9,6 +9,10 @@ __version__ = "0.1.0"
 __all__ = ["Tag", "Tagger", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # PyTorch takes seconds to import, and most modules of this package don't need a tagger.
     if name in ("Tag", "Tagger"):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from axml_ray.cluster import keep_logs
 from axml_ray.configuration import FREE, from_command_line, moved_to, only_flags, read_settings, with_flags
 from axml_ray.settings import Experiment, SettingsError, absolute
 from axml_ray.storage.layout import RunLayout
@@ -133,5 +134,6 @@ def run_command(work: Work) -> None:
             if error.strerror is None:  # not the system's
                 raise
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        keep_logs()
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(1) from None

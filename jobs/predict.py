@@ -24,13 +24,13 @@ READING = ("text_field", "title_field", "id_field")
 """Settings of a corpus that say how its files are read."""
 
 
-def _number(word: str) -> float:
+def _share(word: str) -> float:
     try:
         number = float(word)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"expected a number (given: {word!r})")
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1 (given: {word!r})")
     return number
 
 
@@ -61,8 +61,13 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--threshold", type=_number, metavar="SCORE", help="leave out labels with a lower score")
-    group.add_argument("--precision", type=_number, metavar="SHARE", help="the threshold of this precision, as 0.8")
+    group.add_argument(
+        "--threshold", type=_share, metavar="PROBABILITY", help="leave out labels with a lower probability, 0 to 1"
+    )
+    group.add_argument(
+        "--precision", type=_share, metavar="SHARE",
+        help="use the lowest threshold at which this share of all labels was right on validation, such as 0.8",
+    )  # fmt: skip
     parser.add_argument("--actors", type=count, metavar="N", help="that hold the bundle; by default as many as fit")
     parser.add_argument("--cpus-per-actor", type=count, default=1, metavar="N", help="also its threads; default 1")
 
@@ -86,6 +91,7 @@ def main(given: argparse.Namespace) -> None:
     threshold = given.threshold
     if given.precision is not None:
         threshold = bundle.calibration.threshold(precision=given.precision)
+        print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
     try:
         reading = CorpusSettings.model_construct(**reading_of(given, bundle), csv_delimiter=given.csv_delimiter)
         found = shards(given.input, reading, labelled=False)

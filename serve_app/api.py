@@ -53,7 +53,7 @@ class TagRequest(BaseModel):
     """Also return each member's contribution, the words that each label attended to, and its path down each tree; costs
     about a text a label."""
     labels: list[str] = Field(ABSENT)
-    """Score these labels alone, and give all of them back whatever `top_k` is."""
+    """Score these labels alone, and give all of them back whatever `top_k` is; 0 for a text without a word."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -155,7 +155,7 @@ class TextResult(BaseModel):
     words: int
     """Words that were read; longer texts are cut."""
     labels: list[LabelOfText]
-    """Best first."""
+    """Best first; none for a text without a word."""
 
 
 class TagResponse(BaseModel):
@@ -243,7 +243,7 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    add_handlers(app)
+    add_handlers(app, TagRequest.model_fields)
     app.add_middleware(Guard, service=service, keys=keys)
     patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")  # its files come from the package
     _add_routes(app, service, [Depends(HTTPBearer(auto_error=False))] if keys else [])
@@ -274,7 +274,7 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     @app.post(
         "/v1/tag",
         response_model=TagResponse,
-        responses=described(400, *refused, 408, 413, 422, 500, 503, 504),
+        responses=described(400, *refused, 408, 413, 415, 422, 500, 503, 504),
         dependencies=guarded,
         summary="Tag one text or many",
     )

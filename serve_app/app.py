@@ -49,9 +49,9 @@ class Ingress:
         """Answer from a bundle from now on."""
         await self.service.use(Edition(**config))
 
-    async def drain(self) -> None:
+    async def drain(self) -> bool:
         """Refuse new requests from now on, and wait for those under way: the server is about to end."""
-        await self.service.drain()
+        return await self.service.drain()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         keys = keys_of_environment()

@@ -1,6 +1,7 @@
 """Every error as a problem document (RFC 9457): what is wrong, where, and the limit that was passed."""
 
 import math
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from axml_ray.settings import SettingsError
 from serve_app.batching import Busy
+from serve_app.serving import nearest
 
 MEDIA_TYPE = "application/problem+json"
 LIMITS = ("max_length", "min_length", "le", "ge", "lt", "gt")
@@ -57,12 +59,21 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Make every error of an app a problem document."""
+def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
+    """Make every error of an app a problem document.
+
+    Args:
+        app: to be changed.
+        fields: that a request's body may have.
+    """
 
     @app.exception_handler(RequestValidationError)
     def _invalid(request: Request, error: RequestValidationError) -> Response:
-        wrong = [_wrong(one) for one in error.errors()]
+        sent = request.headers.get("content-type", "")
+        if error.body and not is_json(sent):  # FastAPI then doesn't parse it
+            detail = f"send the header Content-Type: application/json ({f'it is {sent}' if sent else 'there is none'})"
+            return problem(415, detail, [Wrong(field="Content-Type", message=detail)])
+        wrong = [_wrong(one, fields) for one in error.errors()]
         return problem(422, "; ".join(f"{one.field}: {one.message}" for one in wrong[:5]), wrong)
 
     @app.exception_handler(SettingsError)
@@ -91,11 +102,19 @@ def add_handlers(app: FastAPI) -> None:
         return problem(500, "the server failed; its log says why")
 
 
-def _wrong(error: Any) -> Wrong:
+def is_json(content_type: str) -> bool:
+    """Whether a header says that a body is JSON."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def _wrong(error: Any, fields: Iterable[str]) -> Wrong:
     place = [str(part) for part in error["loc"][1:]]  # after body or query
     if error["type"] == "json_invalid":
         said = (error.get("ctx") or {}).get("error", "")
         return Wrong(field="body", message=f"not JSON ({said} at character {error['loc'][-1]})")
+    if error["type"] == "extra_forbidden":
+        return Wrong(field=".".join(place), message=f"no such field; {nearest(place[-1], fields)}")
     context = error.get("ctx") or {}
     limit = next((context[key] for key in LIMITS if isinstance(context.get(key), int | float)), None)
     said = error["msg"].removeprefix("Value error, ")

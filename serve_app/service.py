@@ -228,7 +228,7 @@ class Service:
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
     ) -> Tagged:
-        """The best labels of each text; arguments as of `Tagger.tag`, but for the threshold.
+        """The best labels of each text, as `Tagger.tag` gives them.
 
         Args:
             texts: to tag.
@@ -251,13 +251,13 @@ class Service:
         shown = top_k if wanted is None else len(wanted)
         question = Question(front, tokens, wanted, shown if explain else 0)
         answer = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
-        ids, scores = answer.ranking
-        rows = front.codec.decode(TopK(ids[:, :shown], scores[:, :shown]))
-        tags = [[tag for tag in row if threshold is None or tag.probability >= threshold] for row in rows]
+        has_words = front.codec.has_words(some)
+        ids, scores = front.codec.mask(answer.ranking, has_words, None if wanted is None else np.array(wanted))
+        tags = front.codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
             ready = zip(some, tags, answer.contributions, strict=True)
             tags = [await self._explained(front, *each) for each in ready]
-        return Tagged(tags, tokens.lengths, answer.members_used, front)
+        return Tagged(tags, np.where(has_words, tokens.lengths, 0), answer.members_used, front)
 
     def _check_explanations(self, front: Front, labels: int) -> None:
         if labels > self.serving.max_explanations:
@@ -307,11 +307,13 @@ class Service:
             for each in questions
         ]
 
-    async def drain(self) -> None:
-        """Refuse new requests from now on, and wait for those under way."""
-        self.draining = True
+    async def drain(self) -> bool:
+        """Refuse new requests from now on, and wait for those under way; returns whether there were any."""
+        self.draining, waited = True, False
         while self.under_way:
+            waited = True
             await asyncio.sleep(DRAIN_PAUSE_S)
+        return waited
 
     async def ready(self) -> list[str]:
         """Names of the members that answer."""

@@ -1,8 +1,10 @@
 import os
+import secrets
 
 # Ray reads these when it is imported, or when it starts its processes.
 os.environ.update(
-    RAY_AUTH_MODE="disabled",
+    RAY_AUTH_MODE="token",
+    RAY_AUTH_TOKEN=secrets.token_hex(32),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
@@ -25,14 +27,8 @@ hypothesis.settings.load_profile("house")
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """A cluster of two CPUs in this process; every test that needs Ray takes it."""
-    import ray
+    from axml_ray.cluster import start_cluster, stop_cluster
 
-    ray.init(
-        address="local",
-        num_cpus=2,
-        object_store_memory=256 << 20,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    start_cluster(num_cpus=2, object_store_memory=256 << 20)
     yield
-    ray.shutdown()
+    stop_cluster()

@@ -1,10 +1,17 @@
 """A job's processes in a cluster of its own and in one that is there already."""
 
 import os
+import signal
+import stat
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from intruder import assert_refused, descendants, without_ray
 
 from axml_ray.memory import ONE_ARENA
 
@@ -107,3 +114,102 @@ def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"axml_ray.settings.SettingsError: RAY_ADDRESS={address}: no Ray cluster can be joined")
     assert "unset RAY_ADDRESS" in last
+
+
+OWN = """
+import sys
+
+from axml_ray.cluster import connect
+from axml_ray.console import run_command
+
+def work():
+    connect()
+    import ray
+
+    assert ray.get(ray.remote(num_cpus=0)(lambda: 3).remote()) == 3
+    print("connected", flush=True)
+    if sys.stdin.readline().strip() == "fail":
+        raise RuntimeError("as told")
+
+run_command(work)
+"""
+
+
+def own_cluster(home: Path, **more: str) -> subprocess.Popen[str]:
+    """A process that has started a cluster of its own, and ends when it is told how."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWN],
+        env=without_ray(HOME=str(home), **more),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "connected\n", process.communicate()
+    return process
+
+
+def wait_until_gone(pids: set[int]) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end and any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.1)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for Ray's files, whose sockets must have short names."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes and ports are read as Linux lists them")
+def test_a_cluster_of_our_own_asks_for_a_token_and_leaves_nothing(tmp_path: Path, short_path: Path) -> None:
+    process = own_cluster(tmp_path, TMPDIR=str(short_path))
+    try:
+        pids = descendants(process.pid)
+        token = tmp_path / ".ray" / "auth_token"
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600 and len(token.read_text()) >= 32
+        (own,) = short_path.iterdir()
+        assert stat.S_IMODE(own.stat().st_mode) == 0o700  # nor other users of this machine
+        assert_refused(process.pid, tmp_path)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode and "RAY_BACKEND_LOG_LEVEL" not in said
+    wait_until_gone(pids)
+    assert list(short_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="its temporary folder is another one elsewhere")
+def test_a_failed_job_leaves_its_logs_alone_and_a_good_one_is_silent(tmp_path: Path, short_path: Path) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.write_text("")  # without a home, the token is in the processes' environment
+    good = own_cluster(nowhere, TMPDIR=str(short_path))
+    _, said = good.communicate("\n", timeout=60)
+    assert (good.returncode, said) == (0, "")
+    assert list(short_path.iterdir()) == []
+    failed = own_cluster(tmp_path, TMPDIR=str(short_path))
+    _, said = failed.communicate("fail\n", timeout=60)
+    assert failed.returncode == 1
+    (own,) = short_path.iterdir()
+    assert [entry.name for entry in own.iterdir()] == ["logs"]
+    assert any((own / "logs").glob("gcs_server*"))
+    assert said.splitlines() == ["error: as told", f"Ray's logs of this failure: {own / 'logs'}"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "wrong"),
+    [({"RAY_AUTH_MODE": "toking"}, "RAY_AUTH_MODE=toking"), ({"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "/nowhere")],
+)
+def test_a_setting_of_authentication_that_cannot_work_is_named(variables: dict[str, str], wrong: str) -> None:
+    done = subprocess.run([sys.executable, "-c", OWN], env=without_ray(**variables), capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and wrong in line

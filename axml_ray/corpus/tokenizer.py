@@ -15,6 +15,7 @@
 - Hugging Face `tokenizers` does the work, in Rust and on many texts at once.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
@@ -143,6 +144,12 @@ class Tokenizer:
         """The words of a text without separators, before any vocabulary."""
         normal = self._fast.normalizer.normalize_str(text)
         return [word for word, _ in self._fast.pre_tokenizer.pre_tokenize_str(normal)]
+
+    def has_words(self, text: str) -> bool:
+        """Whether a text has a word beside `/SEP/`, known or unknown: `encode` also writes an id for a text without."""
+        text = text.replace(SEPARATOR, " ")
+        # The search ends at the first letter; `split` knows letters that are newer than Python's Unicode.
+        return bool(re.search(r"\w", text) or self.split(text))
 
 
 @cache

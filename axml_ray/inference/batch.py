@@ -8,13 +8,14 @@ import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 import ray.data
+from pydantic import Field
 
 from axml_ray.cluster import quiet_data, root_cause
 from axml_ray.combine.combiner import Combiner
@@ -41,6 +42,8 @@ ROWS = 1_024
 READ_BYTES = 1 << 20
 """About how much a reader hands on at a time, so that actors have something to do while it reads on."""
 JOB, RESULT = "job.json", "predictions.json"
+JOB_VERSION = 2
+"""Of what the files hold: since 2 `threshold` is a probability, and a text without a word has no labels."""
 Format = Literal["parquet", "jsonl"]
 
 
@@ -141,8 +144,8 @@ class Wanted(Settings):
     """Of the files."""
     top_k: int = 5
     """Labels of a text, at most."""
-    threshold: float | None = None
-    """Labels with a lower score are left out."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Labels with a lower probability are left out."""
 
 
 class BundlePredictor:
@@ -223,7 +226,8 @@ def predict_files(
     fields = sorted(
         {repr(getattr(shard, "fields", None)) + (getattr(shard, "delimiter", None) or "") for shard in shards}
     )
-    job = {"bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump(), "inputs": inputs, "fields": fields}
+    job = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump()}
+    job |= {"inputs": inputs, "fields": fields}
     _claim(output, job)
     finished = _finished(output)
     if finished is not None:

@@ -72,22 +72,42 @@ class Codec:
         """
         return self.tokenizer.encode(texts, self.max_tokens)
 
+    def has_words(self, texts: Sequence[str]) -> np.ndarray:
+        """bool [texts]: whether each text has a word, see `Tokenizer.has_words`."""
+        return np.array([self.tokenizer.has_words(text) for text in texts], dtype=bool)
+
+    @staticmethod
+    def mask(ranking: TopK, has_words: np.ndarray, labels: np.ndarray | None = None) -> TopK:
+        """Replace the results of texts without a word, which the members read as one unknown word.
+
+        Args:
+            ranking: of the ensemble, [texts, k].
+            has_words: bool [texts].
+            labels: ids that were scored, integer [k]; None if the best of all labels were asked for.
+
+        Returns:
+            The ranking, where such a text has no label, or each of the given labels in their order with score 0.
+        """
+        known = has_words[:, None]
+        ids = np.where(known, ranking.labels, np.int32(-1) if labels is None else labels.astype(np.int32))
+        return TopK(ids, np.where(known, ranking.scores, np.float32(0)))
+
     def decode(self, ranking: TopK, threshold: float | None = None) -> list[list[Tag]]:
         """Rankings as tags.
 
         Args:
             ranking: of the ensemble.
-            threshold: least score.
+            threshold: leave out labels with a lower probability.
         """
         ids, scores = ranking
         probabilities = self.calibration.probability(scores)
-        least = -np.inf if threshold is None else threshold
+        least = 0.0 if threshold is None else threshold
         rows = zip(ids.tolist(), scores.tolist(), probabilities.tolist(), strict=True)
         return [
             [
                 Tag(self.index.labels[label], self.index.names[label], score, probability)
                 for label, score, probability in zip(*row, strict=True)
-                if label >= 0 and score >= least
+                if label >= 0 and probability >= least
             ]
             for row in rows
         ]

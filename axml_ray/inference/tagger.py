@@ -42,6 +42,8 @@ class Tagger:
     """
 
     def __init__(self, bundle: Bundle, precision: Precision | None = None):
+        if not isinstance(bundle, Bundle):
+            raise TypeError(f"Tagger takes an opened bundle; to open a directory, call Tagger.load({bundle!r})")
         self.bundle = bundle
         self.ensemble = bundle.ensemble(precision)
         self.codec = Codec(bundle)
@@ -86,23 +88,27 @@ class Tagger:
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
     ) -> list[list[Tag]]:
-        """The best labels of each text, best first.
+        """The best labels of each text, best first. A text without a word, such as an empty one, has none.
 
         Args:
             texts: of any length; what is beyond the words that training read is not read.
             top_k: labels a text, at most; at most as many as the run's `ensemble.top_labels` are found.
-            explain: also return which members decided and which words each label attended to. Costs about another
-            text a tag. threshold: leave out labels with a lower score, see `threshold`.
+            explain: also return which members decided and which words each label attended to. Costs about another text
+                a tag.
+            threshold: leave out labels with a lower probability, 0 to 1; see `threshold`.
             labels: score these alone and give all of them back, whatever `top_k` is. A label that beam search would
-                have passed over has a score here too.
+                have passed over has a score here too. For a text without a word each has score 0.
 
         Raises:
             TypeError: texts or labels are not sequences of strings.
-            SettingsError: a label is unknown, or there is nothing to explain with.
+            SettingsError: a label is unknown, `top_k` or `threshold` is out of range, or there is nothing to explain
+                with.
         """
         _check_strings("texts", texts)
         if not isinstance(top_k, int) or top_k < 1:
             raise SettingsError(f"top_k: expected a whole number above 0 (given: {top_k!r})")
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise SettingsError(f"threshold: expected a probability, 0 to 1 (given: {threshold!r})")
         wanted = None
         if labels is not None:
             _check_strings("labels", labels)
@@ -117,15 +123,16 @@ class Tagger:
                     best = TopK(ids[:, :top_k], scores[:, :top_k])
                 else:
                     best = rank_given(wanted, self.ensemble.score(tokens, wanted))
-            rows = self.codec.decode(best, threshold)
+            rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(some), wanted), threshold)
             found += [self._explained(text, row) for text, row in zip(some, rows, strict=True)] if explain else rows
         return found
 
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
-        """The least score, for `tag`, with which labels are right, or as many, as asked for on validation.
+        """The lowest probability, for `tag`, so that its labels were as precise, or as many, on validation.
 
         Args:
-            precision: share of the labels given that should be true, 0 to 1; such as 0.8.
+            precision: share of all labels returned that should be true, 0 to 1; such as 0.8. The least probable of
+                them are true less often, as the others make up for it, so the threshold is mostly lower than this.
             count: labels a text, on average.
 
         Raises:

@@ -272,7 +272,8 @@ class Pass:
                 return self.table, rows[candidates.places]
             return self.table.index_select(0, rows), candidates.places
         picked = torch.empty(len(rows), self.table.shape[1], dtype=self.states.dtype, device=self.table.device)
-        for some in _slices(len(rows), CAST_ROWS if self.table.device.type == "cpu" else len(rows)):
+        # At least 1: a shard may hold none of the candidates of a batch.
+        for some in _slices(len(rows), CAST_ROWS if self.table.device.type == "cpu" else max(1, len(rows))):
             picked[some] = self.table.index_select(0, rows[some])
         return picked, candidates.places
 

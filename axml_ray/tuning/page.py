@@ -1,8 +1,11 @@
-"""The sweep as one HTML file with pictures inside, which nothing outside of it is needed for.
+"""The sweep as one HTML file that needs nothing outside of itself, on a wide screen and on a phone.
 
 - Parallel coordinates: an axis for each drawn setting and one for the score, a line for each trial.
-- Score over training documents of the last level, where early stopping shows.
+- Score over training documents of the last level, where early stopping shows; a point where there is one evaluation.
 - Score against cost with the Pareto front, where cost was measured.
+
+Texts are drawn after lines and have a white border, so that no line crosses them. On a narrow screen a chart or table
+that does not fit keeps a readable size and scrolls sideways within the page.
 """
 
 import math
@@ -14,15 +17,21 @@ from typing import Any
 from axml_ray.tuning.records import Trial
 
 WIDTH, HEIGHT, MARGIN = 1080, 360, 56
+NARROW = 560
+"""Width of charts that fit on a phone; parallel coordinates do not."""
 WORST, BEST, STOPPED = (214, 196, 160), (12, 92, 122), "#9a9a9a"
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1080px; margin: 2rem auto;
        padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } svg { width: 100%; height: auto; }
-svg text { font: 11px system-ui, sans-serif; fill: #444; } .axis { stroke: #999; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.scroll { overflow-x: auto; } svg { width: 100%; height: auto; display: block; }
+.wide { min-width: 760px; } .narrow { max-width: 760px; }
+svg text { font: 12px system-ui, sans-serif; fill: #444; paint-order: stroke; stroke: #fff; stroke-width: 4px;
+       stroke-linejoin: round; } .axis { stroke: #999; }
 path, polyline { fill: none; } path:hover, polyline:hover { stroke-width: 5; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; } th, td { text-align: left;
        padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #ddd; vertical-align: top; } td.n { text-align: right; }
+td:last-child { white-space: nowrap; }
 """
 
 
@@ -79,7 +88,8 @@ def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Tri
     if front:
         parts += ["<h2>Score against cost</h2>", _costs(scored, front)]
     parts += ["<h2>Trials</h2>", _table(trials)]
-    head = f'<meta charset="utf-8"/><title>Sweep {escape(name)}</title><style>{STYLE}</style>'
+    phone = '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+    head = f'<meta charset="utf-8"/>{phone}<title>Sweep {escape(name)}</title><style>{STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
@@ -89,14 +99,14 @@ def _parallel(trials: Sequence[Trial]) -> str:
     low, high = _range([trial.score for trial in trials if trial.score is not None])
     axes.append(Axis("valid nDCG@5", {}, [(f"{low:.2f}", 0.0), (f"{high:.2f}", 1.0)]))
     step = (WIDTH - 2 * MARGIN) / (len(axes) - 1)
-    drawn = []
+    drawn, texts = [], []
     for column, axis in enumerate(axes):
         x = MARGIN + column * step
-        title = axis.name
         drawn.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{_y(0)}" y2="{_y(1)}"/>')
         anchor = "start" if not column else "end" if column + 1 == len(axes) else "middle"  # within the picture
-        drawn.append(_text(x, 16 if column % 2 else 30, title, anchor))
-        drawn += [_text(x + 5, _y(place) + 4, label) for label, place in axis.ticks]
+        texts.append(_text(x, 14 if column % 2 else 28, axis.name, anchor))
+        # Lines meet the axis at a value's place: its text stands above it, or below the end of the axis.
+        texts += [_text(x + 5, _y(place) + (-6 if place else 16), label) for label, place in axis.ticks]
     for trial in sorted(trials, key=lambda trial: (trial.state == "finished", trial.score or 0)):
         points = []
         for column, axis in enumerate(axes[:-1]):
@@ -106,7 +116,7 @@ def _parallel(trials: Sequence[Trial]) -> str:
         if trial.score is not None:  # others ended before there were labels to score
             points.append((WIDTH - MARGIN, _y((trial.score - low) / (high - low))))
         drawn.append(_line(points, trial, (low, high)))
-    return _svg(drawn)
+    return _svg([*drawn, *texts], WIDTH)
 
 
 def _curves(trials: Sequence[Trial]) -> str:
@@ -120,7 +130,7 @@ def _curves(trials: Sequence[Trial]) -> str:
     for trial in trials:
         places = [(_x(one.documents / most), _y((one.score - low) / (high - low))) for one in curves[trial.number]]
         drawn.append(_line(places, trial, _range([other.score or 0 for other in trials])))
-    return _svg(drawn)
+    return _svg(drawn, NARROW)
 
 
 def _costs(trials: Sequence[Trial], front: Sequence[Trial]) -> str:
@@ -133,13 +143,13 @@ def _costs(trials: Sequence[Trial], front: Sequence[Trial]) -> str:
 
     drawn = _frame(("0", f"{most:.2f} CPU ms a text"), (f"{low:.2f}", f"{high:.2f}"))
     drawn.append(f'<polyline points="{_points([place(trial) for trial in front])}" stroke="{_colour(1)}"/>')
-    best = {trial.number for trial in front}
+    best, texts = {trial.number for trial in front}, []
     for trial in measured:
         x, y = place(trial)
         fill = _colour(1) if trial.number in best else STOPPED
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}">{_title(trial)}</circle>')
-        drawn.append(_text(x + 7, y + 4, str(trial.number)))
-    return _svg(drawn)
+        texts.append(_text(x + 7, y - 6, str(trial.number)))
+    return _svg([*drawn, *texts], NARROW)
 
 
 def _table(trials: Sequence[Trial]) -> str:
@@ -152,7 +162,7 @@ def _table(trials: Sequence[Trial]) -> str:
         about = trial.state + (f"<br/>{escape(trial.reason)}" if trial.reason else "")
         rows.append(f"<tr><td>{trial.number}</td><td>{about}</td>{numbers}<td>{drawn}</td></tr>")
     head = "".join(f"<th>{name}</th>" for name in ("trial", "", "valid nDCG@5", "ms a text", "steps", "drawn"))
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -168,11 +178,15 @@ def _frame(across: tuple[str, str], up: tuple[str, str]) -> list[str]:
 
 
 def _line(points: Sequence[tuple[float, float]], trial: Trial, scores: tuple[float, float]) -> str:
+    """A trial's line through some points, coloured by its score in the range of `scores`."""
+    place = ((trial.score or 0) - scores[0]) / (scores[1] - scores[0])
+    colour = _colour(place) if trial.state == "finished" else STOPPED
+    if len(points) == 1:  # a polyline of one point shows nothing
+        return f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="5" fill="{colour}">{_title(trial)}</circle>'
     if trial.state == "finished":
-        place = ((trial.score or 0) - scores[0]) / (scores[1] - scores[0])
-        stroke = f'stroke="{_colour(place)}" stroke-width="{1.5 + 1.5 * place:.1f}"'
+        stroke = f'stroke="{colour}" stroke-width="{1.5 + 1.5 * place:.1f}"'
     else:
-        stroke = f'stroke="{STOPPED}" stroke-dasharray="4 3"'
+        stroke = f'stroke="{colour}" stroke-dasharray="4 3"'
     return f'<polyline points="{_points(points)}" {stroke}>{_title(trial)}</polyline>'
 
 
@@ -194,8 +208,10 @@ def _points(points: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _svg(parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+def _svg(parts: Sequence[str], width: int) -> str:
+    kind = "wide" if width == WIDTH else "narrow"
+    svg = f'<svg class="{kind}" viewBox="0 0 {width} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+    return f'<div class="scroll">{svg}</div>'
 
 
 def _colour(place: float) -> str:
@@ -203,7 +219,7 @@ def _colour(place: float) -> str:
 
 
 def _x(share: float) -> float:
-    return MARGIN + share * (WIDTH - 2 * MARGIN)
+    return MARGIN + share * (NARROW - 2 * MARGIN)
 
 
 def _y(share: float) -> float:

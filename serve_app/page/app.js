@@ -161,7 +161,7 @@ function showLabels() {
   labels.replaceChildren(...options);
   labels.hidden = !options.length;
   element["labels-empty"].hidden = options.length > 0;
-  element["labels-empty"].textContent = "No label was found.";
+  element["labels-empty"].textContent = result.answer.results[0].words ? "No label was found." : "The text has no words.";
   element["why-empty"].hidden = false;
   element["why-content"].hidden = true;
 }

@@ -52,6 +52,7 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     rows = rows_of(tmp_path / "out", form)
     good = [row for row in rows if row["error"] is None]
     assert [row["id"] for row in good] == [f"text-{number}" for number in range(len(texts))]
+    assert [row["labels"] for row in good[90:92]] == [[], []]  # without a word
     for row, tags in zip(good, tagger.tag(texts, top_k=3, threshold=threshold), strict=True):
         assert row["labels"] == [tag.label for tag in tags] and row["names"] == [tag.name for tag in tags]
         assert row["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)

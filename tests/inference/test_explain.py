@@ -109,7 +109,7 @@ class TestExplain:
 
     @pytest.mark.parametrize("text", ["", "\0", "...", "\ud800"])
     def test_a_text_without_words(self, tagger, text):
-        [row] = tagger.tag([text], top_k=1, explain=True)
+        [row] = tagger.tag([text], labels=tagger.labels[:1], explain=True)
         assert row[0].explanation.words == () and not len(row[0].explanation.weights)
         assert row[0].html() and row[0].ansi()
 
@@ -133,6 +133,7 @@ class TestShown:
         assert shown_text(html).count(TEXT) == 1 + 2 * 2  # the mean, and two levels of two trees
         assert not re.search(r"<script|src=|href=|url\(|@import", html)
         assert as_html(tags[0].explanation, paths=False) != html
+        assert re.findall(r"<summary>tree (\d+)</summary>", html) == ["1", "2"]
 
     def test_html_shades_the_word_with_most_weight_fully(self, tags):
         explanation = next(tag.explanation for tag in tags if tag.label == "label-0")
@@ -143,7 +144,8 @@ class TestShown:
     def test_ansi_shows_the_text_as_it_is(self, tags):
         shown = as_ansi(tags[0].explanation, width=200)
         assert "\x1b[" in shown
-        assert re.sub(r"\x1b\[[0-9;]*m", "", shown).count(TEXT) == 1 + 2 * 2
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+        assert plain.count(TEXT) == 1 + 2 * 2 and re.findall(r"^tree (\d+)$", plain, re.MULTILINE) == ["1", "2"]
 
     def test_a_text_cannot_move_the_cursor(self, tagger):
         [row] = tagger.tag(["key1 \x1b[2J key2 \r\x07"], top_k=1, explain=True)

@@ -7,6 +7,7 @@ import doctest
 import math
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import axml_ray
 from axml_ray import Tagger
+from axml_ray.corpus.tokenizer import SEPARATOR
 from axml_ray.inference import tagger as module
 from axml_ray.settings import SettingsError
 
@@ -66,10 +68,36 @@ class TestTag:
     def test_top_k_and_threshold(self, tiny_run, tagger):
         texts = tiny_run.texts("test")
         whole = tagger.tag(texts, top_k=20)
-        least = whole[0][1].score
+        least = whole[0][1].probability
         for row, few, above in zip(whole, tagger.tag(texts, 2), tagger.tag(texts, 20, threshold=least), strict=True):
             assert few == row[:2]
-            assert above == [tag for tag in row if tag.score >= least]
+            assert above == [tag for tag in row if tag.probability >= least]
+
+    @pytest.mark.parametrize("asked", [{"precision": 0.9}, {"precision": 0.5}, {"count": 2}, {"count": 4}])
+    def test_a_threshold_gives_on_validation_what_was_asked_for(self, tiny_run, tagger, asked):
+        threshold = tagger.threshold(**asked)
+        assert 0 <= threshold <= 1
+        top, names = tagger.bundle.settings.top_labels, tagger.labels
+        rows = tagger.tag(tiny_run.texts("valid"), top_k=top, threshold=threshold)
+        assert min(tag.probability for row in rows for tag in row) >= threshold
+        truth = [{names[one] for one in row if one < len(names)} for row in tiny_run.corpus.split("valid").labels]
+        hits = [tag.label in true for row, true in zip(rows, truth, strict=True) for tag in row]
+        if "precision" in asked:
+            assert sum(hits) / len(hits) >= asked["precision"]
+        else:
+            whole = tagger.tag(tiny_run.texts("valid"), top_k=top)
+            of_probability = Counter(tag.probability for row in whole for tag in row)
+            counts = np.cumsum([of_probability[one] for one in sorted(of_probability, reverse=True)]) / len(rows)
+            assert len(hits) / len(rows) == min(counts, key=lambda count: abs(count - asked["count"]))
+
+    @pytest.mark.parametrize("text", ["", " \n\t", "… — !", "\0", " /SEP/ ", "\ud800"])
+    def test_a_text_without_a_word_has_no_labels(self, tagger, text):
+        with_words, without = tagger.tag(["key1", text], explain=True)
+        assert with_words and without == []
+        wanted = [tagger.labels[3], tagger.labels[0]]
+        [tags] = tagger.tag([text], labels=wanted)
+        assert [tag.label for tag in tags] == wanted and [tag.score for tag in tags] == [0, 0]
+        assert tagger.tag(["unheard-of"]) != [[]]
 
     def test_trees_apart(self, tiny_run, tagger):
         """As a server does that holds each tree in a process of its own."""
@@ -111,8 +139,9 @@ class TestTag:
         assert len(rows) == len(texts)
         for text, row in zip(texts, rows, strict=True):
             scores = [tag.score for tag in row]
-            assert row and len({tag.label for tag in row}) == len(row)
-            assert scores == sorted(scores, reverse=True) and 0 <= scores[-1] <= scores[0] <= 2.001
+            assert bool(row) == any(map(tagger.codec.tokenizer.split, text.split(SEPARATOR)))
+            assert len({tag.label for tag in row}) == len(row)
+            assert scores == sorted(scores, reverse=True) and all(0 <= score <= 2.001 for score in scores)
             assert all(0 <= tag.probability <= 1 and math.isfinite(tag.score) for tag in row)
             assert scores_of(tagger.tag([text], top_k=20)[0]) == pytest.approx(scores_of(row), rel=1e-3)
 
@@ -140,6 +169,15 @@ class TestMistakes:
         with pytest.raises(SettingsError, match="top_k: expected a whole number above 0"):
             tagger.tag(["one"], top_k=top_k)
 
+    @pytest.mark.parametrize("threshold", [-0.1, 1.5, math.nan])
+    def test_threshold(self, tagger, threshold):
+        with pytest.raises(SettingsError, match="threshold: expected a probability, 0 to 1"):
+            tagger.tag(["one"], threshold=threshold)
+
+    def test_a_path_instead_of_a_bundle(self, bundle_directory):
+        with pytest.raises(TypeError, match=r"Tagger\.load\("):
+            Tagger(bundle_directory)
+
     def test_an_explanation_that_was_not_asked_for(self, tagger):
         with pytest.raises(SettingsError, match="explain=True"):
             tagger.tag(["key1"])[0][0].ansi()
@@ -154,8 +192,10 @@ def test_the_example_of_the_documentation(bundle_directory, monkeypatch):
 
 def test_the_package_is_light_until_a_tagger_is_asked_for():
     assert axml_ray.Tagger is Tagger and axml_ray.Tag is module.Tag
+    assert {"Tag", "Tagger", "__version__"} <= set(dir(axml_ray))
     with pytest.raises(AttributeError, match="no attribute 'Tager'"):
         _ = axml_ray.Tager
     code = "import sys, axml_ray; assert 'torch' not in sys.modules and 'ray' not in sys.modules"
+    code += "; assert 'Tagger' in dir(axml_ray) and 'torch' not in sys.modules"
     code += "; axml_ray.Tagger; assert 'torch' in sys.modules and 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(axml_ray.__file__).parents[1])

@@ -29,8 +29,10 @@ def job(name: str, *words: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), **more}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
+    }
+    return {**kept, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), **more}
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -101,7 +103,8 @@ def test_one_line_says_what_is_wrong(bundle, tmp_path):
 
     assert "no bundle (manifest.json is missing)" in wrong(bundle=tmp_path)
     assert "--input: no file matches" in wrong(input=tmp_path / "nothing*.jsonl")
-    assert "a precision of 1.1 was not reached" in wrong(precision=1.1)
+    assert "--precision: expected a number from 0 to 1" in wrong(precision=1.1)
+    assert "--threshold: expected a number from 0 to 1" in wrong(threshold=1.1)
     assert "expected a whole number above 0" in wrong(**{"top-k": 0})
     assert not (tmp_path / "out").exists()
     assert "not a run (settings.yaml is missing)" in error_of(

@@ -37,8 +37,10 @@ def wait_for(what: str, check, process: subprocess.Popen | None = None) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **more}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
+    }
+    return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **more}
 
 
 def test_a_killed_driver_goes_on_without_training_a_finished_level_again(tmp_path: Path) -> None:
@@ -159,7 +161,8 @@ def head(tmp_path: Path) -> Iterator[str]:
                "--object-store-memory", "268435456"]  # fmt: skip
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (tmp_path / "head.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment(AXML_RAY_HOME=str(tmp_path), PATH=path), stdout=log,
+        variables = {"AXML_RAY_HOME": str(tmp_path), "PATH": path, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+        process = subprocess.Popen(command, env=environment(**variables), stdout=log,
                                    stderr=log, start_new_session=True)  # fmt: skip
     try:
         address = f"http://127.0.0.1:{port}"

@@ -30,8 +30,10 @@ def space(draw):
 
 
 def start(path: Path, *flags: str, **more: Any) -> Any:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment = {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "AXML_RAY_HOME": str(path)}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
+    }
+    environment = {**kept, "RAY_USAGE_STATS_ENABLED": "0", "AXML_RAY_HOME": str(path)}
     words = [sys.executable, str(ROOT / "jobs" / "tune.py"), "--config", str(path / "config.yaml"), *flags]
     return subprocess.Popen(words, env=environment, start_new_session=True, text=True, **more)
 

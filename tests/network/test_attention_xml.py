@@ -286,6 +286,26 @@ class TestGradients:
             torch.testing.assert_close(twice, 2 * once[name], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("rank", [0, 11], ids=["some candidates", "no candidate"])
+def test_a_pass_over_a_shard_takes_the_branches_of_an_accelerator(rank):
+    """PyTorch's "meta" device computes no values but takes every branch that an accelerator takes."""
+    case = CASES["candidates"]
+    network = case.network(Shard(rank, 12))
+    one = batch(network, case)
+    assert bool(len(one.candidates.rows)) == (rank == 0)
+    network.to("meta")
+    states = torch.zeros(4, 7, 6, dtype=torch.bfloat16, device="meta")
+    values = torch.zeros(4, 7, case.layers[0], dtype=torch.bfloat16, device="meta")
+    lengths, positives, candidates = (part.to("meta") for part in (one.lengths, one.positives, one.candidates))
+    level_pass = one_pass.Pass(
+        network.scorer(), states, values, network.encoded(lengths), network.attention.weight, candidates, positives
+    )
+    with torch.no_grad():
+        level_pass.run()
+    assert level_pass.of_table.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
+    assert level_pass.of_states.shape == states.shape
+
+
 def in_double(network: AttentionXML) -> AttentionXML:
     return network.double().train()
 

@@ -94,12 +94,24 @@ class TestTag:
         names = [[step["name"] for step in path] for path in mine["trees"]]
         assert names == [[step["name"] for step in path] for path in theirs["trees"]] and len(names) == TREES
 
-    @pytest.mark.parametrize("text", ["", " ", "\0", "😀 w2", "w1 " * 1_600])
+    @pytest.mark.parametrize("text", ["😀 w2", "w1 " * 1_600])
     def test_takes_any_text(self, server: str, text: str) -> None:
         response = tag(server, text=text, explain=True)
         assert response.status_code == 200, response.text
         [result] = response.json()["results"]
         assert result["labels"] and result["words"] >= 1
+
+    @pytest.mark.parametrize("text", ["", " ", "\0", "… /SEP/"])
+    def test_a_text_without_a_word_has_no_labels(self, server: str, tagger: Tagger, text: str) -> None:
+        response = tag(server, texts=["w2", text], explain=True)
+        assert response.status_code == 200, response.text
+        with_words, without = response.json()["results"]
+        assert with_words["labels"] and without == {"words": 0, "labels": []}
+        wanted = [tagger.labels[3], tagger.labels[0]]
+        [result] = tag(server, text=text, labels=wanted).json()["results"]
+        assert [(one["label"], one["score"]) for one in result["labels"]] == [(label, 0) for label in wanted]
+        [tags] = tagger.tag([text], labels=wanted)
+        assert [one["probability"] for one in result["labels"]] == [one.probability for one in tags]
 
 
 class TestRefusals:
@@ -116,6 +128,25 @@ class TestRefusals:
         refused(tag(server, text=None), 422, "text")
         refused(tag(server), 422, "body")
         assert "either" in refused(tag(server, text="a", texts=["a"]), 422, "body")["detail"]
+
+    def test_an_unknown_field_is_met_with_one_like_it(self, server: str) -> None:
+        content = refused(tag(server, text="a", topk=3), 422, "topk")
+        assert content["detail"] == "topk: no such field; did you mean top_k?"
+        assert "there are text, texts, top_k, " in refused(tag(server, text="a", x=3), 422, "x")["detail"]
+
+    @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+    def test_a_body_that_is_not_said_to_be_json(self, server: str, kind: str | None) -> None:
+        headers = {"Content-Type": kind} if kind else {}
+        response = requests.post(f"{server}/v1/tag", b'{"text": "w1"}', headers=headers, timeout=60)
+        detail = refused(response, 415, "Content-Type")["detail"]
+        assert "Content-Type: application/json" in detail and (kind or "none") in detail
+
+    @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/tag+json"])
+    def test_a_body_that_is_said_to_be_json(self, server: str, kind: str) -> None:
+        headers = {"Content-Type": kind}
+        assert requests.post(f"{server}/v1/tag", b'{"text": "w1"}', headers=headers, timeout=60).status_code == 200
+        response = requests.post(f"{server}/v1/tag", b'{"text": 1}', headers=headers, timeout=60)
+        refused(response, 422, "text")
 
     def test_an_unknown_label_is_met_with_one_like_it(self, server: str, tagger: Tagger) -> None:
         content = refused(tag(server, text="a", labels=[tagger.labels[0] + "x"]), 422, "labels")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import requests
+from intruder import assert_refused, without_ray
 from small_server import SMALL, TREES
 from tiny_run import Run
 
@@ -95,7 +96,7 @@ def test_a_killed_tree_costs_no_answer(serve_address: str, serving_bundle: Path,
     with application(serve_address, "apart", serving_bundle, together=False, tree_patience_s=0.3) as url:
         load = Load(url, texts[0])
         load.until(used(TREES), "all trees")
-        os.kill(process_of("apart:tree-1"), signal.SIGKILL)
+        os.kill(process_of("apart:tree-2"), signal.SIGKILL)
         load.until(used(TREES - 1), "the others")
         load.until(used(TREES), "the tree that came back")
         answers = load.stop()
@@ -220,13 +221,13 @@ def test_an_answer_that_would_come_too_late(serve_address: str, serving_bundle: 
 
 
 @pytest.mark.slow
-def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
+def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: Path) -> None:
     """`python -m serve_app`: loopback, keys, and an end that answers what is under way."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = [f"bundle={serving_bundle}", f"port={port}", "cpus=0.1", "threads=1"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = without_ray(HOME=str(tmp_path))
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],
         cwd=ROOT,
@@ -246,6 +247,8 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
             assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
         assert requests.get(f"{url}/", timeout=SECONDS).status_code == 200
         assert requests.get(f"{url}/readyz", timeout=SECONDS).status_code == 200
+        if sys.platform == "linux":
+            assert_refused(process.pid, tmp_path)
         known = {"Authorization": "Bearer second-key"}
         assert requests.get(f"{url}/v1/model", headers=known, timeout=SECONDS).status_code == 200
 
@@ -253,6 +256,15 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
             content = {"texts": texts[:40], "explain": True}
             return requests.post(f"{url}/v1/tag", json=content, headers=known, timeout=SECONDS).status_code
 
+        second = subprocess.run(
+            [sys.executable, "-m", "serve_app", *words],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert second.returncode == 2 and second.stderr.startswith(f"error: port: {port} is in use")
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(ask, number) for number in range(8)]
             while not any(one.done() for one in asked):
@@ -261,7 +273,9 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str]) -> None:
             codes = [one.result() for one in asked]
         # What came before the signal was answered; what came after it was refused.
         assert codes[0] == 200 and set(codes) <= {200, 503}, codes
+        left = process.stdout.read().splitlines()
         assert process.wait(timeout=SECONDS) == 0
+        assert not [line for line in left if "retries" in line], left
         with pytest.raises(requests.ConnectionError):
             requests.get(f"{url}/healthz", timeout=SECONDS)
     finally:

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from playwright.sync_api import sync_playwright
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.configuration import load
@@ -16,6 +19,8 @@ from axml_ray.tuning.page import Axis, page
 from axml_ray.tuning.records import Scoring, Trial
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Objective, Sweep
+
+CHROMIUM = shutil.which("chromium")
 
 
 def trial(number: int, score: float | None, milliseconds: float | None = None, **changes: Any) -> Trial:
@@ -118,6 +123,46 @@ def test_the_page_is_whole_in_itself() -> None:
     assert "a &lt;b&gt; sweep" in text and "&lt;nan&gt;" in text
     for few in ([], TRIALS[6:], TRIALS[:1]):
         page("s", 1, few)
+
+
+def charts(trials: list[Trial]) -> list[ElementTree.Element]:
+    text = page("s", 100, trials, front(trials))
+    return ElementTree.fromstring(text.removeprefix("<!doctype html>")).findall(".//svg")
+
+
+def test_a_single_evaluation_is_a_point() -> None:
+    once = [replace(one, curve=one.curve[:1]) for one in TRIALS[:3]]
+    _, curves, _ = charts(once)
+    points = {(point.get("cx"), point.get("cy")) for point in curves.findall("circle")}
+    assert len(points) == 3 and not curves.findall("polyline")
+
+
+def test_no_line_crosses_an_axis_value() -> None:
+    parallel, _, _ = charts(TRIALS)
+    kinds = [part.tag for part in parallel]
+    assert "text" not in kinds[: len(kinds) - kinds[::-1].index("polyline")]  # texts are drawn over the lines
+    met = {tuple(map(float, at.split(","))) for line in parallel.iter("polyline") for at in line.get("points").split()}
+    for text in parallel.iter("text"):
+        x, y = (float(text.get(name)) for name in ("x", "y"))
+        # On the axis beside it, a line would meet the text from its base line to 9 above.
+        assert not any(abs(x - across) < 8 and y - 9 < down < y + 2 for across, down in met)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_on_a_screen(tmp_path: Path, width: int) -> None:
+    (tmp_path / "sweep.html").write_text(page("s" * 80, 100, TRIALS, front(TRIALS)))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": width, "height": 800}, is_mobile=width < 800)
+        opened.goto(f"file://{tmp_path}/sweep.html")
+        found = opened.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        sizes = opened.evaluate(
+            "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().height)"
+        )
+        browser.close()
+    assert found == [width, width]
+    assert min(sizes) > 8
 
 
 def test_axes() -> None:

@@ -1,0 +1,302 @@
+"""Start and stop a Ray head on this machine, for `ray job submit`, `serve deploy` and `serve run`.
+
+python -m axml_ray.local_cluster start [--dashboard-port 8265] [--port 6379] …
+python -m axml_ray.local_cluster stop
+
+`make cluster` and `make cluster-stop` call these. The head belongs to the directory that it was started from: its log
+and a record of it are in `runs/` there, relative paths of submitted jobs start there, and `stop` ends that head alone,
+whatever else runs on the machine.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from axml_ray.authentication import MODE, TOKEN, authentication_is_on, ensure_token, read_token, token_file
+from axml_ray.cluster import OBJECT_STORE_BYTES, RAY_VARIABLES
+from axml_ray.console import job_of_flags
+from axml_ray.files import read_json, write_json
+from axml_ray.memory import ONE_ARENA
+from axml_ray.settings import SettingsError
+
+RECORD, LOG = Path("runs/cluster.json"), Path("runs/cluster.log")
+START_S, END_S, KILL_S = 180, 15, 30
+"""Seconds that a head may take to answer, to end when it is asked to, and to be gone when it is killed."""
+PORTS = {
+    "dashboard-port": (8265, "the dashboard and submitted jobs"),
+    "port": (6379, "the head's own service"),
+    "dashboard-agent-listen-port": (52365, "the dashboard's agent"),
+    "ray-client-server-port": (10001, "Ray clients"),
+}
+"""Ports by the flag of `ray start`: default, and what listens there."""
+
+
+class Process(NamedTuple):
+    """A running process, as the system lists it."""
+
+    parent: int
+    session: int
+    started: str
+    """When it started, in the system's own notation: tells it from a later process of the same number."""
+
+
+def running_processes() -> dict[int, Process]:
+    """All processes of this machine by their number, without those that have ended and wait for their parent."""
+    found: dict[int, Process] = {}
+    if Path("/proc/self/stat").exists():
+        for directory in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended
+                # fields 3, 4, 6 and 22 of proc(5); the second is a name, which may have spaces and brackets
+                fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    found[int(directory.name)] = Process(int(fields[1]), int(fields[3]), fields[19])
+        return found
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,state=,lstart="], capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        pid, parent, state, started = line.split(None, 3)
+        if not state.startswith("Z"):
+            with suppress(OSError):
+                found[int(pid)] = Process(int(parent), os.getsid(int(pid)), started)
+    return found
+
+
+class Head(NamedTuple):
+    """What is recorded of a Ray head, to stop it and to remove what it leaves."""
+
+    pid: int
+    started: str
+    """As in `Process`."""
+    port: int
+    """Of its own service."""
+    ray_directory: str
+    """Where it keeps its sessions, with other heads."""
+    first_session: str
+    """Name of a session's directory that begins when the head does: later ones with its number are its own."""
+    temporary: str
+    """Temporary files of its processes alone."""
+
+    def processes(self, known: dict[int, str]) -> dict[int, str]:
+        """Its processes that still run, by number: their start.
+
+        Args:
+            known: what this returned before; children of a process that has ended since are found by it.
+        """
+        running = running_processes()
+        found = {pid for pid, started in known.items() if pid in running and running[pid].started == started}
+        head = running.get(self.pid)
+        # The system gives no new process the number of a session that has processes.
+        if head is None or head.started == self.started:
+            found |= {pid for pid, process in running.items() if self.pid in (pid, process.session)}
+        while more := {pid for pid, process in running.items() if process.parent in found} - found:
+            found |= more
+        return {pid: running[pid].started for pid in found}
+
+    def stop(self) -> int:
+        """End all its processes, wait until they are gone, and remove the files that they leave.
+
+        Returns:
+            How many processes there were.
+
+        Raises:
+            RuntimeError: some don't end.
+        """
+        left = self.processes({})
+        count = len(left)
+        if self.pid in left:
+            os.kill(self.pid, signal.SIGTERM)  # it ends the others
+            end = time.monotonic() + END_S
+            while left and time.monotonic() < end:
+                time.sleep(0.1)
+                left = self.processes(left)
+        end = time.monotonic() + KILL_S
+        while left and time.monotonic() < end:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+            left = self.processes(left)
+        if left:
+            raise RuntimeError(f"processes {', '.join(map(str, sorted(left)))} of the Ray head don't end")
+        self.remove_files()
+        return count
+
+    def sessions(self) -> list[Path]:
+        """Directories of its sessions."""
+        found = Path(self.ray_directory).glob(f"session_*_{self.pid}")
+        return [path for path in found if path.name >= self.first_session]
+
+    def remove_files(self) -> None:
+        """Remove its sessions, the links to them, and its address, which `serve run` would try to reach for minutes."""
+        directory = Path(self.ray_directory)
+        sessions = self.sessions()
+        for link in directory.glob("*"):
+            if link.is_symlink() and any(link.readlink().is_relative_to(session) for session in sessions):
+                link.unlink()
+        address = directory / "ray_current_cluster"
+        with suppress(FileNotFoundError):
+            if address.read_text().strip().endswith(f":{self.port}"):
+                address.unlink()
+        for path in [*sessions, Path(self.temporary)]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def recorded() -> Head | None:
+    """The head that was started from this directory and hasn't been stopped."""
+    try:
+        return Head(**read_json(RECORD))
+    except FileNotFoundError:
+        return None
+
+
+def check_ports(ports: dict[str, int]) -> None:
+    """Raise where a port of the head is taken: Ray would wait for minutes, or start without what listens there.
+
+    Raises:
+        SettingsError: ports are in use.
+    """
+    taken = []
+    for flag, port in ports.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                taken.append(f"{port} ({PORTS[flag][1]}; --{flag})")
+    if taken:
+        raise SettingsError(
+            f"port {', port '.join(taken)} in use: wait for the training, server or Ray that has it to end, or choose "
+            'another: make cluster CLUSTER_FLAGS="--dashboard-port 8266 …"'
+        )
+
+
+def environment(temporary: Path, directory: Path) -> dict[str, str]:
+    """Environment of the head, which jobs that are submitted to it get too."""
+    defaults = RAY_VARIABLES | ONE_ARENA | {MODE: "token"}
+    here = str(Path.cwd())
+    return {
+        **defaults,
+        **os.environ,
+        # It would wait for Serve's replicas, which never end by themselves.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_TMPDIR": str(directory),
+        "TMPDIR": str(temporary),
+        "AXML_RAY_HOME": here,
+        "PYTHONPATH": here,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    }
+
+
+def answers(url: str) -> bool:
+    """Whether the dashboard lists its jobs, asked with our token."""
+    request = urllib.request.Request(url + "/api/jobs/", headers={"Authorization": f"Bearer {read_token()}"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+def start(words: argparse.Namespace) -> None:
+    """Start a head and wait until jobs can be submitted to it.
+
+    Raises:
+        SettingsError: one runs already, or a port is taken, or there is no token.
+        RuntimeError: it doesn't start.
+    """
+    head = recorded()
+    if head is not None and head.processes({}):
+        raise SettingsError(f"a Ray head was started from here already (process {head.pid}); make cluster-stop ends it")
+    if head is not None:
+        head.remove_files()  # the machine was restarted, or the head was killed
+    ports = {flag: getattr(words, flag.replace("-", "_")) for flag in PORTS}
+    check_ports(ports)
+    if authentication_is_on():
+        ensure_token()
+    RECORD.parent.mkdir(exist_ok=True)
+    # Ray's sockets are below it, and names of sockets have at most about 100 characters.
+    system = os.environ.get("RAY_TMPDIR") or (sys.platform == "linux" and os.environ.get("TMPDIR")) or "/tmp"
+    temporary = Path(tempfile.mkdtemp(prefix="axml-ray-head-", dir=system))
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats",
+               "--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1",
+               "--object-store-memory", str(words.object_store_memory)]  # fmt: skip
+    command += [f"--{flag}={port}" for flag, port in ports.items()]
+    command += [] if words.num_cpus is None else [f"--num-cpus={words.num_cpus}"]
+    first_session = time.strftime("session_%Y-%m-%d_%H-%M-%S")
+    with LOG.open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, env=environment(temporary, Path(system)), stdin=subprocess.DEVNULL,
+                                   stdout=log, stderr=log, start_new_session=True)  # fmt: skip
+    started = running_processes()[process.pid].started
+    head = Head(process.pid, started, ports["port"], str(Path(system) / "ray"), first_session, str(temporary))
+    write_json(RECORD, head._asdict())
+    url = f"http://127.0.0.1:{ports['dashboard-port']}"
+    try:
+        end = time.monotonic() + START_S
+        while not answers(url):
+            if process.poll() is not None:
+                said = " | ".join(LOG.read_text(encoding="utf-8", errors="replace").split("\n")[-4:-1])
+                raise RuntimeError(f"the Ray head ended while it started; {LOG} says: {said}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"the Ray head didn't answer at {url} within {START_S} s; see {LOG}")
+            time.sleep(0.5)
+    except BaseException:
+        head.stop()
+        RECORD.unlink()
+        raise
+    ray = Path(command[0])
+    ray = ray.relative_to(Path.cwd()) if ray.is_relative_to(Path.cwd()) else ray
+    print(f"A Ray head is running (process {process.pid}, dashboard {url}, log {LOG}). Submit jobs with:")
+    if os.environ.get(MODE, "token").lower() == "token":
+        print(f"  export {MODE}=token    # the token is in {TOKEN if os.environ.get(TOKEN) else token_file()}")
+    if ports["dashboard-port"] != PORTS["dashboard-port"][0]:
+        print(f"  export RAY_API_SERVER_ADDRESS={url} RAY_DASHBOARD_ADDRESS={url}")
+    print(f"  {ray} job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml")
+    print("make cluster-stop ends it.")
+
+
+def stop() -> None:
+    """Stop the head that was started from this directory, if there is one.
+
+    Raises:
+        RuntimeError: its processes don't end.
+    """
+    head = recorded()
+    if head is None:
+        print("No Ray head was started from here; nothing to stop.")
+        return
+    count = head.stop()
+    RECORD.unlink()
+    print(f"The Ray head (process {head.pid}) has ended, {count} processes in all." if count else
+          f"The Ray head (process {head.pid}) had ended before; its files are removed.")  # fmt: skip
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What stands on the command line."""
+    parser.add_argument("action", choices=("start", "stop"))
+    for flag, (port, what) in PORTS.items():
+        parser.add_argument(f"--{flag}", type=int, default=port, metavar="PORT", help=f"for {what}; {port} by default")
+    parser.add_argument("--num-cpus", type=int, help="CPUs that jobs may use; those of the machine by default")
+    parser.add_argument("--object-store-memory", type=int, default=OBJECT_STORE_BYTES, metavar="BYTES",
+                        help="of Ray's object store; 1 GiB by default")  # fmt: skip
+
+
+@job_of_flags(__doc__, flags)
+def main(words: argparse.Namespace) -> None:
+    """Start or stop."""
+    if words.action == "start":
+        start(words)
+    else:
+        stop()
+
+
+if __name__ == "__main__":
+    main()
