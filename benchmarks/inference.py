@@ -36,9 +36,9 @@ from axml_ray.inference.ensemble import Ensemble
 from axml_ray.inference.frozen import frozen
 from axml_ray.inference.texts import each_batch, length_batches
 from axml_ray.judging import open_run
-from axml_ray.network.level_network import Level
-from axml_ray.network.networks import network_of
+from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, absolute
 from axml_ray.tree.label_tree import LabelTree, level_depths
@@ -116,8 +116,8 @@ def random_tree(settings: Experiment, corpus: Corpus, number: int) -> TreePredic
     tree = LabelTree.of_cuts(order, cuts)
     vectors = torch.from_numpy(corpus.word_vectors())
     networks = []
-    for level in (Level.of(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
-        state = network_of(level, vectors, settings.network).state_dict()
+    for level in (Level.from_tree(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
+        state = build_network(level, vectors, settings.network).state_dict()
         networks.append(frozen(level, state, settings.network, settings.training.precision))
     return TreePredictor(tree, networks, settings.tree.beam, settings.training.precision)
 

@@ -17,9 +17,10 @@ from axml_ray.inference.texts import TextBatch, each_batch, length_batches
 from axml_ray.linear import classifiers, name_matches, neighbours
 from axml_ray.linear.checked import fingerprint_of
 from axml_ray.linear.classifiers import LinearTree, Seen
-from axml_ray.network.candidates import Candidates
-from axml_ray.network.level_network import Beam, Level, LevelNetwork
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.precision import autocast
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, SettingsError, fingerprint
 from axml_ray.training.level_files import finished, read_level
@@ -35,6 +36,7 @@ from axml_ray.training.tree import (
     neighbours_fingerprint,
     tree_directory,
 )
+from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.label_tree import LabelTree
 
 
@@ -74,7 +76,7 @@ class TreePredictor:
         """
         tree, precision = open_tree(settings, corpus, number), settings.training.precision
         networks = [
-            frozen(Level.of(tree, level), state, settings.network, precision)
+            frozen(Level.from_tree(tree, level), state, settings.network, precision)
             for level, state in enumerate(trained_levels(settings, corpus, number, tree), start=1)
         ]
         linear = None
@@ -137,7 +139,7 @@ class TreePredictor:
             keep = top if network is self.networks[-1] else self.beam
             candidates = above = None
             if beam is not None:
-                candidates = Candidates.of(beam.nodes.cpu().numpy(), network.level).to(self.device)
+                candidates = Candidates.from_parents(beam.nodes.cpu().numpy(), network.level).to(self.device)
                 above = beam.scores
             with autocast(self.device, self.precision):
                 encodings = network.encode(texts.tokens, texts.lengths)
@@ -181,7 +183,7 @@ class TreePredictor:
                 with autocast(self.device, self.precision):
                     encodings = network.encode(texts.tokens, texts.lengths)
                     own = self.log_probabilities(network, encodings, texts, path[number], above)
-                    logs = own + network.path_weight * logs
+                    logs = chain_rule(own, logs, network.path_weight)
             assert isinstance(logs, Tensor)
             scores[batch.rows] = logs.exp().cpu().numpy()
         if self.linear is None:
@@ -211,8 +213,8 @@ class TreePredictor:
         if parents is not None:
             assert network.level.first_child is not None
             distinct, which = np.unique(parents, return_inverse=True)
-            candidates = Candidates.of(np.tile(distinct, (len(texts.rows), 1)), network.level).to(self.device)
-            places = which * network.level.block + nodes - network.level.first_child[parents]
+            candidates = Candidates.from_parents(np.tile(distinct, (len(texts.rows), 1)), network.level).to(self.device)
+            places = which * network.level.block_size + nodes - network.level.first_child[parents]
         logits = network.logits(encodings, texts.lengths, candidates)
         return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(places).to(self.device)])
 

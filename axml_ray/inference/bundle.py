@@ -46,7 +46,7 @@ from axml_ray.inference.joining import Join
 from axml_ray.inference.learned_join import LearnedJoin
 from axml_ray.inference.weights import Weights, load_weights
 from axml_ray.linear.classifiers import LinearTree
-from axml_ray.network.level_network import Level
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Positive, Precision, Settings, SettingsError
 from axml_ray.training.tree import NAME_MATCHES, NEIGHBOURS
 from axml_ray.tree.label_tree import LabelTree
@@ -242,7 +242,7 @@ class Bundle:
                     state[WORDS] = self.shared_words
                 if len(state[WORDS]) != self.manifest.words:
                     raise ValueError(f"vectors of {len(state[WORDS]):,} words, not {self.manifest.words:,}")
-                return frozen(Level.of(tree, level), state, self.settings.network, precision)
+                return frozen(Level.from_tree(tree, level), state, self.settings.network, precision)
 
             return read
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from axml_ray.corpus.tokenizer import PADDING
-from axml_ray.network.bilstm import pool_of
+from axml_ray.network.bilstm import thread_pool
 from axml_ray.ragged import Ragged
 from axml_ray.training.batches import padded_tokens
 
@@ -129,6 +129,6 @@ def each_batch(work: Callable[[TextBatch], T], batches: Iterable[TextBatch]) -> 
     """
     every, threads = list(batches), torch.get_num_threads()
     if 2 <= threads <= MOST_AT_ONCE and len(every) >= threads:
-        yield from pool_of(threads, 1).map(work, every)
+        yield from thread_pool(threads, 1).map(work, every)
     else:
         yield from map(work, every)

@@ -29,6 +29,7 @@ from axml_ray.linear.neighbours import Neighbours
 from axml_ray.linear.text_features import TextFeatures, kinds
 from axml_ray.linear.votes import joined_ranking, joined_scores
 from axml_ray.ragged import Ragged, is_ragged
+from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "3"}
@@ -127,7 +128,8 @@ class LinearTree:
             children = first_child[parents][..., None] + np.arange(self.tree.max_children(level))
             none = (children >= first_child[parents + 1][..., None]).reshape(len(document), -1)
             nodes = np.where(none, 0, children.reshape(none.shape))
-            logs = np.repeat(above, children.shape[2], axis=1) + log_probability(self._margins(level, rows, nodes))
+            own = log_probability(self._margins(level, rows, nodes))
+            logs = chain_rule(own, np.repeat(above, children.shape[2], axis=1))
             logs[none] = -np.inf
         kept = _best(logs, top)
         kept = np.take_along_axis(kept, np.argsort(-logs[document, kept], axis=1, kind="stable"), axis=1)
@@ -146,7 +148,7 @@ class LinearTree:
         logs = np.zeros((seen.rows.shape[0], len(labels)), dtype=np.float32)
         for weights, nodes in zip(self.weights, self.tree.paths(labels), strict=True):
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
-            logs += log_probability((seen.rows @ weights[distinct].T).toarray())[:, which]
+            logs = chain_rule(log_probability((seen.rows @ weights[distinct].T).toarray())[:, which], logs)
         found: np.ndarray = np.exp(logs)
         if seen.votes is None:
             return found

@@ -134,4 +134,4 @@ def start_attention(
         return
     for nodes, vectors in directions():
         vectors = START_LENGTH * torch.nn.functional.normalize(vectors - total[:-1] / total[-1], dim=1)
-        network.place_attention(nodes.to(workers.device), vectors.to(workers.device))
+        network.set_label_vectors(nodes.to(workers.device), vectors.to(workers.device))

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.linear.label_names import name_texts
-from axml_ray.network.level_network import Level, LevelNetwork
-from axml_ray.network.networks import network_of
-from axml_ray.network.precision import reduces
+from axml_ray.network.kinds import build_network
+from axml_ray.network.level_network import LevelNetwork
+from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, fingerprint
 from axml_ray.training.attention_start import name_features, start_attention
@@ -137,8 +138,8 @@ class TreeTraining:
         scored: Scored | None = None
         for number in range(1, levels + 1):
             torch.manual_seed(self.seed * 1_000 + number)  # the same first weights on all workers
-            level = Level.of(self.tree, number)
-            network = network_of(level, vectors, self.settings.network, self.workers.shard)
+            level = Level.from_tree(self.tree, number)
+            network = build_network(level, vectors, self.settings.network, self.workers.shard)
             positives = self._nodes(number, train)
             data = LevelData(train.tokens, positives, None if scored is None else scored.parents)
             valid_beam = None if scored is None else scored.valid
@@ -157,7 +158,7 @@ class TreeTraining:
                     )  # fmt: skip
                     self._say({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)
-            above = network.handed_down()
+            above = network.shared_parameters()
             del network  # its table is the largest thing there is
         if self.workers.first:
             drop_scored(self.directory)
@@ -206,9 +207,9 @@ class TreeTraining:
         scored = network.level.nodes
         if data.parents is not None and network.level.first_child is not None:
             scored = data.parents.shape[1] * network.level.nodes / (len(network.level.first_child) - 1)
-        network.expect(len(data.positives.values) / (len(data.positives) * scored))
+        network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * scored))
         if above is not None:
-            network.inherit(above)
+            network.initialise_from_parent_level(above)
         network.to(self.workers.device)
         settings = self.settings.training.model_copy(update={"precision": precision})
         training = LevelTraining(network, data, validation, settings, self.seed, self.workers, self._say, checkpoints)
@@ -227,7 +228,7 @@ class TreeTraining:
             "best_step": training.at.best_step,
             "snapshots": training.average.snapshots,
             "seconds": training.at.seconds,
-            "computed_in": "bfloat16" if reduces(self.workers.device, precision) else "float32",
+            "computed_in": "bfloat16" if uses_bfloat16(self.workers.device, precision) else "float32",
         }
         save_level(network, directory, mark, about, self.workers)
         checkpoints.drop(self.workers)

@@ -18,8 +18,8 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.files import write_json
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.level_network import Level
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.sharding import WHOLE, Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training import attention_start as module
@@ -57,7 +57,7 @@ def network_of(tree: LabelTree, level: int, shard: Shard = WHOLE) -> AttentionXM
     settings = NetworkSettings(hidden=4, fully_connected=(3,))
     vectors = torch.randn(WORDS, 6)
     vectors[0] = 0
-    return AttentionXML(Level.of(tree, level), vectors, settings, shard)
+    return AttentionXML(Level.from_tree(tree, level), vectors, settings, shard)
 
 
 def literal_states(network: AttentionXML, tokens: Ragged) -> np.ndarray:
@@ -154,7 +154,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
     blocks = network.attention.weight.detach().view(-1, 8)
     old = before.view(-1, 8)
     sizes = np.diff(tree.first_child[1]) if level == 2 else np.ones(tree.level_sizes[0], dtype=int)
-    width = network.attention.block if level == 2 else 1
+    width = network.attention.block_size if level == 2 else 1
     node = 0
     for parent, size in enumerate(sizes):
         for place in range(width):
