@@ -66,18 +66,18 @@ class Encoder(nn.Module):
             train_embeddings=settings.train_embeddings,
         )
 
-    def embed(self, tokens_BT: Tensor, seeds: np.ndarray | None = None) -> Tensor:
+    def embed(self, tokens_BT: Tensor) -> Tensor:
         """Return the vectors of the words, after dropout in training, [B, T, E]."""
-        return dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training, seeds, WORD_LAYER)
+        return dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training, layer=WORD_LAYER)
 
-    def bilstm(self, words_BTE: Tensor, lengths_B: Tensor, seeds: np.ndarray | None = None) -> Tensor:
+    def bilstm(self, words_BTE: Tensor, lengths_B: Tensor) -> Tensor:
         """Return the states ĥ_t, forward state beside backward state, after dropout in training, [B, T, D]."""
         reversed_BT1 = reversed_positions(lengths_B, words_BTE.shape[1])[..., None]
         initial = self._initial_states(len(words_BTE))
         ahead_BTN, _ = self.forward_lstm(words_BTE, tuple(initial[0]))
         back_BTN, _ = self.backward_lstm(words_BTE.take_along_dim(reversed_BT1, 1), tuple(initial[1]))
         states_BTD = torch.cat([ahead_BTN, back_BTN.take_along_dim(reversed_BT1, 1)], dim=-1)
-        return dropout(states_BTD, self.encoder_dropout, self.training, seeds, STATE_LAYER)
+        return dropout(states_BTD, self.encoder_dropout, self.training, layer=STATE_LAYER)
 
     def forward(
         self,
