@@ -113,7 +113,7 @@ def random_tree(settings: Experiment, corpus: Corpus, number: int) -> TreePredic
     order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
     depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
     cuts = [np.linspace(0, corpus.trained, 2**depth + 1).astype(np.int64) for depth in depths]
-    tree = LabelTree.of_cuts(order, cuts)
+    tree = LabelTree.from_cuts(order, cuts)
     vectors = torch.from_numpy(corpus.word_vectors())
     networks = []
     for level in (Level.from_tree(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):

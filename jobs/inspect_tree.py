@@ -25,7 +25,7 @@ from axml_ray.training.ensemble import has_tree
 from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.features import clustering_features
-from axml_ray.tree.inspection import LevelSummary, clusters_around, described, find_label, summaries
+from axml_ray.tree.inspection import LevelSummary, clusters_around, describe_labels, find_label, summarise_levels
 from axml_ray.tree.kinds import build_tree, check_hierarchy
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.picture import draw_clusters
@@ -49,7 +49,7 @@ def inspect(settings: Experiment, number: int, label: str | None, picture: Path 
     features = normalise_rows(clustering_features(corpus, settings.tree.features))
     shape = settings.tree
     console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
-    console.print(table(summaries(tree, features), corpus.trained))
+    console.print(table(summarise_levels(tree, features), corpus.trained))
     if not tree.height:
         console.print("The tree is flat: there are no clusters to show.")
         return
@@ -57,7 +57,7 @@ def inspect(settings: Experiment, number: int, label: str | None, picture: Path 
     clusters = clusters_around(tree, features, chosen, NEIGHBOURS)
     parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
     for part, cluster in zip(parts, clusters, strict=True):
-        console.print(Text.assemble((part, "bold"), described(cluster, corpus.labels, NAMES)))
+        console.print(Text.assemble((part, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
     picture = picture or (directory if directory.is_dir() else Path.cwd()) / f"tree-{number}.svg"
     title = f"{settings.name}, tree {number}: the cluster of {name} and those most like it"
     draw_clusters(picture, clusters, features, corpus.labels.names, title)

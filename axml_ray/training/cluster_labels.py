@@ -34,7 +34,7 @@ def cluster_labels(settings: Experiment, corpus: Corpus, number: int) -> LabelTr
     seed = settings.seed + number
     if corpus.trained < LARGE_LABELS:
         return build_tree(corpus, settings.tree, seed)
-    return build_tree(corpus, settings.tree, seed, threads=len(os.sched_getaffinity(0)), spread=in_tasks)
+    return build_tree(corpus, settings.tree, seed, threads=len(os.sched_getaffinity(0)), parallel_map=in_tasks)
 
 
 def in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:
