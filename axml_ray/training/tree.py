@@ -23,7 +23,7 @@ from axml_ray.network.precision import uses_bfloat16
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Precision, fingerprint
-from axml_ray.training.attention_start import name_features, start_attention
+from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.level import LevelTraining, Report, Validation
@@ -216,8 +216,8 @@ class TreeTraining:
         start = self.settings.network.attention_start
         if not checkpoints.resume(training) and start != "random":
             named = start == "names"
-            features = name_features(self.corpus, data.tokens) if named else self.corpus.label_features()
-            start_attention(network, self.tree, data.tokens, features, precision, self.workers)
+            features = label_name_features(self.corpus, data.tokens) if named else self.corpus.label_features()
+            initialise_attention(network, self.tree, data.tokens, features, precision, self.workers)
         score = training.run()
         about = {
             "tree": self.number,
