@@ -37,7 +37,7 @@ def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: S
 def lstm_in_float32(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
     """Run an LSTM in float32 whatever autocast says, and return its output in the format of `words`, [B, T, N].
 
-    On an accelerator, autocast runs cuDNN's LSTMs in float16 even if it was asked for bfloat16 (PyTorch's
+    On an accelerator, autocast runs cuDNN's LSTMs in float16 even if bfloat16 was requested (PyTorch's
     AutocastRNN.cpp). Other products then refuse to mix the formats, and the gradients underflow. cuDNN multiplies
     float32 on tensor cores, as TF32.
 

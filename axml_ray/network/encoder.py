@@ -71,7 +71,7 @@ class Encoder(nn.Module):
         return dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training, layer=WORD_LAYER)
 
     def bilstm(self, words_BTE: Tensor, lengths_B: Tensor) -> Tensor:
-        """Return the states ĥ_t, forward state beside backward state, after dropout in training, [B, T, D]."""
+        """Return the states ĥ_t, forward and backward state concatenated, after dropout in training, [B, T, D]."""
         reversed_BT1 = reversed_positions(lengths_B, words_BTE.shape[1])[..., None]
         initial = self._initial_states(len(words_BTE))
         ahead_BTN, _ = self.forward_lstm(words_BTE, tuple(initial[0]))

@@ -251,9 +251,9 @@ def fused_logits(level_pass: LevelPass) -> Tensor:
 
 
 class _FusedLoss(torch.autograd.Function):
-    """A node of the autograd graph that has its gradients before it is asked for them.
+    """A node of the autograd graph whose gradients are computed in its forward pass.
 
-    `forward` computes loss and gradients together, and `backward` only hands them over, times the gradient of the loss.
+    `backward` only returns them, times the gradient of the loss.
     """
 
     @staticmethod

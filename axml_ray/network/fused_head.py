@@ -1,4 +1,4 @@
-"""From attention scores to logits and back, for a few documents at a time: the inner part of `fused_attention`.
+"""Heads of the fused pass: they compute logits from attention scores, and go back, for a few documents at a time.
 
 Forward and backward are written by hand instead of with autograd, since the gradient of the loss is known as soon as
 the logits are, and nothing needs to be kept for later.

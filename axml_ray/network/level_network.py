@@ -1,4 +1,4 @@
-"""What the networks of a level have in common: encoder, label table, loss, and a step of the beam search.
+"""The base class of the networks of a level: encoder, label table, loss, and a step of the beam search.
 
 A network holds the label table of its level, or one shard of it. Texts are encoded independently of labels, so the
 encodings that a worker scores may come from another worker.

@@ -13,8 +13,8 @@ from torch import Tensor
 from axml_ray.network.torch_internals import adam_, scale_
 
 CACHED_VALUES = 1 << 18
-"""Values of each table that are updated at a time on a CPU: weights, both moments and the gradient of so many values
-fit a core's cache together."""
+"""Values of each table that are updated at a time on a CPU: weights, both moments and the gradient of this
+size fit a core's cache together."""
 
 
 class LazyAdam(torch.optim.Optimizer):

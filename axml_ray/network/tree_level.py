@@ -1,4 +1,4 @@
-"""What a network must know about the level of the label tree whose nodes it scores."""
+"""The level of a label tree whose nodes a network scores."""
 
 from dataclasses import dataclass
 from functools import cached_property

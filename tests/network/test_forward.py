@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.fused_attention import _slices
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.multi_label_attention import attention_weights, evidence, multi_label_attention
 from axml_ray.network.sharding import WHOLE, Shard
@@ -183,6 +184,14 @@ def test_the_plain_encoder_is_the_equations():
     for row, length in enumerate(batch.lengths.tolist()):
         expected = hidden_states(parameters_of(network), batch.tokens[row, :length].tolist())
         torch.testing.assert_close(states[row, :length], torch.stack(expected), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "ends"), [(0, 0, []), (0, 3, []), (2, 0, [(0, 1), (1, 2)]), (5, 2, [(0, 2), (2, 4), (4, 5)])]
+)
+def test_slices_of_an_empty_shard(length, size, ends):
+    """An accelerator converts all rows of a shard at once, of which there may be none."""
+    assert [(piece.start, piece.stop) for piece in _slices(length, size)] == ends
 
 
 class TestMultiLabelAttention:
