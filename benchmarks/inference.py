@@ -36,9 +36,9 @@ from axml_ray.configuration import load, open_run
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.judging import open_run
-from axml_ray.network.level_network import Level
-from axml_ray.network.networks import network_of
+from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, absolute
 from axml_ray.tree.label_tree import LabelTree, level_depths
@@ -113,11 +113,11 @@ def random_tree(settings: Experiment, corpus: Corpus, number: int) -> TreePredic
     order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
     depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
     cuts = [np.linspace(0, corpus.trained, 2**depth + 1).astype(np.int64) for depth in depths]
-    tree = LabelTree.of_cuts(order, cuts)
+    tree = LabelTree.from_cuts(order, cuts)
     vectors = torch.from_numpy(corpus.word_vectors())
     networks = []
-    for level in (Level.of(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
-        state = network_of(level, vectors, settings.network).state_dict()
+    for level in (Level.from_tree(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
+        state = build_network(level, vectors, settings.network).state_dict()
         networks.append(frozen(level, state, settings.network, settings.training.precision))
     return TreePredictor(tree, networks, settings.tree.beam, settings.training.precision)
 

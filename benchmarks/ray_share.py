@@ -43,9 +43,9 @@ from axml_ray import configuration
 from axml_ray.cluster import connect
 from axml_ray.corpus.store import Corpus
 from axml_ray.memory import ONE_ARENA
-from axml_ray.network.candidates import Level
-from axml_ray.network.networks import network_of
+from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
@@ -138,8 +138,8 @@ def trained(settings: Experiment, seconds: float, start: float) -> dict[str, flo
     task = training.first_level_of(corpus, settings.name)
     tokens = task.data.tokens.cut(settings.network.max_tokens) if settings.network.max_tokens else task.data.tokens
     data = LevelData(tokens, task.data.positives)
-    network = network_of(Level(1, task.nodes, None), task.vectors, settings.network)
-    network.expect(len(data.positives.values) / (len(data.positives) * task.nodes))
+    network = build_network(Level(1, task.nodes, None), task.vectors, settings.network)
+    network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
     level = LevelTraining(network, data, Validation(tokens, data.positives), settings.training, 0)
     steps = training.our_steps(level)
     for _ in range(WARM_STEPS):

@@ -149,7 +149,7 @@ def machine() -> dict[str, Any]:
     system and Python."""
     import torch  # slow to import, and not every benchmark needs it before it writes
 
-    from axml_ray.network.precision import computes_bfloat16
+    from axml_ray.network.precision import bfloat16_is_faster
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -159,7 +159,7 @@ def machine() -> dict[str, Any]:
         "cores": cores(),
         "memory_gib": round(memory, 1),
         "accelerators": accelerators.splitlines(),
-        "auto_precision": "bfloat16" if computes_bfloat16(device) else "float32",
+        "auto_precision": "bfloat16" if bfloat16_is_faster(device) else "float32",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }

@@ -51,8 +51,9 @@ from rich.table import Table
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.memory import keep_freed_memory
-from axml_ray.network.attention_xml import AttentionXML, Level
-from axml_ray.network.precision import computes_bfloat16, use_threads
+from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.precision import bfloat16_is_faster, use_threads
+from axml_ray.network.tree_level import Level
 from axml_ray.plan.work import TRAINING, forward_operations
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, absolute
@@ -177,7 +178,7 @@ def our_training(
     level = Level(2 if deep else 1, task.nodes, first_child)
     workers = workers or Workers()
     network = AttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
-    network.head.expect(len(data.positives.values) / (len(data.positives) * task.nodes))
+    network.head.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
     validation = Validation(data.tokens, data.positives)  # never scored here
     settings = TrainingSettings(batch_size=BATCH, precision=precision)
     return LevelTraining(network, data, validation, settings, SEED, workers)
@@ -496,7 +497,7 @@ def matrix_rate(effort: Effort) -> Result:
     tokens, documents = sum(turns.tokens), sum(turns.documents)
     forward = forward_operations(NetworkSettings(), task.vectors.shape[1], tokens / documents, task.nodes)
     useful = TRAINING * documents * forward / 1e9 / sum(turns.seconds)
-    computed = "bfloat16" if computes_bfloat16(CPU) else "float32"
+    computed = "bfloat16" if bfloat16_is_faster(CPU) else "float32"
     row = turns.row(system=OURS, corpus=task.corpus, nodes=task.nodes)
     row |= {f"{name}_gflop_per_second": rate for name, rate in rates.items()}
     row |= {"useful_gflop_per_second": useful, "computed_in": computed}

@@ -26,8 +26,8 @@ from rich.table import Table
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.level_network import Level
 from axml_ray.network.precision import use_threads
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, TrainingSettings, absolute
 from axml_ray.training.batches import LevelData
@@ -65,14 +65,14 @@ def task_of(name: str, documents: int, longest: int) -> Task:
         labels = whole.labels.take(rows)
         nodes = Ragged(*tree.node_labels(1, labels.values, labels.offsets))
         parts.append((whole.tokens.take(rows).cut(longest), nodes))
-    return Task(Level.of(tree, 1), torch.from_numpy(corpus.word_vectors()), *parts)
+    return Task(Level.from_tree(tree, 1), torch.from_numpy(corpus.word_vectors()), *parts)
 
 
 def ours(task: Task, epochs: int, seed: int) -> float:
     """Our nDCG@5, in percent."""
     torch.manual_seed(seed)
     network = AttentionXML(task.level, task.vectors, NetworkSettings(hidden=HIDDEN, fully_connected=(HIDDEN,)))
-    network.expect(task.rate)
+    network.initialise_output_bias(task.rate)
     settings = TrainingSettings(
         epochs=(epochs,), average_after=(AVERAGE_AFTER,), learning_rate=LEARNING_RATE, score_every=SCORE_EVERY
     )

@@ -52,7 +52,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.storage.layout import RunLayout
     from axml_ray.tree.clustering import normalise_rows
     from axml_ray.tree.features import clustering_features
-    from axml_ray.tree.inspection import clusters_around, described, find_label, summaries
+    from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
     from axml_ray.tree.picture import draw_clusters
 
     number = given.number
@@ -67,7 +67,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     features = normalise_rows(clustering_features(corpus, settings.tree.features))
     shape = settings.tree
     console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
-    console.print(table(summaries(tree, features), corpus.trained))
+    console.print(table(summarise_levels(tree, features), corpus.trained))
     if not tree.height:
         console.print("The tree is flat: there are no clusters to show.")
         return
@@ -75,7 +75,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     clusters = clusters_around(tree, features, chosen, NEIGHBOURS)
     parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
     for part, cluster in zip(parts, clusters, strict=True):
-        console.print(Text.assemble((part, "bold"), described(cluster, corpus.labels, NAMES)))
+        console.print(Text.assemble((part, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
     in_run = directory / "clusters.svg" if directory.is_dir() else None
     picture = given.picture or in_run or Path.cwd() / f"{settings.name}-tree-{number}.svg"
     title = f"{settings.name}, tree {number}: the cluster of {name} and those most like it"

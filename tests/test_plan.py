@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from axml_ray.configuration import load
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.rows import Shard
+from axml_ray.network.sharding import Shard
 from axml_ray.plan import memory, work
 from axml_ray.plan.estimate import make_plan
 from axml_ray.plan.machines import Machines, cores_here, machines_of, memory_here
@@ -153,7 +153,7 @@ def test_what_is_held_is_what_training_holds(change: dict[str, Any], workers: in
         assert planned.moments == size(state[part] for state in states for part in ("first", "second"))
         assert planned.average == size(training.average.mean.values())
         assert planned.best == size(training.best.values())
-        handed_down = size(network.handed_down().values())
+        handed_down = size(network.shared_parameters().values())
         assert planned.above == (handed_down if shape.number > 1 else 0)
 
 

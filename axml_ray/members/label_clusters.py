@@ -34,11 +34,11 @@ def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: 
     """
     depths = range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
     if not depths:
-        return LabelTree.of_cuts(np.arange(trained), [])
+        return LabelTree.from_cuts(np.arange(trained), [])
     order, _ = balanced_clusters(
         normalise_rows(sparse.csr_array(label_vectors(rows, labels, trained))), depths[-1], seed
     )
-    return LabelTree.of_cuts(order, [cluster_offsets(trained, depth) for depth in depths])
+    return LabelTree.from_cuts(order, [cluster_offsets(trained, depth) for depth in depths])
 
 
 def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> sparse.csr_matrix:

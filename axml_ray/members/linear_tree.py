@@ -32,6 +32,7 @@ from axml_ray.members.topk import TopK
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
 from axml_ray.storage.array_file import matrix, open_arrays, save_arrays
+from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "4"}
@@ -97,7 +98,7 @@ class LinearTree(Member):
         logs = np.zeros((rows.shape[0], len(labels)), dtype=np.float32)
         for weights, nodes in zip(self.weights, self.tree.paths(labels), strict=True):
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
-            logs += log_probability((rows @ weights[distinct].T).toarray())[:, which]
+            logs = chain_rule(log_probability((rows @ weights[distinct].T).toarray())[:, which], logs)
         scores: np.ndarray = np.exp(logs)
         return scores
 
@@ -127,8 +128,8 @@ class LinearTree(Member):
             children = first_child[parents][..., None] + np.arange(self.tree.max_children(level))
             missing = (children >= first_child[parents + 1][..., None]).reshape(len(document), -1)
             nodes = np.where(missing, 0, children.reshape(missing.shape))
-            # Equation 1 as a sum of logarithms.
-            logs = np.repeat(above, children.shape[2], axis=1) + log_probability(self._margins(level, rows, nodes))
+            own = log_probability(self._margins(level, rows, nodes))
+            logs = chain_rule(own, np.repeat(above, children.shape[2], axis=1))
             logs[missing] = -np.inf
         kept = _largest(logs, k)
         kept = np.take_along_axis(kept, np.argsort(-logs[document, kept], axis=1, kind="stable"), axis=1)

@@ -22,14 +22,16 @@ from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, S
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, load_weights, save_weights
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.candidates import Candidates
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.frozen import WORDS, frozen
-from axml_ray.network.level_network import Beam, Level, LevelNetwork
+from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.precision import autocast
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, NetworkSettings, Precision, Settings, TrainingSettings
 from axml_ray.settings.members import NetworkTreeSettings
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, read_level
 from axml_ray.training.tree import TreeTraining, level_directory
+from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.inspection import label_starts
 from axml_ray.tree.label_tree import LabelTree
 
@@ -128,7 +130,7 @@ class NetworkTree(Member):
                     state[WORDS] = inputs.word_vectors()
                 if WORDS not in state or len(state[WORDS]) != inputs.words:
                     raise ValueError(f"vectors of {len(state.get(WORDS, ())):,} words, not {inputs.words:,}")
-                network = frozen(Level.of(tree, number), state, config.network, inputs.precision)
+                network = frozen(Level.from_tree(tree, number), state, config.network, inputs.precision)
             except (ValueError, KeyError, SafetensorError) as error:
                 raise ValueError(f"{path}: cannot be used ({error})") from None
             networks.append(network.to(inputs.device))
@@ -161,7 +163,7 @@ class NetworkTree(Member):
             keep = k if network is self.networks[-1] else self.beam
             candidates = above = None
             if beam is not None:
-                candidates = Candidates.of(beam.nodes.cpu().numpy(), network.level).to(self.device)
+                candidates = Candidates.from_parents(beam.nodes.cpu().numpy(), network.level).to(self.device)
                 above = beam.scores
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)
@@ -183,7 +185,7 @@ class NetworkTree(Member):
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)
                 own = self._log_probabilities(network, encodings, lengths, path[number], parents)
-                logs = own + network.path_weight * logs
+                logs = chain_rule(own, logs, network.path_weight)
         assert isinstance(logs, Tensor)
         scores: np.ndarray = logs.exp().float().cpu().numpy()
         return scores
@@ -208,9 +210,9 @@ class NetworkTree(Member):
         if parents is not None:
             assert network.level.first_child is not None
             distinct, which = np.unique(parents, return_inverse=True)
-            candidates = Candidates.of(np.tile(distinct, (len(lengths), 1)), network.level).to(self.device)
+            candidates = Candidates.from_parents(np.tile(distinct, (len(lengths), 1)), network.level).to(self.device)
             # The children of the i-th distinct parent fill places i·K, i·K + 1, … of the logits.
-            places = which * network.level.block + nodes - network.level.first_child[parents]
+            places = which * network.level.block_size + nodes - network.level.first_child[parents]
         logits = network.logits(encodings, lengths, candidates)
         return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(places).to(self.device)])
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from axml_ray.network.bilstm import pool_of
+from axml_ray.network.bilstm import thread_pool
 from axml_ray.ragged import Ragged
 
 BATCH_TOKENS = 1 << 14
@@ -88,6 +88,6 @@ def map_batches(work: Callable[[np.ndarray], T], batches: Iterable[np.ndarray]) 
     """
     every, threads = list(batches), torch.get_num_threads()
     if 2 <= threads <= MOST_AT_ONCE and len(every) >= threads:
-        yield from pool_of(threads, 1).map(work, every)
+        yield from thread_pool(threads, 1).map(work, every)
     else:
         yield from map(work, every)

@@ -1,7 +1,9 @@
-"""Two LSTMs at the same time, each on half of a processor's threads.
+"""Two LSTMs run at the same time, each on half of the processor's threads.
 
-One LSTM's steps are small products that many threads share badly, and the two directions don't depend on each other:
-side by side they take about three quarters of the time that they take in turn.
+The steps of an LSTM are small matrix products, which many threads share badly. The two directions do not depend on
+each other, and side by side they take about three quarters of the time that they take one after the other.
+
+Shapes: B documents, T tokens, E embedding dimension, N hidden units.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,60 +17,68 @@ from torch import Tensor, nn
 
 
 def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
-    """What each LSTM makes of its words, [B, T, N] each.
+    """Run two LSTMs, each on its own input, and return their outputs, [B, T, N] each.
 
     Args:
         lstms: two, batch first.
-        words: [B, T, E] for each.
-        states: first state of each, [2, 1, B, N].
+        words: the input of each, [B, T, E].
+        states: the initial state of each, [2, 1, B, N]: h and c.
     """
     threads = torch.get_num_threads()
-    each = list(zip(lstms, words, states, strict=True))
+    runs = list(zip(lstms, words, states, strict=True))
     if words[0].device.type != "cpu":
-        return [in_float32(*one) for one in each]
+        return [lstm_in_float32(*run) for run in runs]
     if threads < 2:
-        return [_run(*one) for one in each]
+        return [_run_lstm(*run) for run in runs]
     weights = [weight for lstm in lstms for weight in lstm.parameters()]
-    return list(_SideBySide.apply(lstms, threads // 2, torch.is_grad_enabled(), *words, *states, *weights))
+    return list(_ParallelLSTMs.apply(lstms, threads // 2, torch.is_grad_enabled(), *words, *states, *weights))
 
 
-def in_float32(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
-    """What an LSTM makes of its words, computed in float32 whatever autocast says, [B, T, N] in the words' format.
+def lstm_in_float32(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
+    """Run an LSTM in float32 whatever autocast says, and return its output in the format of `words`, [B, T, N].
 
-    On an accelerator autocast takes cuDNN's LSTMs to float16, also where it was asked for bfloat16 (PyTorch's
-    AutocastRNN.cpp): other products then refuse their states, and their gradients are too small for it. cuDNN
-    multiplies float32 by tensor cores, as TF32.
+    On an accelerator, autocast runs cuDNN's LSTMs in float16 even if bfloat16 was requested (PyTorch's
+    AutocastRNN.cpp). Other products then refuse to mix the formats, and the gradients underflow. cuDNN multiplies
+    float32 on tensor cores, as TF32.
 
     Args:
         lstm: batch first.
-        words: [B, T, E].
-        state: [2, 1, B, N].
+        words: the input, [B, T, E].
+        state: the initial state, [2, 1, B, N]: h and c.
     """
     with torch.autocast(words.device.type, enabled=False):
-        return _run(lstm, words.float(), state.float()).to(words.dtype)
+        return _run_lstm(lstm, words.float(), state.float()).to(words.dtype)
 
 
-def _run(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
+def _run_lstm(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
     output: Tensor = lstm(words, (state[0], state[1]))[0]
     return output
 
 
-class _SideBySide(torch.autograd.Function):
+class _ParallelLSTMs(torch.autograd.Function):
+    """Both LSTMs as one node of the autograd graph, whose backward pass runs the two directions in parallel too.
+
+    PyTorch's engine has one thread for each device, so on a CPU it would go back through one direction after the other.
+    Each direction is recorded as a graph of its own, between detached inputs and its output.
+    """
+
     @staticmethod
     def forward(
         context: Any, lstms: Sequence[nn.LSTM], threads: int, recorded: bool, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        wanted = recorded and any(context.needs_input_grad)
+        # The order of `tensors`: both inputs, both initial states, then all weights.
+        needs_gradient = recorded and any(context.needs_input_grad)
         leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors[:4]]
         device = leaves[0].device.type
         reduced = torch.is_autocast_enabled(device)
 
         def run(i: int) -> Tensor:
-            with torch.autocast(device, torch.bfloat16, enabled=reduced), torch.set_grad_enabled(wanted):
-                return _run(lstms[i], leaves[i], leaves[2 + i])
+            # Autocast and gradient mode belong to a thread, so the pool's threads must be told of them.
+            with torch.autocast(device, torch.bfloat16, enabled=reduced), torch.set_grad_enabled(needs_gradient):
+                return _run_lstm(lstms[i], leaves[i], leaves[2 + i])
 
-        outputs = _at_once(threads, run)
-        if wanted:
+        outputs = _run_in_parallel(threads, run)
+        if needs_gradient:
             context.threads = threads
             context.graphs = [
                 ([leaves[i], leaves[2 + i], *lstms[i].parameters()], output) for i, output in enumerate(outputs)
@@ -77,38 +87,40 @@ class _SideBySide(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        graphs, context.graphs = context.graphs, None
+        graphs, context.graphs = context.graphs, None  # so that the graphs are freed as soon as they are used
 
         def run(i: int) -> list[Tensor | None]:
             inputs, output = graphs[i]
-            asked = [tensor for tensor in inputs if tensor.requires_grad]
-            found = iter(torch.autograd.grad(output, asked, gradients[i]))
+            differentiable = [tensor for tensor in inputs if tensor.requires_grad]
+            found = iter(torch.autograd.grad(output, differentiable, gradients[i]))
             return [next(found) if tensor.requires_grad else None for tensor in inputs]
 
-        one, other = _at_once(context.threads, run)
-        return None, None, None, one[0], other[0], one[1], other[1], *one[2:], *other[2:]
+        ahead, back = _run_in_parallel(context.threads, run)
+        return None, None, None, ahead[0], back[0], ahead[1], back[1], *ahead[2:], *back[2:]
 
 
-def _at_once(threads: int, run: Callable[[int], Any]) -> list[Any]:
+def _run_in_parallel(threads: int, run: Callable[[int], Any]) -> list[Any]:
+    """Call `run` with 0 and 1 in two Python threads, each with `threads` threads of PyTorch."""
     inference = torch.is_inference_mode_enabled()
 
     def job(i: int) -> Any:
         with torch.inference_mode(inference):
             return run(i)
 
-    return list(pool_of(2, threads).map(job, range(2)))
+    return list(thread_pool(2, threads).map(job, range(2)))
 
 
 @cache
-def pool_of(count: int, threads: int) -> ThreadPoolExecutor:
-    """`count` Python threads, each of which PyTorch lets use `threads` of the processor's."""
+def thread_pool(count: int, threads: int) -> ThreadPoolExecutor:
+    """Return a pool of `count` Python threads, each of which PyTorch lets use `threads` threads of the processor."""
     pool, before, every = ThreadPoolExecutor(count, "torch"), torch.get_num_threads(), Barrier(count)
 
     def start(_: int) -> None:
-        every.wait()  # so that each of them is set
+        every.wait()  # so that no thread takes two of these jobs, and each thread is set
         torch.set_num_threads(threads)
-        torch.get_num_threads()  # a thread's first call takes the process's number over; let it be this one
+        # The first call in a thread overwrites its number by that of the process; let that be this call.
+        torch.get_num_threads()
 
     list(pool.map(start, range(count)))
-    torch.set_num_threads(before)  # a thread's number is also what later threads begin with
+    torch.set_num_threads(before)  # the number set last is also what later threads start with
     return pool

@@ -1,8 +1,11 @@
-"""Words to context vectors: embedding and bidirectional LSTM (paper, "Word Representation" and "Bidirectional LSTM").
+"""Word representation and bidirectional LSTM: token ids to hidden states (paper, sections 2.4.1 and 2.4.2).
 
-- The first state of the LSTM is learned.
-- Texts are padded on the right. The forward LSTM never sees padding before a word; the backward one reads each text
-  turned round within its own length, so neither needs packed sequences and both run in one fused call.
+- The initial state of the LSTMs is learned. The paper does not say what it is.
+- Texts are padded on the right. The forward LSTM never sees padding before a word, and the backward LSTM reads each
+  text reversed within its own length, so neither needs packed sequences.
+
+`Encoder.embed` and `Encoder.bilstm` are the layers as the paper describes them; `Encoder.forward` computes the same
+faster. Tests compare the two.
 
 Shapes: B documents, T tokens, E embedding dimension, N hidden units, D = 2N.
 """
@@ -15,19 +18,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from axml_ray.network.bilstm import both_directions
-from axml_ray.network.rows import pick
+from axml_ray.network.dropout import dropout
+from axml_ray.network.sparse_rows import gather_rows
 from axml_ray.settings import NetworkSettings
+
+WORD_LAYER, STATE_LAYER = 0, 1
+"""Numbers that tell the masks of the two dropout layers apart."""
 
 
 class Encoder(nn.Module):
-    """Token ids to hidden states.
+    """The word embedding and the bidirectional LSTM, with dropout after each.
 
     Args:
-        vectors: first values of the embedding, float32 [words, E]; row 0 pads and is zero.
+        vectors: first values of the embedding, float32 [words, E]; row 0 is padding and is zero.
         hidden: N, units in each direction.
-        embedding_dropout: dropout after the embedding.
-        encoder_dropout: dropout after the BiLSTM.
-        train_embeddings: False freezes `vectors`.
+        embedding_dropout: dropout rate after the embedding.
+        encoder_dropout: dropout rate after the BiLSTM.
+        train_embeddings: if False, `vectors` stay as they are.
     """
 
     def __init__(
@@ -49,8 +56,8 @@ class Encoder(nn.Module):
         self.encoder_dropout = encoder_dropout
 
     @classmethod
-    def of(cls, vectors: Tensor, settings: NetworkSettings) -> "Encoder":
-        """The encoder that the settings ask for."""
+    def from_settings(cls, vectors: Tensor, settings: NetworkSettings) -> "Encoder":
+        """Build an encoder of the sizes in the settings; `vectors` are as in the constructor."""
         return cls(
             vectors,
             settings.hidden,
@@ -59,6 +66,19 @@ class Encoder(nn.Module):
             train_embeddings=settings.train_embeddings,
         )
 
+    def embed(self, tokens_BT: Tensor) -> Tensor:
+        """Return the vectors of the words, after dropout in training, [B, T, E]."""
+        return dropout(self.embedding(tokens_BT), self.embedding_dropout, self.training, layer=WORD_LAYER)
+
+    def bilstm(self, words_BTE: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return the states ĥ_t, forward and backward state concatenated, after dropout in training, [B, T, D]."""
+        reversed_BT1 = reversed_positions(lengths_B, words_BTE.shape[1])[..., None]
+        initial = self._initial_states(len(words_BTE))
+        ahead_BTN, _ = self.forward_lstm(words_BTE, tuple(initial[0]))
+        back_BTN, _ = self.backward_lstm(words_BTE.take_along_dim(reversed_BT1, 1), tuple(initial[1]))
+        states_BTD = torch.cat([ahead_BTN, back_BTN.take_along_dim(reversed_BT1, 1)], dim=-1)
+        return dropout(states_BTD, self.encoder_dropout, self.training, layer=STATE_LAYER)
+
     def forward(
         self,
         tokens_BT: Tensor,
@@ -66,88 +86,81 @@ class Encoder(nn.Module):
         words: tuple[Tensor, Tensor] | None = None,
         seeds: np.ndarray | None = None,
     ) -> Tensor:
-        """Hidden states, [B, T, D]; what stands at padded places is to be masked.
+        """Return the hidden states, [B, T, D]; what they hold at padding must be masked by the caller.
 
         Args:
             tokens_BT: word ids, int, padded with 0 on the right.
             lengths_B: words of each text, int64, at least 1.
-            words: the distinct ids of `tokens_BT` and which of them stands where, int64 [U] and [B·T], so that
-                nobody has to look for them here.
-            seeds: int64 [B], of each text's dropout; by default drawn.
+            words: int64 [U], the distinct ids in `tokens_BT`, and int64 [B·T], the position in them of each token. If
+                None they are computed here, which takes time on the device.
+            seeds: int64 [B], the dropout seed of each text; drawn at random if None.
         """
-        words_BTE = embedded(self.embedding.weight, tokens_BT, words)
-        words_BTE = dropout(words_BTE, self.embedding_dropout, self.training, seeds, 0)
-        places_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
-        turned_BT = torch.where(places_BT < lengths_B[:, None], lengths_B[:, None] - 1 - places_BT, places_BT)
-        states = self.first_state[:, :, None, None].expand(2, 2, 1, len(tokens_BT), -1)
+        words_BTE = embed_tokens(self.embedding.weight, tokens_BT, words)
+        words_BTE = dropout(words_BTE, self.embedding_dropout, self.training, seeds, WORD_LAYER)
+        reversed_BT = reversed_positions(lengths_B, tokens_BT.shape[1])
         ahead_BTN, back_BTN = both_directions(
             (self.forward_lstm, self.backward_lstm),
-            (words_BTE, _turn(words_BTE, turned_BT)),
-            (states[0].contiguous(), states[1].contiguous()),
+            (words_BTE, _reverse(words_BTE, reversed_BT)),
+            self._initial_states(len(tokens_BT)),
         )
-        hidden_BTD = torch.cat([ahead_BTN, _turn(back_BTN, turned_BT)], dim=-1)
-        return dropout(hidden_BTD, self.encoder_dropout, self.training, seeds, 1)
+        states_BTD = torch.cat([ahead_BTN, _reverse(back_BTN, reversed_BT)], dim=-1)
+        return dropout(states_BTD, self.encoder_dropout, self.training, seeds, STATE_LAYER)
+
+    def _initial_states(self, documents: int) -> tuple[Tensor, Tensor]:
+        """Return the initial state of each direction, [2, 1, B, N]: h and c, of the LSTM's only layer."""
+        states = self.first_state[:, :, None, None].expand(2, 2, 1, documents, -1)
+        return states[0].contiguous(), states[1].contiguous()
 
 
-def embedded(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | None) -> Tensor:
-    """The words' vectors, [B, T, E], in the format of the products; each row is read once, its gradient is sparse.
+def embed_tokens(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Return the vectors of words, [B, T, E], in the number format of matrix products; the gradient is sparse.
 
     Args:
-        table: [words, E], float32; of a network that only predicts, also bfloat16.
+        table: [words, E], float32, or bfloat16 in a network that only predicts.
         tokens_BT: word ids.
-        words: as of `Encoder.forward`.
+        words: as in `Encoder.forward`.
     """
     device = table.device.type
     reduced = torch.is_autocast_enabled(device)
-    # a table may be kept in a narrower format than is computed in
+    # A bfloat16 table without autocast is only a way of storing it: products are then computed in float32.
     dtype = torch.get_autocast_dtype(device) if reduced else torch.promote_types(table.dtype, torch.float32)
     if not (torch.is_grad_enabled() and table.requires_grad):
         return functional.embedding(tokens_BT, table).to(dtype)
-    rows_U, places_R = words or tokens_BT.flatten().unique(return_inverse=True)
-    return pick(table, rows_U, places_R, dtype).view(*tokens_BT.shape, -1)
+    rows_U, row_index_R = words or tokens_BT.flatten().unique(return_inverse=True)
+    return gather_rows(table, rows_U, row_index_R, dtype).view(*tokens_BT.shape, -1)
 
 
-class _Turn(torch.autograd.Function):
-    """Rows in the order of `places`, an involution: the gradient goes back by the same order."""
+def reversed_positions(lengths_B: Tensor, width: int) -> Tensor:
+    """Return the positions that reverse each text within its length and leave padding where it is.
+
+    Example: a text of 3 words in a batch of width 5 has the positions [2, 1, 0, 3, 4].
+
+    Returns:
+        int64 [B, width]. The permutation of each text is its own inverse.
+    """
+    positions_BT = torch.arange(width, device=lengths_B.device).expand(len(lengths_B), -1)
+    return torch.where(positions_BT < lengths_B[:, None], lengths_B[:, None] - 1 - positions_BT, positions_BT)
+
+
+class _PermuteRows(torch.autograd.Function):
+    """Rows in the order of a permutation that is its own inverse, so that the gradient takes the same order.
+
+    Autograd does not know that no row is read twice, and would add gradients up row by row instead.
+    """
 
     @staticmethod
-    def forward(context: Any, rows_RX: Tensor, places_R: Tensor) -> Tensor:
-        context.save_for_backward(places_R)
-        return rows_RX.index_select(0, places_R)
+    def forward(context: Any, rows_RX: Tensor, order_R: Tensor) -> Tensor:
+        context.save_for_backward(order_R)
+        return rows_RX.index_select(0, order_R)
 
     @staticmethod
     def backward(context: Any, gradient_RX: Tensor) -> tuple[Tensor, None]:
         return gradient_RX.index_select(0, context.saved_tensors[0]), None
 
 
-def _turn(values_BTX: Tensor, places_BT: Tensor) -> Tensor:
-    """Each text's values turned round within its length."""
-    starts_B1 = torch.arange(len(places_BT), device=places_BT.device)[:, None] * places_BT.shape[1]
-    rows: Tensor = _Turn.apply(values_BTX.flatten(0, 1), (starts_B1 + places_BT).flatten())
+def _reverse(values_BTX: Tensor, reversed_BT: Tensor) -> Tensor:
+    """Reverse each text's values, given its `reversed_positions`."""
+    # Rows of the flattened batch: text b begins at row b · T.
+    starts_B1 = torch.arange(len(reversed_BT), device=reversed_BT.device)[:, None] * reversed_BT.shape[1]
+    rows: Tensor = _PermuteRows.apply(values_BTX.flatten(0, 1), (starts_B1 + reversed_BT).flatten())
     return rows.view_as(values_BTX)
-
-
-def dropout(values: Tensor, share: float, training: bool, seeds: np.ndarray | None = None, layer: int = 0) -> Tensor:
-    """Dropout; on a CPU by random bytes, since PyTorch draws its masks there one by one (a sixth of a step's time).
-
-    The share is then a multiple of 1/256, and what is kept is scaled by exactly that.
-
-    Args:
-        values: [B, ...].
-        share: of values that become zero.
-        training: nothing is dropped without.
-        seeds: int64 [B]: a text's mask follows its own seed alone, whichever batch or worker it is in. On a GPU, and
-            without seeds, masks follow PyTorch's seed.
-        layer: tells the masks of several layers apart.
-    """
-    if not training or not share:
-        return values
-    if values.device.type != "cpu":
-        return functional.dropout(values, share)
-    if seeds is None:
-        seeds = torch.randint(2**62, (len(values),)).numpy()
-    dropped = min(255, round(256 * share))
-    words = -(-values[0].numel() // 8)
-    random = np.stack([np.random.SFC64((int(seed), layer)).random_raw(words) for seed in seeds]).view(np.uint8)
-    kept = torch.from_numpy(random)[:, : values[0].numel()].view_as(values) >= dropped
-    return values * kept.to(values.dtype).mul_(256 / (256 - dropped))

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from axml_ray.network.level_network import TABLE, Level, LevelNetwork
-from axml_ray.network.networks import network_of
-from axml_ray.network.precision import reduces
+from axml_ray.network.kinds import build_network
+from axml_ray.network.level_network import TABLE, LevelNetwork
+from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision
 
 WORDS = "encoder.embedding.weight"
@@ -45,8 +46,8 @@ def frozen(
     if WORDS not in state or state[WORDS].ndim != 2:
         raise ValueError(f"{WORDS} is missing or not a table")
     with torch.device("meta"):
-        network = network_of(level, torch.empty(state[WORDS].shape), settings)
-    narrow = torch.bfloat16 if reduces(torch.device("cpu"), precision) else torch.float32
+        network = build_network(level, torch.empty(state[WORDS].shape), settings)
+    narrow = torch.bfloat16 if uses_bfloat16(torch.device("cpu"), precision) else torch.float32
     ready = {name: _ready(name, value, narrow, settings.kind) for name, value in state.items()}
     try:
         network.load_state_dict(ready, assign=True)

@@ -1,7 +1,6 @@
-"""Fully connected and output layers, shared by all labels (paper, "Fully Connected and Output Layer").
+"""Fully connected layers and output layer, shared by all labels (paper, section 2.4.4).
 
-ReLU stands after each fully connected layer; there is no dropout. The layers are applied where attention's values are
-at hand (`one_pass`); only the first one's weight is applied before, to the tokens.
+A ReLU follows each fully connected layer; there is no dropout.
 """
 
 import math
@@ -14,11 +13,11 @@ from torch.nn import functional
 
 
 class Head(nn.Module):
-    """Hidden states, averaged by attention, to one logit a label.
+    """The layers from a label's context vector to its logit.
 
     Args:
-        dimension: D, of the hidden states.
-        layers: units of the fully connected layers.
+        dimension: D, length of a context vector.
+        layers: units of the fully connected layers, at least one.
     """
 
     def __init__(self, dimension: int, layers: Sequence[int]):
@@ -29,16 +28,43 @@ class Head(nn.Module):
         for layer in (*self.layers, self.output):
             nn.init.xavier_uniform_(layer.weight)
 
-    @torch.no_grad()
-    def expect(self, rate: float) -> None:
-        """Start at a share `rate` of true labels, so that training doesn't begin by unlearning one half."""
-        rate = min(max(rate, 1e-9), 0.999)  # in a tiny corpus, all labels may be true of all documents
-        self.output.bias.fill_(math.log(rate / (1 - rate)))
+    def fully_connected(self, contexts: Tensor) -> Tensor:
+        """Apply the fully connected layers to context vectors [..., D]: [..., units of the last layer]."""
+        for layer in self.layers:
+            contexts = functional.relu(layer(contexts))
+        return contexts
 
-    def fold(self, states_BTD: Tensor) -> Tensor:
-        """The states times the first layer's weight, [B, T, F]."""
+    @torch.no_grad()
+    def initialise_output_bias(self, positive_rate: float) -> None:
+        """Set the output bias to the log-odds of the positive rate. Not in the paper.
+
+        Labels are rare; from a bias of zero, the first epochs would be spent on learning just that.
+
+        Args:
+            positive_rate: share of (document, candidate) pairs that are positive.
+        """
+        self.output.bias.fill_(log_odds(positive_rate))
+
+    def project(self, states_BTD: Tensor) -> Tensor:
+        """Multiply hidden states by the first layer's weight W₁, without its bias: [B, T, F].
+
+        Attention weights sum to one over words, so (Σ_t α_t ĥ_t) W₁ = Σ_t α_t (ĥ_t W₁): the fused implementation
+        multiplies T states of a text by W₁ instead of the context vectors of all its candidates.
+        """
         return functional.linear(states_BTD, self.layers[0].weight)  # type: ignore[arg-type]
 
-    def rest(self) -> tuple[Tensor, ...]:
-        """Bias of the first layer, weight and bias of each further one, weight and bias of the output."""
+    def parameters_after_projection(self) -> tuple[Tensor, ...]:
+        """Return the parameters that `project` has not applied.
+
+        They are the bias of the first layer, weight and bias of each further layer, weight and bias of the output.
+        """
         return tuple(self.parameters())[1:]
+
+
+def log_odds(rate: float) -> float:
+    """Return log(rate / (1 - rate)), of a rate that is kept away from 0 and 1 so that the result is finite.
+
+    In a tiny corpus all candidates may be positive, or none.
+    """
+    rate = min(max(rate, 1e-9), 0.999)
+    return math.log(rate / (1 - rate))

@@ -1,9 +1,9 @@
-"""What the networks of a level have in common: an encoder of texts, a table of labels, a step of the beam search.
+"""The base class of the networks of a level: encoder, label table, loss, and a step of the beam search.
 
-A network holds all labels of its level, or one shard of them; texts are encoded without regard to labels, so encodings
-may come from another worker than the one that scores them.
+A network holds the label table of its level, or one shard of it. Texts are encoded independently of labels, so the
+encodings that a worker scores may come from another worker.
 
-Legend: B documents, T tokens, n nodes scored, C parents, K children a parent at most, D of the encodings.
+Legend: B documents, T tokens, n nodes scored, C parents, K children of a parent at most, D dimension of the encodings.
 """
 
 from abc import ABC, abstractmethod
@@ -14,42 +14,45 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from axml_ray.network.attention import LabelTable
-from axml_ray.network.candidates import Candidates, Level
-from axml_ray.network.one_pass import Pass, Scorer, level_logits, level_loss
-from axml_ray.network.rows import Shard
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.fused_attention import LevelPass, fused_logits, fused_loss
+from axml_ray.network.fused_head import FusedHead
+from axml_ray.network.label_table import LabelTable
+from axml_ray.network.sharding import Shard
+from axml_ray.network.tree_level import Level
+from axml_ray.tree.chain_rule import chain_rule
 
 TABLE = "attention.weight"
-"""Name of the parameter whose rows are sharded."""
+"""Name of the parameter that holds the label table, whose rows are sharded over workers."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """The best nodes of a level for each of some documents.
+    """The nodes of a level with the highest scores, for each document of a batch.
 
     Attributes:
-        nodes: int64 [B, C], best first; -1 where there are fewer.
-        scores: float32 [B, C], log of the node's own probability plus `path_weight` times its parent's score, so that 1
-            is the probability along the path from the root (paper, equation 1).
+        nodes: int64 [B, C], best first; -1 where a document has fewer.
+        scores: float32 [B, C], log P(z_n=1 | x) by the chain rule (paper, equation 1), or its departure for a
+            `path_weight` below 1; see `chain_rule`.
     """
 
     nodes: Tensor
     scores: Tensor
 
-    def best(self, keep: int) -> "Beam":
-        """The best `keep` of them, or all."""
-        scores, places = self.scores.topk(min(keep, self.scores.shape[1]), dim=1)
-        return Beam(self.nodes.gather(1, places), scores)
+    def top(self, k: int) -> "Beam":
+        """Return the best `k` nodes of each document, or all if there are fewer."""
+        scores, columns = self.scores.topk(min(k, self.scores.shape[1]), dim=1)
+        return Beam(self.nodes.gather(1, columns), scores)
 
 
 class LevelNetwork(nn.Module, ABC):
-    """A network that scores the nodes of a level, or one shard of them.
+    """A network that scores the nodes of a level, or of one shard of it.
 
     Args:
-        level: the nodes to tell apart.
+        level: the level whose nodes are scored.
         dimension: D.
-        shard: which of the table's rows are held here.
-        path_weight: how much the scores of a beam count in those of its children.
+        shard: the part of the label table to hold.
+        path_weight: weight of a parent's score in those of its children, 1 in the paper; see `chain_rule`.
     """
 
     first_child: Tensor | None
@@ -60,11 +63,11 @@ class LevelNetwork(nn.Module, ABC):
         first_child = None if level.first_child is None else torch.from_numpy(level.first_child.astype(np.int64))
         self.register_buffer("first_child", first_child, persistent=False)
         rows = level.nodes if level.first_child is None else len(level.first_child) - 1
-        self.attention = LabelTable(level.nodes, rows, level.block, dimension, shard)
+        self.attention = LabelTable(level.nodes, rows, level.block_size, dimension, shard)
 
     @property
     def shard(self) -> Shard:
-        """Which of the table's rows are held here."""
+        """The part of the label table that is held here."""
         return self.attention.shard
 
     @abstractmethod
@@ -75,110 +78,121 @@ class LevelNetwork(nn.Module, ABC):
         words: tuple[Tensor, Tensor] | None = None,
         seeds: np.ndarray | None = None,
     ) -> Tensor:
-        """Encodings of some texts, [B, T', D], of which the first `encoded(lengths_B)` of T' count.
+        """Return the encodings of texts, [B, T', D]; rows from `encoding_lengths(lengths_B)` on are padding.
 
         Args:
             tokens_BT: word ids, int, padded with 0 on the right.
             lengths_B: words of each text, int64, at least 1.
-            words: the distinct ids of `tokens_BT` and which of them stands where, int64 [U] and [B·T].
-            seeds: int64 [B], of each text's dropout in training; by default drawn.
+            words: int64 [U], the distinct ids in `tokens_BT`, and int64 [B·T], the position in them of each token.
+                Computed here if None.
+            seeds: int64 [B], the dropout seed of each text in training; drawn at random if None.
         """
 
     @abstractmethod
-    def encoded(self, lengths_B: Tensor) -> Tensor:
-        """How many rows of an encoding count, int64 [B]."""
+    def encoding_lengths(self, lengths_B: Tensor) -> Tensor:
+        """Return how many rows of each encoding are not padding, int64 [B], given the texts' words."""
 
     @abstractmethod
-    def scorer(self) -> Scorer:
-        """From attention scores to logits; a new one for each pass."""
+    def fused_head(self) -> FusedHead:
+        """Return a new head for one pass over a batch."""
 
     @abstractmethod
     def values(self, encodings_BTD: Tensor) -> Tensor:
-        """What is averaged over tokens, [B, T', F]."""
+        """Return what attention averages over the rows of an encoding, [B, T', F]."""
 
     @abstractmethod
-    def expect(self, rate: float) -> None:
-        """Start at a share `rate` of true labels."""
+    def initialise_output_bias(self, positive_rate: float) -> None:
+        """Set the output bias so that the network starts by predicting `positive_rate` for every node."""
 
-    def handed_down(self) -> dict[str, Tensor]:
-        """All parameters but the table."""
+    def shared_parameters(self) -> dict[str, Tensor]:
+        """Return all parameters but the label table, by name; levels pass them on to each other."""
         return {name: parameter.detach() for name, parameter in self.named_parameters() if name != TABLE}
 
     @torch.no_grad()
-    def inherit(self, above: Mapping[str, Tensor]) -> None:
-        """Start from what the level above handed down: all but attention (paper, "Initialization")."""
+    def initialise_from_parent_level(self, shared: Mapping[str, Tensor]) -> None:
+        """Copy the parameters of the trained level above, except its attention (paper, section 2.5).
+
+        Args:
+            shared: `shared_parameters` of the level above.
+        """
         for name, parameter in self.named_parameters():
             if name != TABLE:
-                parameter.copy_(above[name])
+                parameter.copy_(shared[name])
 
-    def place_attention(self, nodes: Tensor, vectors_nD: Tensor) -> None:
-        """Set the vectors of some nodes, all held here: int64 [n], float32 [n, D]."""
-        self.attention.place(nodes, self.first_child, vectors_nD)
+    def set_label_vectors(self, nodes: Tensor, vectors_nD: Tensor) -> None:
+        """Overwrite the vectors (float32 [n, D]) of some nodes (int64 [n]), all of which must be held here."""
+        self.attention.set_vectors(nodes, self.first_child, vectors_nD)
 
     def loss(
         self,
         encodings_BTD: Tensor,
         lengths_B: Tensor,
         positives: Tensor,
-        count: float,
+        denominator: float,
         candidates: Candidates | None = None,
     ) -> Tensor:
-        """Summed binary cross-entropy of the nodes scored here, divided by `count`.
+        """Return the summed binary cross-entropy of the nodes scored here, divided by `denominator`.
 
         Args:
-            encodings_BTD: of the texts.
+            encodings_BTD: encodings of the texts.
             lengths_B: words of each text, int64.
-            positives: int64 [2, P], document and place of each true node: a row of the table, or one of C·K.
-            count: candidates of all documents in all shards.
-            candidates: what is scored for each document; None at a level all of whose nodes are.
+            positives: int64 [2, P], the document of each true node, and its row of the table or its slot among C·K.
+            denominator: number of candidates of all documents in all shards, so that shards' losses add up to the mean.
+            candidates: the candidates of each document; None at the first level.
         """
-        return level_loss(self._pass(encodings_BTD, lengths_B, candidates, positives, count))
+        return fused_loss(self._level_pass(encodings_BTD, lengths_B, candidates, positives, denominator))
 
     def logits(self, encodings_BTD: Tensor, lengths_B: Tensor, candidates: Candidates | None = None) -> Tensor:
-        """Logits, float32 [B, n] of the table's rows, or [B, C·K] of candidates, -inf where there is no child."""
-        return level_logits(self._pass(encodings_BTD, lengths_B, candidates, None, 1.0))
+        """Return logits without gradients: float32 [B, n] of the table's rows, or [B, C·K] of the candidates' slots.
 
-    def _pass(
+        A slot without a child has -inf. Arguments are as in `loss`.
+        """
+        return fused_logits(self._level_pass(encodings_BTD, lengths_B, candidates, None, 1.0))
+
+    def _level_pass(
         self,
         encodings: Tensor,
         lengths: Tensor,
         candidates: Candidates | None,
         positives: Tensor | None,
-        count: float,
-    ) -> Pass:
-        table, values = self.attention.weight, self.values(encodings)
-        return Pass(self.scorer(), encodings, values, self.encoded(lengths), table, candidates, positives, count)
+        denominator: float,
+    ) -> LevelPass:
+        values, lengths = self.values(encodings), self.encoding_lengths(lengths)
+        table = self.attention.weight
+        return LevelPass(self.fused_head(), encodings, values, lengths, table, candidates, positives, denominator)
 
     def expand(
         self,
         encodings_BTD: Tensor,
         lengths_B: Tensor,
         candidates: Candidates | None,
-        above_BC: Tensor | None,
+        parent_scores_BC: Tensor | None,
         keep: int,
     ) -> Beam:
-        """One step of the beam search (paper, prediction of AttentionXML): the best children of a beam, held here.
+        """Do one step of the beam search: return the best children, held here, of a beam (paper, algorithm 4).
 
         Args:
-            encodings_BTD: of the texts.
+            encodings_BTD: encodings of the texts.
             lengths_B: words of each text, int64.
-            candidates: made from the beam's nodes; None at a level all of whose nodes are scored.
-            above_BC: float32, scores of the beam.
-            keep: nodes kept. Of fewer candidates, the missing ones are -1 with a score of -inf, or left out.
+            candidates: made from the beam's nodes; None at the first level.
+            parent_scores_BC: float32, scores of the beam; None at the first level.
+            keep: most nodes to return. If a document has fewer candidates, its beam ends in nodes of -1 with a score of
+                -inf, or is narrower.
         """
-        scores = torch.nn.functional.logsigmoid(self.logits(encodings_BTD, lengths_B, candidates))
-        if candidates is None or above_BC is None:
-            best, places = scores.topk(min(keep, scores.shape[1]), dim=1)
-            return Beam(places * self.shard.count + self.shard.rank, best)
-        if self.path_weight:
-            above = self.path_weight * above_BC.gather(1, candidates.columns)
-            scores = scores + above.repeat_interleave(self.attention.block, dim=1)
-        best, places = scores.topk(min(keep, scores.shape[1]), dim=1)
-        nodes = self.children_of(candidates.parents).gather(1, places)
-        return Beam(nodes.masked_fill(best.isneginf(), -1), best)
+        log_conditional = torch.nn.functional.logsigmoid(self.logits(encodings_BTD, lengths_B, candidates))
+        if candidates is None or parent_scores_BC is None:
+            scores, rows = log_conditional.topk(min(keep, log_conditional.shape[1]), dim=1)
+            return Beam(rows * self.shard.count + self.shard.rank, scores)
+        # One score for each slot of a parent's block.
+        log_parent = parent_scores_BC.gather(1, candidates.beam_columns)
+        log_parent = log_parent.repeat_interleave(self.attention.block_size, dim=1)
+        scores = chain_rule(log_conditional, log_parent, self.path_weight)
+        scores, slots = scores.topk(min(keep, scores.shape[1]), dim=1)
+        nodes = self.children_of(candidates.parents).gather(1, slots)
+        return Beam(nodes.masked_fill(scores.isneginf(), -1), scores)
 
     def children_of(self, parents_BC: Tensor) -> Tensor:
-        """int64 [B, C·K]: the nodes in the places of the blocks of `parents_BC`; some places may hold none."""
+        """Return the node of each slot of the parents' blocks, int64 [B, C·K]; meaningless where there is no child."""
         assert self.first_child is not None
-        places = torch.arange(self.attention.block, device=parents_BC.device)
-        return (self.first_child[parents_BC][:, :, None] + places).flatten(1)
+        siblings = torch.arange(self.attention.block_size, device=parents_BC.device)
+        return (self.first_child[parents_BC][:, :, None] + siblings).flatten(1)

@@ -1,29 +1,32 @@
-"""Adam with lazy rows, gradients clipped by the history of their norms, and stochastic weight averaging.
+"""Adam that updates only the rows of a table that a step read, and gradient clipping.
 
-- A parameter whose gradient is sparse (word table, attention of a deep level) has only the touched rows of its
-  weight and moments updated: a step costs what its batch needs, whatever the size of the table.
-- Clipping is the authors' program's: at `clip` times the largest of the last five norms, each counted at most 1 and
-  at most twice that largest; so the first five steps aren't clipped, and one wild batch can't undo a calm run.
+- A parameter whose gradient is sparse (the word embedding, the label table below the first level) has only the rows of
+  the gradient updated, in weights and moments. A step then costs what its batch reads, whatever the size of the table.
+- Clipping is that of the authors' published program; the paper does not mention it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
-from torch.optim.adam import adam
+from torch import Tensor
 
-# Values of each table that are updated at a time: a few such pieces lie in a processor's cache together.
+from axml_ray.network.torch_internals import adam_, scale_
+
 CACHED_VALUES = 1 << 18
+"""Values of each table that are updated at a time on a CPU: weights, both moments and the gradient of this
+size fit a core's cache together."""
 
 
 class LazyAdam(torch.optim.Optimizer):
-    """Adam (Kingma & Ba, algorithm 1); for sparse gradients, of the touched rows only.
+    """Adam (Kingma & Ba, algorithm 1), which for sparse gradients updates the rows of the gradient only.
+
+    Lazy means that the moments of other rows do not decay. The step counter, by which Adam corrects the bias of the
+    moments, is the parameter's and counts steps without any row too.
 
     Args:
         params: parameters, float32.
         lr: learning rate.
-        betas: decay of the moments.
+        betas: decay rates of the first and second moments.
         eps: added to the root of the second moment.
     """
 
@@ -38,7 +41,7 @@ class LazyAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient; sparse gradients must not name a row twice."""
         for group in self.param_groups:
             dense = []
             for parameter in group["params"]:
@@ -63,36 +66,43 @@ class LazyAdam(torch.optim.Optimizer):
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
         tables = parameter, state["first"], state["second"]
-        size = rows_at_once(len(rows), parameter.shape[1:].numel(), parameter.device.type)
+        size = rows_per_update(len(rows), parameter.shape[1:].numel(), parameter.device.type)
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
+            # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too, since
+            # Adam increments it and the parameter takes one step, not one for each piece.
             weight, first, second = copies = [table.index_select(0, some) for table in tables]
             _adam(group, [(weight, values[start : start + size], first, second, state["step"].clone())])
             for table, copy in zip(tables, copies, strict=True):
                 table.index_copy_(0, some, copy)
-        state["step"] += 1  # also without a row, as on the workers whose shard had some
+        state["step"] += 1  # without any row too, as on the workers whose shard had some
 
 
-def rows_at_once(rows: int, width: int, device: str) -> int:
-    """Of so many rows, how many are updated at a time, at least 1: a shard may hold none of a step's."""
+def rows_per_update(rows: int, width: int, device: str) -> int:
+    """Return how many of `rows` rows of `width` values to update at a time, at least 1, also for a shard of none."""
     return max(1, CACHED_VALUES // max(1, width) if device == "cpu" else rows)
 
 
 def _adam(group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]) -> None:
-    """One step of Adam on (weight, gradient, first, second, step), all of a value's arithmetic in one reading of it."""
+    """Do one step of Adam on tuples of weight, gradient, first moment, second moment and step counter."""
     weights, gradients, first, second, steps = (list(column) for column in zip(*pieces, strict=True))
-    adam(
-        weights, gradients, first, second, [], steps,
-        fused=True, amsgrad=False, beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"],
-        weight_decay=0.0, eps=group["eps"], maximize=False,
-    )  # fmt: skip
+    adam_(weights, gradients, first, second, steps, lr=group["lr"], betas=group["betas"], eps=group["eps"])
 
 
-class NormHistory:
-    """Clipping by the largest of the last five gradient norms. Works where the gradients are, without waiting for them.
+class GradientClipper:
+    """Clipping by the history of gradient norms.
+
+    A gradient is scaled down to `clip` times the largest of the last five norms. Each norm enters the history as at
+    most 1, and as at most twice the largest one there: the first five steps are not clipped, and a single large
+    gradient cannot raise the limit by much.
+
+    Everything is computed on the device of the gradients, so that the host need not wait for them.
 
     Args:
-        clip: times that norm, a gradient is cut.
+        clip: the multiple of the largest recent norm.
+
+    Attributes:
+        norms: float32 [5], the last norms, oldest first; infinite before there are five.
     """
 
     def __init__(self, clip: float = 5.0):
@@ -101,76 +111,31 @@ class NormHistory:
 
     @torch.no_grad()
     def apply(self, gradients: Sequence[Tensor], norm: Tensor) -> None:
-        """Scale gradients in place.
+        """Scale the gradients of one step in place and add their norm to the history.
 
         Args:
-            gradients: of one step; of sparse ones the values.
-            norm: of all of them, a scalar.
+            gradients: dense gradients, and the values of sparse ones.
+            norm: the Euclidean norm of all of them together, on all workers; a scalar.
         """
         self.norms = self.norms.to(norm)
         largest = self.norms.max()
         scale = (self.clip * largest / norm).clamp(max=1)
         if scale.device.type != "cpu" or scale < 1:
-            torch._foreach_mul_(list(gradients), scale)
-        # Norms of zero would clip all that come after them to zero.
+            scale_(gradients, scale)
+        # A norm of zero is not counted: five of them would clip all later gradients to zero.
         counted = torch.where(norm > 0, torch.minimum(norm, 2 * largest).clamp(max=1), largest)
         self.norms = torch.cat([self.norms[1:], counted[None]])
 
 
-def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients of some parameters, in which they may be changed; of sparse ones the values."""
-    found = []
+def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients of those parameters that have one, of sparse ones the values; both may be changed in place.
+
+    Sparse gradients with repeated rows are replaced by ones without.
+    """
+    gradients = []
     for parameter in parameters:
         if parameter.grad is not None:
             if parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
-            found.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
-    return found
-
-
-class WeightAverage:
-    """The running mean of a network's trained parameters (stochastic weight averaging, paper's experiments).
-
-    Before the first snapshot it stands for the network as it is.
-
-    Attributes:
-        snapshots: taken so far.
-        mean: of each trained parameter, by name.
-    """
-
-    def __init__(self) -> None:
-        self.snapshots = 0
-        self.mean: dict[str, Tensor] = {}
-
-    @torch.no_grad()
-    def add(self, network: nn.Module) -> None:
-        """Take a snapshot of the network's parameters into the mean."""
-        self.snapshots += 1
-        for name, parameter in _trained(network):
-            if name in self.mean:
-                self.mean[name].lerp_(parameter, 1 / self.snapshots)
-            else:
-                self.mean[name] = parameter.detach().clone()
-
-    @contextmanager
-    def inside(self, network: nn.Module) -> Iterator[None]:
-        """The network with the mean as its parameters, until the block ends."""
-        if not self.snapshots:
-            yield
-            return
-        self._swap(network)
-        try:
-            yield
-        finally:
-            self._swap(network)
-
-    def _swap(self, network: nn.Module) -> None:
-        for name, parameter in _trained(network):
-            parameter.data, self.mean[name] = self.mean[name], parameter.data
-        for module in network.modules():
-            if isinstance(module, nn.LSTM):
-                module.flatten_parameters()  # an accelerator's library wants them in one piece
-
-
-def _trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad)
+            gradients.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
+    return gradients

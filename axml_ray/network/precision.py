@@ -1,4 +1,4 @@
-"""How PyTorch computes: number format, threads, kept kernels. Weights, moments and losses stay float32."""
+"""Number format and threads of PyTorch's computations. Weights, moments and losses are always float32."""
 
 import os
 import time
@@ -10,50 +10,52 @@ from torch import Tensor
 from axml_ray.memory import keep_freed_memory
 from axml_ray.settings import Precision
 
-KERNELS = "64"
-"""Kernels that are kept, of each thread."""
+CACHED_KERNELS = "64"
+"""Compiled kernels that oneDNN and PyTorch each keep, for each thread."""
 
-KINDS = (torch.float32, torch.bfloat16)
-PRODUCT = 256
-"""Rows and columns of the products that are timed: a fraction of a millisecond each, so that the best of some has had
-the core to itself also on a busy machine."""
-ROUNDS = 16
+TIMED_FORMATS = (torch.float32, torch.bfloat16)
+TIMED_SIZE = 256
+"""Rows and columns of the matrix products that are timed: a fraction of a millisecond each, so that on a busy machine
+the fastest of several had the core to itself."""
+TIMED_ROUNDS = 16
 
 
 def use_threads(threads: int) -> None:
-    """Let PyTorch use so many threads in this process, and keep memory as `keep_memory` does."""
+    """Let PyTorch use `threads` threads in this process, and call `keep_memory`."""
     torch.set_num_threads(threads)
     keep_memory()
 
 
 def keep_memory() -> None:
-    """Keep the memory that PyTorch works in, and not all of its kernels.
+    """Keep freed memory in this process for reuse, and bound the memory of compiled kernels.
 
-    - oneDNN has kernels of its own for each shape of a batch, and PyTorch keeps them a second time; all of them (the
-      default of both is 1,024) grow to gigabytes.
-    - Freed memory is kept.
+    oneDNN compiles kernels for every shape of a batch and PyTorch caches them a second time. At the default of 1,024
+    kernels each, these caches grow to gigabytes.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
-    os.environ.setdefault("LRU_CACHE_CAPACITY", KERNELS)
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", CACHED_KERNELS)
+    os.environ.setdefault("LRU_CACHE_CAPACITY", CACHED_KERNELS)
     keep_freed_memory()
 
 
-def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 matrices in hardware, and faster than float32 ones."""
+def bfloat16_is_faster(device: torch.device) -> bool:
+    """Return whether the device multiplies bfloat16 matrices in hardware and faster than float32 ones."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     able = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16")
-    return bool(able) and _gains_by_bfloat16()
+    return bool(able) and _measured_bfloat16_is_faster()
 
 
 @cache
-def _gains_by_bfloat16() -> bool:
-    """Measured, in some 10 ms: a processor may have the instruction and take twice as long by it, as an Intel Xeon did
-    whose AMX wasn't passed on to the virtual machine."""
+def _measured_bfloat16_is_faster() -> bool:
+    """Compare products of both formats, in about 10 ms.
+
+    Having the instruction is not enough: on an Intel Xeon whose virtual machine hides AMX, bfloat16 took twice as long.
+    """
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        products = {kind: torch.ones(PRODUCT, PRODUCT, dtype=kind, device="cpu") for kind in KINDS}
-        rounds = [[_seconds(product) for product in products.values()] for _ in range(ROUNDS)]
+        matrices = {dtype: torch.ones(TIMED_SIZE, TIMED_SIZE, dtype=dtype, device="cpu") for dtype in TIMED_FORMATS}
+        # In turns, so that other work on the machine disturbs both alike; the fastest of each is compared.
+        rounds = [[_seconds(matrix) for matrix in matrices.values()] for _ in range(TIMED_ROUNDS)]
     wide, narrow = (min(seconds) for seconds in zip(*rounds, strict=True))
     return narrow < wide
 
@@ -65,10 +67,10 @@ def _seconds(matrix: Tensor) -> float:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """A context in which the network computes in the precision asked for."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=reduces(device, precision))
+    """Return a context in which the network computes in the number format that the setting asks for."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(device, precision))
 
 
-def reduces(device: torch.device, precision: Precision) -> bool:
-    """Whether products are computed in bfloat16."""
-    return precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device))
+def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
+    """Return whether matrix products are computed in bfloat16: by the setting, or where "auto" finds it faster."""
+    return precision == "bfloat16" or (precision == "auto" and bfloat16_is_faster(device))

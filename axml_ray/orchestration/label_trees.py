@@ -70,7 +70,7 @@ def cluster_labels(settings: Experiment, corpus: Corpus, number: int) -> LabelTr
     seed = settings.seed + number
     if corpus.trained < LARGE_LABELS:
         return build_tree(corpus, settings.tree, seed)
-    return build_tree(corpus, settings.tree, seed, threads=len(os.sched_getaffinity(0)), spread=map_in_tasks)
+    return build_tree(corpus, settings.tree, seed, threads=len(os.sched_getaffinity(0)), parallel_map=map_in_tasks)
 
 
 def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:

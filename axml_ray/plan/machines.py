@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from axml_ray.network.precision import computes_bfloat16
+from axml_ray.network.precision import bfloat16_is_faster
 from axml_ray.plan.memory import GIB
 from axml_ray.settings import Experiment
 
@@ -83,7 +83,7 @@ def machines_of(settings: Experiment, gpus: int | None, memory: float | None) ->
     resources, precision = settings.resources, settings.training.precision
     here = torch.cuda.is_available()
     if gpus is None and not resources.gpus_per_worker:
-        reduced = precision == "bfloat16" or (precision == "auto" and computes_bfloat16(torch.device("cpu")))
+        reduced = precision == "bfloat16" or (precision == "auto" and bfloat16_is_faster(torch.device("cpu")))
         whole = memory_here() / GIB
         return Machines(
             accelerator=False,

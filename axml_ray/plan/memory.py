@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from axml_ray.network.one_pass import ACCELERATOR_GROUP, CHUNK_SCORES, CPU_GROUP
+from axml_ray.network.fused_attention import ACCELERATOR_GROUP, CHUNK_SCORES, CPU_GROUP
 from axml_ray.plan.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 
@@ -146,7 +146,7 @@ def pass_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers:
         shape: of the level.
         workers: W.
         width: bytes of a value.
-        group: most values of a group, as `one_pass` has it.
+        group: most values of a group, as in `fused_attention`.
     """
     network, documents = settings.network, settings.training.batch_size
     dimension, units = 2 * network.hidden, sum(network.fully_connected)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from axml_ray.corpus.draws import valid_documents
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.corpus.vector_files import dimension_of
-from axml_ray.network.level_network import Level
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
 from axml_ray.tree.label_tree import level_depths
 

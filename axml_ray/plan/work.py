@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from axml_ray.network.networks import network_of
+from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
 from axml_ray.plan.machines import Machines
 from axml_ray.plan.shapes import Counts, LevelShape, level_shapes
@@ -131,7 +131,7 @@ def measured_rate(
     documents = int(max(1, min(settings.training.batch_size, STEP_OPERATIONS.get(device.type, np.inf) / operations)))
     data, level = _generated(counts, shape, documents), shape.level()
     vectors = torch.empty(counts.words, counts.word_dimension).uniform_(-1, 1)
-    network = network_of(level, vectors, settings.network).to(device)
+    network = build_network(level, vectors, settings.network).to(device)
     # Random texts teach nothing, and a step takes as long at any rate; at a high one the loss might diverge.
     slow = settings.training.model_copy(update={"learning_rate": 1e-6})
     training = LevelTraining(network, data, Validation(data.tokens, data.positives), slow, 0, Workers(device=device))

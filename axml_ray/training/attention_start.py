@@ -1,12 +1,12 @@
-"""Attention vectors that begin where their label's words are, instead of at random. Not in the paper.
+"""Initialisation of the attention parameters from label features instead of at random. Not in the paper.
 
-The encoder, as it stands before a level is trained, reads the training texts once; the mean hidden state of each word
-is taken. A node's vector points from the mean of all words to the mean of its own: those of its TF-IDF centroid, from
-which the tree was built, or those of its labels' names. So a level starts as a nearest-centroid classifier in the space
-of its encoder, and labels of few documents start where their words are. With few documents this is worth many epochs
-(benchmarks/results).
+The encoder, in the state in which a level's training begins, reads the training texts once, and the mean hidden state
+of each word is computed. A node's vector then points from the mean of all words to the weighted mean of its own words:
+those of its TF-IDF centroid, from which the tree was built, or those of its labels' names. So a level starts as a
+nearest-centroid classifier in the space of its encoder, which is worth many epochs if there are few documents
+(docs/accuracy.md says where it was measured).
 
-Shapes: V words, D hidden, L labels, n nodes, B documents, T tokens.
+Shapes: V words, D hidden dimension, L labels, n nodes of a level, B documents, T tokens.
 """
 
 from collections.abc import Iterator
@@ -29,51 +29,65 @@ from axml_ray.training.scoring import SCORING_BATCH
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
-# Length of a vector at the start. Small, so that training can still turn it; of 0.5, 2 and 8, 2 learned fastest.
 START_LENGTH = 2.0
-# Words of a label's name that are read.
+"""Length of an initialised vector: short enough that training can still turn it. Of 0.5, 2 and 8, 2 learned fastest."""
 NAME_WORDS = 500
-# Words of texts whose states are summed at a time: a float32 of 2^24 no longer grows by 1.
+"""Most words of a label's name that are read."""
 WORDS_AT_ONCE = 15 << 20
-# Texts whose words are counted at a time.
+"""Words whose states are added to one partial sum: a float32 counter stops growing by 1 at 2^24."""
 TEXTS_AT_ONCE = 1 << 15
-# Nodes whose vectors are made at a time.
+"""Texts whose words are counted at a time."""
 NODES_AT_ONCE = 1 << 14
+"""Nodes whose vectors are computed at a time."""
 
 
 @torch.inference_mode()
-def word_states(network: LevelNetwork, tokens: Ragged, words: int, precision: Precision, workers: Workers) -> Tensor:
-    """The mean hidden state of each word less that of all words, float32 [V, D]; zero for words without a token."""
+def mean_word_states(
+    network: LevelNetwork, tokens: Ragged, words: int, precision: Precision, workers: Workers
+) -> Tensor:
+    """Return the mean hidden state of each word less the mean over all tokens; all workers compute it together.
+
+    Args:
+        network: network of the level, on `workers.device`; it is put into evaluation mode.
+        tokens: word ids of the training documents.
+        words: V.
+        precision: number format of matrix products.
+        workers: the distributed context; each worker reads its part of the documents.
+
+    Returns:
+        float32 [V, D], zero for a word that does not occur.
+    """
     network.eval()
+    # The last column counts tokens.
     total = torch.zeros(words, network.attention.dimension + 1, device=workers.device)
-    part, held = torch.zeros_like(total), 0
+    partial, tokens_in_partial = torch.zeros_like(total), 0
     for rows in by_length(tokens.lengths, SCORING_BATCH)[workers.rank :: workers.count]:
         lengths = torch.from_numpy(tokens.lengths[rows]).to(workers.device)
         padded = padded_tokens(tokens, rows, int(lengths.max())).to(workers.device)
         with autocast(workers.device, precision):
             states = network.encode(padded, lengths).float()
-        real = torch.arange(padded.shape[1], device=workers.device) < lengths[:, None]
+        is_word = torch.arange(padded.shape[1], device=workers.device) < lengths[:, None]
         counted = torch.nn.functional.pad(states, (0, 1), value=1.0)
-        part.index_add_(0, padded[real], counted[real])
-        held += int(tokens.lengths[rows].sum())
-        if held >= WORDS_AT_ONCE:
-            total += part
-            part.zero_()
-            held = 0
-    total = workers.sum(total.add_(part))
+        partial.index_add_(0, padded[is_word], counted[is_word])
+        tokens_in_partial += int(tokens.lengths[rows].sum())
+        if tokens_in_partial >= WORDS_AT_ONCE:
+            total += partial
+            partial.zero_()
+            tokens_in_partial = 0
+    total = workers.sum(total.add_(partial))
     count = total[:, -1:]
     mean = total[:, :-1].sum(0) / count.sum()
     return (total[:, :-1] / count.clamp(min=1) - mean) * (count > 0)
 
 
-def name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
-    """TF-IDF of the words of each trained label's name, float32 CSR [L, V], rows of length one.
+def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
+    """Return the TF-IDF of the words of each trained label's name, float32 CSR [L, V], rows of length one.
+
+    A label without a name, or whose name has none of the words of the training documents, has its TF-IDF centroid.
 
     Args:
-        corpus: whose labels have names, or are their own.
-        tokens: word ids of the training documents, as they are read, which tell how common a word is.
-
-    A label without a name, or whose name has none of these words, has its TF-IDF centroid.
+        corpus: a prepared corpus; a label without a readable name is its own name.
+        tokens: word ids of the training documents, from which the document frequencies are counted.
     """
     centroids = normalize(corpus.label_features())
     frequency = np.zeros(centroids.shape[1], dtype=np.int64)
@@ -82,20 +96,22 @@ def name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
         frequency += np.bincount(bag_of_words(some, len(frequency)).indices, minlength=len(frequency))
     names = name_texts(corpus.labels, corpus.tokenizer, NAME_WORDS).translated(corpus.translation)
     rows = bag_of_words(names.tokens, len(frequency))
-    rows.data[frequency[rows.indices] == 0] = 0  # the encoder says nothing of them
+    rows.data[frequency[rows.indices] == 0] = 0  # the encoder has no mean state of a word that does not occur
     rows.eliminate_zeros()
     weigh(rows, word_weights(frequency, len(tokens)))
-    told = np.flatnonzero(np.diff(rows.indptr))
-    named = names.labels.values[told]
-    others = np.setdiff1d(np.arange(corpus.trained), named)
-    return sparse.vstack([rows[told], centroids[others]], format="csr")[np.argsort(np.concatenate([named, others]))]
+    with_words = np.flatnonzero(np.diff(rows.indptr))
+    named = names.labels.values[with_words]
+    unnamed = np.setdiff1d(np.arange(corpus.trained), named)
+    stacked = sparse.vstack([rows[with_words], centroids[unnamed]], format="csr")
+    return stacked[np.argsort(np.concatenate([named, unnamed]))]  # in the order of label ids
 
 
 def node_features(tree: LabelTree, level: int, label_features: sparse.csr_matrix) -> sparse.csr_matrix:
-    """The sum of its labels' features for each node of a level, float32 CSR [n, V]."""
+    """Return the sum of its labels' features (CSR [L, V]) for each node of a level, float32 CSR [n, V]."""
     leaves = label_features[tree.label_order]
     if level > tree.height:
         return leaves
+    # Follow the first children down to the leaves: the labels below a node are a run of leaves.
     starts = np.arange(tree.level_sizes[level - 1] + 1, dtype=np.int64)
     for first_child in tree.first_child[level:]:
         starts = first_child[starts]
@@ -104,7 +120,7 @@ def node_features(tree: LabelTree, level: int, label_features: sparse.csr_matrix
 
 
 @torch.no_grad()
-def start_attention(
+def initialise_attention(
     network: LevelNetwork,
     tree: LabelTree,
     tokens: Ragged,
@@ -112,19 +128,32 @@ def start_attention(
     precision: Precision,
     workers: Workers,
 ) -> None:
-    """Give each node of the network's level its start; nodes without features keep the random one."""
-    states = word_states(network, tokens, label_features.shape[1], precision, workers).cpu().numpy()
+    """Set the vector of each node of the network's level; a node without features keeps its random vector.
+
+    All workers must call it; each sets the vectors of its shard.
+
+    Args:
+        network: network of the level, on `workers.device`, with the encoder that training will begin with.
+        tree: the label tree.
+        tokens: word ids of the training documents.
+        label_features: features of all labels by word, CSR [L, V].
+        precision: number format of matrix products.
+        workers: the distributed context.
+    """
+    states = mean_word_states(network, tokens, label_features.shape[1], precision, workers).cpu().numpy()
     held = network.attention.nodes(network.first_child)
     features = node_features(tree, network.level.number, label_features)[held.numpy()]
-    known = torch.from_numpy(np.diff(features.indptr) > 0)
+    has_features = torch.from_numpy(np.diff(features.indptr) > 0)
 
     def directions() -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield nodes that have features, and their mean states scaled to length one."""
         for start in range(0, features.shape[0], NODES_AT_ONCE):
             some = slice(start, start + NODES_AT_ONCE)
             vectors = torch.from_numpy(features[some] @ states)
-            yield held[some][known[some]], torch.nn.functional.normalize(vectors, dim=1)[known[some]]
+            yield held[some][has_features[some]], torch.nn.functional.normalize(vectors, dim=1)[has_features[some]]
 
-    # What all nodes share tells none of them apart.
+    # The mean over all nodes of all shards is removed: what all nodes share tells none of them apart. They are computed
+    # twice instead of being kept, as they are as large as the label table.
     total = torch.zeros(network.attention.dimension + 1)
     for nodes, vectors in directions():
         total[:-1] += vectors.sum(0)
@@ -134,4 +163,4 @@ def start_attention(
         return
     for nodes, vectors in directions():
         vectors = START_LENGTH * torch.nn.functional.normalize(vectors - total[:-1] / total[-1], dim=1)
-        network.place_attention(nodes.to(workers.device), vectors.to(workers.device))
+        network.set_label_vectors(nodes.to(workers.device), vectors.to(workers.device))

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from axml_ray.corpus.tokenizer import PADDING
-from axml_ray.network.candidates import Candidates, Level
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.sharding import WHOLE, Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 
 POOL = 64  # batches that are sorted together
@@ -140,10 +141,10 @@ def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHO
         count = len(rows) * level.nodes
     else:
         parents = np.asarray(data.parents[rows], dtype=np.int64)
-        candidates = Candidates.of(parents, level, shard)
+        candidates = Candidates.from_parents(parents, level, shard)
         # A true node whose parent isn't among them (the beam missed it, or more than C are true) is not trained on.
         positives = candidates.positives(level, document, nodes)
-        count = int(level.children(parents).sum())
+        count = int(level.children_counts(parents).sum())
     return Batch(
         rows,
         encoded,

@@ -22,8 +22,10 @@ from torch import Tensor
 
 from axml_ray.evaluation.metrics import ndcg_at
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
-from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage, gradients_of
+from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
 from axml_ray.network.precision import autocast
+from axml_ray.network.torch_internals import mark_coalesced_
+from axml_ray.network.weight_average import WeightAverage
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
@@ -106,7 +108,7 @@ class LevelTraining:
         self.average_after = at_level(self.settings.average_after, number)
         self.parameters = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = LazyAdam(self.parameters.values(), lr=self.settings.learning_rate)
-        self.clip = NormHistory(self.settings.clip)
+        self.clip = GradientClipper(self.settings.clip)
         self.average = WeightAverage()
         self.best: dict[str, Tensor] = {}
         self.at = Position()
@@ -170,7 +172,7 @@ class LevelTraining:
         loss.backward()
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad._coalesced_(True)  # its rows are distinct; autograd forgets it
+                mark_coalesced_(parameter.grad)
         self._update(loss.detach())
         at = self.at
         at.batch, at.step, at.documents = at.batch + 1, at.step + 1, at.documents + batch.size
@@ -190,10 +192,10 @@ class LevelTraining:
     def _update(self, loss: Tensor) -> None:
         table = self.parameters[TABLE]
         replicated = [p for name, p in self.parameters.items() if name != TABLE]
-        own = gradients_of([table])
+        own = gradient_values([table])
         squares = torch.stack([torch.linalg.vector_norm(part).float() for part in own]).square().sum()
         loss, squares = self.workers.sum_gradients(replicated, torch.stack([loss.float(), squares]))
-        others = gradients_of(replicated)
+        others = gradient_values(replicated)
         norms = torch.stack([*(torch.linalg.vector_norm(part).float() for part in others), squares.sqrt()])
         self.clip.apply([*own, *others], torch.linalg.vector_norm(norms))
         self.optimizer.step()
@@ -235,7 +237,7 @@ class LevelTraining:
         at = self.at
         if self.settings.averaging and at.epoch >= self.average_after:
             self.average.add(self.network)
-        with self.average.inside(self.network):
+        with self.average.applied_to(self.network):
             score = validation_score(self.network, self.validation, self.settings.precision, self.workers)
             if score > at.best_score:
                 at.best_score, at.best_step, at.scorings_without_gain = score, at.step, 0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from axml_ray.files import read_json, save_tensors, write_json
 from axml_ray.network.level_network import TABLE, LevelNetwork
-from axml_ray.network.rows import Shard
+from axml_ray.network.sharding import Shard
 from axml_ray.training.workers import Workers
 
 VERSION = 2

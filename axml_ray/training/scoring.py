@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from axml_ray.network.candidates import Candidates
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
@@ -58,7 +58,7 @@ def expand_all(
         candidates = above = None
         if beam is not None:
             parents = beam.nodes[torch.from_numpy(rows)].numpy()
-            candidates = Candidates.of(parents, network.level, workers.shard).to(device)
+            candidates = Candidates.from_parents(parents, network.level, workers.shard).to(device)
             above = beam.scores[torch.from_numpy(rows)].to(device)
         with autocast(device, precision):
             encodings = workers.exchange(network.encode(padded, own), len(rows))
@@ -74,7 +74,7 @@ def _joined(best: Beam, keep: int, workers: Workers) -> Beam:
         scores = torch.nn.functional.pad(best.scores.float(), missing, value=float("-inf"))
         shape = workers.count, *nodes.shape
         every = [workers.gather(part).view(shape).transpose(0, 1).flatten(1) for part in (nodes, scores)]
-        best = Beam(every[0], every[1]).best(keep)
+        best = Beam(every[0], every[1]).top(keep)
         found = int((best.nodes >= 0).sum(1).max())
         best = Beam(best.nodes[:, :found], best.scores[:, :found])
     return Beam(best.nodes.cpu(), best.scores.float().cpu())

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
-from axml_ray.network.level_network import Level, LevelNetwork
-from axml_ray.network.networks import network_of
-from axml_ray.network.precision import reduces
+from axml_ray.network.kinds import build_network
+from axml_ray.network.level_network import LevelNetwork
+from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
-from axml_ray.training.attention_start import name_features, start_attention
+from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.level import LevelTraining, Validation
@@ -98,8 +99,8 @@ class TreeTraining:
         scored: Scored | None = None
         for number in range(1, levels + 1):
             torch.manual_seed(self.seed * 1_000 + number)  # the same first weights on all workers
-            level = Level.of(self.tree, number)
-            network = network_of(level, vectors, self.network, self.workers.shard)
+            level = Level.from_tree(self.tree, number)
+            network = build_network(level, vectors, self.network, self.workers.shard)
             positives = self._nodes(number, train)
             data = LevelData(train.tokens, positives, None if scored is None else scored.parents)
             valid_beam = None if scored is None else scored.valid
@@ -118,7 +119,7 @@ class TreeTraining:
                     )  # fmt: skip
                     self._report({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
                 scored = Scored(directory)
-            above = network.handed_down()
+            above = network.shared_parameters()
             del network  # its table is the largest thing there is
         if self.workers.first:
             drop_scored_documents(self.directory)
@@ -161,9 +162,9 @@ class TreeTraining:
         candidates = network.level.nodes
         if data.parents is not None and network.level.first_child is not None:
             candidates = data.parents.shape[1] * network.level.nodes / (len(network.level.first_child) - 1)
-        network.expect(len(data.positives.values) / (len(data.positives) * candidates))
+        network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * candidates))
         if above is not None:
-            network.inherit(above)
+            network.initialise_from_parent_level(above)
         network.to(self.workers.device)
         settings = self.training.model_copy(update={"precision": precision})
         training = LevelTraining(
@@ -172,8 +173,8 @@ class TreeTraining:
         start = self.network.attention_start
         if not checkpoints.resume(training) and start != "random":
             names = start == "names"
-            features = name_features(self.corpus, data.tokens) if names else self.corpus.label_features()
-            start_attention(network, self.tree, data.tokens, features, precision, self.workers)
+            features = label_name_features(self.corpus, data.tokens) if names else self.corpus.label_features()
+            initialise_attention(network, self.tree, data.tokens, features, precision, self.workers)
         score = training.run()
         about = {
             "level": number,
@@ -183,7 +184,7 @@ class TreeTraining:
             "best_step": training.at.best_step,
             "snapshots": training.average.snapshots,
             "seconds": training.at.seconds,
-            "computed_in": "bfloat16" if reduces(self.workers.device, precision) else "float32",
+            "computed_in": "bfloat16" if uses_bfloat16(self.workers.device, precision) else "float32",
         }
         save_level(network, directory, key, about, self.workers)
         checkpoints.drop(self.workers)

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from axml_ray.network.precision import reduces
-from axml_ray.network.rows import Shard
+from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.sharding import Shard
 from axml_ray.settings import Precision
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ class Workers:
         """
         if precision != "auto" or self.count == 1:
             return precision
-        able = self.sum(torch.tensor([float(reduces(self.device, precision))]))
+        able = self.sum(torch.tensor([float(uses_bfloat16(self.device, precision))]))
         return "bfloat16" if able.item() == self.count else "float32"
 
     @property

@@ -1,4 +1,4 @@
-"""What a tree looks like: its levels in numbers, and the clusters around a label.
+"""Inspection of a tree: its levels in numbers, and the clusters around a label.
 
 Legend: L labels, F features, n_d nodes of level d.
 """
@@ -17,22 +17,30 @@ from axml_ray.tree.label_tree import LabelTree
 
 @dataclass(frozen=True, kw_only=True)
 class LevelSummary:
-    """A level of clusters in numbers; each triple is the least, the mean and the most of its nodes."""
+    """A level of clusters in numbers; each triple is the minimum, mean and maximum over its nodes."""
 
     level: int
     """d, from 1 below the root."""
     nodes: int
     """n_d."""
     children: tuple[int, float, int]
-    """Of a node, at the next level."""
+    """Children of a node, at the next level."""
     labels: tuple[int, float, int]
-    """Below a node."""
+    """Labels below a node."""
     similarity: float
     """Mean cosine of a label to the normalised sum of its node's labels."""
 
 
 def label_starts(tree: LabelTree, level: int) -> np.ndarray:
-    """Where the labels below each node of a level (0 to H + 1) begin in `label_order`, and L: int64 [n_d + 1]."""
+    """Return where the labels below each node of a level begin in `label_order`, and L at the end.
+
+    Args:
+        tree: a tree.
+        level: 0 (the root) to H + 1.
+
+    Returns:
+        int64 [n_d + 1].
+    """
     nodes = 1 if level == 0 else tree.level_sizes[level - 1]
     starts = np.arange(nodes + 1, dtype=np.int64)
     for first_child in tree.first_child[level:]:
@@ -41,17 +49,18 @@ def label_starts(tree: LabelTree, level: int) -> np.ndarray:
 
 
 def node_sums(tree: LabelTree, level: int, features: sparse.csr_array) -> sparse.csr_array:
-    """The sum of the features (float CSR [L, F]) of each node's labels: float CSR [n_d, F]."""
+    """Return the sum of the features (float CSR [L, F]) of each node's labels, float CSR [n_d, F]."""
     labels = len(tree.label_order)
+    # A CSR matrix of ones whose row of a node has its labels as columns.
     parts = np.ones(labels), tree.label_order, label_starts(tree, level)
     return sparse.csr_array(parts, shape=(len(parts[2]) - 1, labels)) @ features
 
 
-def summaries(tree: LabelTree, features: sparse.csr_array) -> list[LevelSummary]:
-    """All levels of clusters, from the top.
+def summarise_levels(tree: LabelTree, features: sparse.csr_array) -> list[LevelSummary]:
+    """Summarise all levels of clusters, from the top.
 
     Args:
-        tree: over L labels.
+        tree: a tree over L labels.
         features: float CSR [L, F], rows of length one or empty.
     """
 
@@ -75,31 +84,34 @@ def summaries(tree: LabelTree, features: sparse.csr_array) -> list[LevelSummary]
     return rows
 
 
-def find_label(index: LabelIndex, wanted: str) -> int:
-    """The id of a trained label by its name, or as the corpus writes it; case doesn't matter.
+def find_label(index: LabelIndex, name: str) -> int:
+    """Return the id of a trained label, given its name or the form in which the corpus writes it, in any case.
 
     Raises:
-        SettingsError: no trained label is called that; the message names those whose names are near.
+        SettingsError: no trained label is called that; the message lists similar names.
     """
-    called: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for names in (index.labels, index.names):
-        for number, name in enumerate(names[: index.trained]):
-            called.setdefault(name.casefold(), number)
-    if wanted.casefold() in called:
-        return called[wanted.casefold()]
-    near = [index.names[called[name]] for name in difflib.get_close_matches(wanted.casefold(), called, n=3)]
-    mend = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else "names are in labels.parquet"
-    raise SettingsError(f"--label: no label with training documents is called {wanted!r}; {mend}")
+        for number, known in enumerate(names[: index.trained]):
+            ids.setdefault(known.casefold(), number)
+    if name.casefold() in ids:
+        return ids[name.casefold()]
+    similar = [index.names[ids[known]] for known in difflib.get_close_matches(name.casefold(), ids, n=3)]
+    fix = f"did you mean {' or '.join(repr(known) for known in similar)}?" if similar else "names are in labels.parquet"
+    raise SettingsError(f"--label: no label with training documents is called {name!r}; {fix}")
 
 
 def clusters_around(tree: LabelTree, features: sparse.csr_array, label: int, count: int) -> list[np.ndarray]:
-    """The cluster of a label and those most like it below the same parent, each int32 [labels], the own one first.
+    """Return the labels of a label's own cluster, and of the most similar clusters below the same parent.
 
     Args:
-        tree: with at least one level of clusters.
+        tree: a tree with at least one level of clusters.
         features: float CSR [L, F], rows of length one or empty.
-        label: its id.
-        count: how many clusters beside its own, at most.
+        label: id of the label.
+        count: most clusters to return in addition to its own.
+
+    Returns:
+        For each cluster int32 [its labels]; the label's own cluster first, then by decreasing similarity.
     """
     level = tree.height
     starts = label_starts(tree, level)
@@ -108,14 +120,15 @@ def clusters_around(tree: LabelTree, features: sparse.csr_array, label: int, cou
     first, last = tree.first_child[level - 1][parent : parent + 2]
     sums = node_sums(tree, level, features)[first:last]
     lengths = np.sqrt(sums.multiply(sums).sum(axis=1))
-    likeness = (sums @ sums[[own - first]].T).toarray().ravel() / np.where(lengths > 0, lengths, 1)
-    likeness[own - first] = np.inf
-    nearest = first + np.argsort(-likeness, kind="stable")[: count + 1]
+    # Cosines up to the length of the own cluster's sum, which is the same for all.
+    similarity = (sums @ sums[[own - first]].T).toarray().ravel() / np.where(lengths > 0, lengths, 1)
+    similarity[own - first] = np.inf
+    nearest = first + np.argsort(-similarity, kind="stable")[: count + 1]
     return [tree.label_order[starts[node] : starts[node + 1]] for node in nearest]
 
 
-def described(labels: Sequence[int] | np.ndarray, index: LabelIndex, most: int) -> str:
-    """Names of labels, the most frequent first, as one line; no more than `most`, and how many there are beyond."""
-    ranked = sorted(int(label) for label in labels)  # ids are ranked by frequency
+def describe_labels(labels: Sequence[int] | np.ndarray, index: LabelIndex, most: int) -> str:
+    """Return the names of the `most` most frequent of some labels as one line, and the number of the others."""
+    ranked = sorted(int(label) for label in labels)  # label ids are numbered by decreasing frequency
     shown = ", ".join(index.names[label] for label in ranked[:most])
     return shown + (f", and {len(ranked) - most:,} more" if len(ranked) > most else "")

@@ -1,21 +1,17 @@
-"""The shallow and wide tree over labels that AttentionXML walks level by level.
-
-Paper: section "Building Shallow and Wide PLT", Algorithm 1 (compressing), Algorithm 2 (labels of tree nodes).
+"""The shallow and wide probabilistic label tree (paper, section 2.2, algorithms 1 and 2).
 
 - **Levels are numbered as in the paper**: the root is level 0, levels 1 to H hold clusters, level H + 1 holds
   the leaves, one for each label.
-- **Siblings are contiguous.** The children of a node are one range of the next level, so a level is one
-  array of offsets, and a candidate list holds parents rather than children.
-- **Compressing is choosing depths.** The halvings of `clustering` are a complete binary tree, so Algorithm 1
-  keeps all nodes of some depths (`level_depths`), and no tree is built only to be pruned.
-- **A level that would be the root again is left out**, so a tree of few labels may be lower than asked for.
-- **A saved tree is a safetensors file**, whole or not there, and checked when it is opened.
+- **Siblings are contiguous.** The children of a node are one range of the next level, so a level is one array of
+  offsets, and candidates can be given by their parents.
+- **Compressing is choosing depths.** The halvings of `clustering` are a complete binary tree, of which algorithm 1
+  keeps all nodes of some depths (`level_depths`). So no deep tree is built only to be compressed.
+- **A level that would consist of the root is left out**, so a tree of few labels may be lower than asked for.
+- **A saved tree is a safetensors file**, written atomically and checked when it is opened.
 
 Legend: L labels, F features, H levels of clusters, n_d nodes of level d, K most children, N documents.
 """
 
-import os
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,30 +25,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 from scipy import sparse
 
+from axml_ray.files import whole_file
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
-from axml_ray.tree.halving import Map
+from axml_ray.tree.halving import MapFunction
 
 _METADATA = {"format": "axml-ray label tree", "version": "1"}
 
 
 def level_depths(labels: int, height: int, cluster_size: int) -> tuple[int, ...]:
-    """Depths of the binary tree that become levels 1, 2, ... of the compressed tree (Algorithm 1).
+    """Return the depths of the binary tree that become levels 1, 2, ... of the compressed tree (paper, algorithm 1).
 
-    The deepest is the smallest x with ceil(labels / 2**x) <= cluster_size; each level above it is
-    log2(cluster_size) less deep. Depths of zero and less are left out, as they are the root.
+    The deepest is S_0, the parents of leaves: the smallest x with ceil(labels / 2**x) <= cluster_size. Each level above
+    it, the c-th ancestors of the paper, is c = log2(cluster_size) less deep. Depths of zero and less are left out, as
+    they are the root.
 
     Example: level_depths(670_091, 3, 8) is (11, 14, 17): 2,048, 16,384 and 131,072 nodes.
 
     Args:
         labels: L, at least 1.
-        height: H, how many levels of clusters to ask for; 0 is a flat tree.
+        height: H, the number of levels of clusters to ask for; 0 is a flat tree.
         cluster_size: K = M, a power of two, at least 2: most children of a node other than the root.
 
     Returns:
         At most `height` depths, ascending.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: an argument is out of its range.
     """
     if labels < 1:
         raise ValueError(f"a tree needs at least 1 label, got {labels}: check that the corpus has labels")
@@ -70,17 +68,17 @@ def level_depths(labels: int, height: int, cluster_size: int) -> tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelTree:
-    """A tree of clusters of labels, by level; see the module for its numbering.
+    """A tree of clusters of labels, level by level; the module's docstring says how levels are numbered.
 
     A tree of 5 labels and one level of two clusters {3, 0} and {1, 2, 4}: label_order [3, 0, 1, 2, 4],
     first_child ([0, 2], [0, 2, 5]), level_sizes (2, 5).
 
     Raises:
-        ValueError: The arrays don't describe a tree.
+        ValueError: the arrays do not describe a tree; the message says which entry is wrong.
     """
 
     label_order: np.ndarray
-    """int32 [L], the label of each leaf, leaves numbered from left to right."""
+    """int32 [L], the label of each leaf; leaves are numbered from left to right."""
 
     first_child: tuple[np.ndarray, ...]
     """H + 1 arrays int64 [n_d + 1], d = 0 to H; the children of node i of level d are nodes
@@ -98,22 +96,22 @@ class LabelTree:
         cluster_size: int,
         seed: int,
         threads: int = 1,
-        spread: Map | None = None,
+        parallel_map: MapFunction | None = None,
     ) -> Self:
         """Cluster labels by their features and compress the clusters into a shallow and wide tree.
 
         Args:
-            features: [L, F], sparse, one row a label, of any scale; rows may be empty.
-            height: H, levels of clusters to ask for. 0 is a flat tree: no clustering, leaf i is label i.
+            features: [L, F], sparse, one row for each label, of any length; rows may be empty.
+            height: H, the number of levels of clusters to ask for. 0 is a flat tree: no clustering, leaf i is label i.
             cluster_size: K = M, a power of two: most children of a node other than the root.
-            seed: Not negative; the same seed gives the same tree.
-            threads, spread: Who does the work, as in `balanced_clusters`; the tree is the same.
+            seed: not negative; the same seed gives the same tree.
+            threads, parallel_map: who does the work, as in `balanced_clusters`; the tree does not depend on them.
 
         Returns:
-            A tree of `height` levels of clusters, or fewer where those would be the root again.
+            A tree of `height` levels of clusters, or of fewer if the highest of them would consist of the root.
 
         Raises:
-            ValueError: An argument is out of its range, or a feature isn't finite.
+            ValueError: an argument is out of its range, or a feature is not finite.
         """
         labels = features.shape[0]
         depths = level_depths(labels, height, cluster_size)
@@ -122,8 +120,9 @@ class LabelTree:
             return cls(label_order=np.arange(labels, dtype=np.int32), first_child=(flat,))
         with ThreadPoolExecutor(threads) as pool:
             rows = [normalise_rows(features, pool.map)]
-        # Handed over whole: the builder lets go of it when the first halves are made.
-        order, offsets = balanced_clusters(rows.pop(), depths[-1], seed, threads=threads, spread=spread)
+        # Popped, so that no reference remains here and the matrix is freed when its first halves exist.
+        order, offsets = balanced_clusters(rows.pop(), depths[-1], seed, threads=threads, parallel_map=parallel_map)
+        # A node of one kept depth has all 2 ** (difference of depths) nodes below it as children.
         first_child = [
             np.arange(2**above + 1, dtype=np.int64) * 2 ** (below - above)
             for above, below in zip((0, *depths), depths, strict=False)
@@ -131,19 +130,19 @@ class LabelTree:
         return cls(label_order=order, first_child=(*first_child, offsets))
 
     @classmethod
-    def of_cuts(cls, label_order: np.ndarray, cuts: Sequence[np.ndarray]) -> Self:
-        """A tree whose clusters are runs of labels.
+    def from_cuts(cls, label_order: np.ndarray, cuts: Sequence[np.ndarray]) -> Self:
+        """Make a tree whose clusters are runs of labels.
 
         Args:
             label_order: integer [L], the label of each leaf.
             cuts: for levels 1 to H, int64 [n_d + 1], where the clusters of the level start in `label_order`, and L.
-                Each level has the starts of the one above among its own. A level that is the one above, or the root,
-                or the leaves, again is left out.
+                Each level has the starts of the level above among its own. A level with no more clusters than the one
+                above, or with one for each label, is left out.
 
-        Example: of_cuts([3, 0, 1, 2, 4], [[0, 2, 5]]) is the tree of the class's example.
+        Example: from_cuts([3, 0, 1, 2, 4], [[0, 2, 5]]) is the tree of the class's example.
 
         Raises:
-            ValueError: a level doesn't refine the one above.
+            ValueError: a level does not have the starts of the level above among its own.
         """
         labels = len(label_order)
         levels = [np.array([0, labels], dtype=np.int64)]
@@ -163,7 +162,7 @@ class LabelTree:
 
     @property
     def level_sizes(self) -> tuple[int, ...]:
-        """Number of nodes of levels 1 to H + 1: (n_1, ..., n_H, L)."""
+        """The number of nodes of levels 1 to H + 1: (n_1, ..., n_H, L)."""
         return tuple(int(offsets[-1]) for offsets in self.first_child)
 
     @cached_property
@@ -174,36 +173,40 @@ class LabelTree:
         return leaves
 
     def paths(self, labels: np.ndarray) -> list[np.ndarray]:
-        """The nodes above some labels, and their leaves: for levels 1 to H + 1, int64 [n].
+        """Return Path(n) of equation 1 for the leaves of some labels: their ancestors and the leaves themselves.
 
         Args:
             labels: integer [n], below L, in any order.
+
+        Returns:
+            For levels 1 to H + 1, int64 [n], the node of each label.
         """
         nodes = [self.leaf_of_label[labels].astype(np.int64)]
+        # Upwards from the leaves; the root, level 0, is in no path.
         for first_child in self.first_child[:0:-1]:
             nodes.insert(0, np.searchsorted(first_child, nodes[0], side="right") - 1)
         return nodes
 
     def parents(self, level: int) -> np.ndarray:
-        """Parent, at level - 1, of each node of a level from 1 to H + 1: int32 [n_level]."""
+        """Return the parent, at level - 1, of each node of a level from 1 to H + 1: int32 [n_level]."""
         self._check_level(level, lowest=1, highest=self.height + 1)
         sizes = np.diff(self.first_child[level - 1])
         return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
     def max_children(self, level: int) -> int:
-        """Most children that a node of a level from 0 (the root) to H has."""
+        """Return the most children that a node of a level from 0 (the root) to H has."""
         self._check_level(level, lowest=0, highest=self.height)
         return int(np.diff(self.first_child[level]).max())
 
     def node_labels(self, level: int, labels: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes of a level that are true for each document: its labels' ancestors (Algorithm 2).
+        """Return the nodes of a level with z_n = 1 for each document: its labels' ancestors (paper, algorithm 2).
 
-        At level H + 1 these are the leaves of the labels. Labels of L and above, which are those never seen
-        in training, have no leaf and are passed over.
+        At level H + 1 these are the leaves of the labels. Labels of L and above, which are those without training
+        documents, have no leaf and are ignored.
 
         Args:
             level: 1 to H + 1.
-            labels: Integer [nnz], labels of all documents, not negative, in any order, repeats allowed.
+            labels: integer [nnz], labels of all documents, not negative, in any order, repeats allowed.
             offsets: int64 [N + 1], from 0 to nnz; document i has labels[offsets[i]:offsets[i + 1]].
 
         Returns:
@@ -211,7 +214,7 @@ class LabelTree:
             offsets: int64 [N + 1]; document i has nodes[offsets[i]:offsets[i + 1]].
 
         Raises:
-            ValueError: No such level, a negative label, or offsets that don't fit the labels.
+            ValueError: there is no such level, a label is negative, or the offsets do not fit the labels.
         """
         self._check_level(level, lowest=1, highest=self.height + 1)
         counts = np.diff(offsets)
@@ -222,7 +225,8 @@ class LabelTree:
         known = labels < len(self.label_order)
         documents = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[known]
         nodes = self._node_of_label[level - 1][labels[known]]
-        # One sort for the whole batch: a document's nodes are a run of the sorted pairs.
+        # One sort for all documents: numbered document · size + node, a document's nodes are a run of the sorted
+        # distinct numbers.
         size = self.level_sizes[level - 1]
         documents, nodes = np.divmod(np.unique(documents * size + nodes), size)
         ends = np.cumsum(np.bincount(documents, minlength=len(counts)), dtype=np.int64)
@@ -230,7 +234,7 @@ class LabelTree:
 
     @cached_property
     def _node_of_label(self) -> tuple[np.ndarray, ...]:
-        """For levels 1 to H + 1, int32 [L]: the node of each label."""
+        """The node of each label: for levels 1 to H + 1, int32 [L]."""
         nodes = [self.leaf_of_label]
         for level in range(self.height + 1, 1, -1):
             nodes.append(self.parents(level)[nodes[-1]])
@@ -241,27 +245,19 @@ class LabelTree:
             raise ValueError(f"level {level} is not one of {lowest} to {highest}")
 
     def save(self, path: str | Path) -> None:
-        """Write the tree to a `.safetensors` file; a reader sees the old file or the whole new one."""
-        path = Path(path)
+        """Write the tree to a `.safetensors` file, atomically."""
         tensors = {f"first_child.{level}": offsets for level, offsets in enumerate(self.first_child)}
         content = safetensors_bytes({"label_order": self.label_order, **tensors}, metadata=_METADATA)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(Path(path)) as temporary:
+            temporary.write_bytes(content)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Open a tree that `save` wrote.
+        """Read a tree that `save` wrote.
 
         Raises:
-            FileNotFoundError: No such file.
-            ValueError: The file isn't a label tree of this version, or what it holds isn't a tree.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not a label tree of this version, or its arrays do not describe a tree.
         """
         try:
             with safe_open(path, framework="numpy") as file:
@@ -279,6 +275,7 @@ class LabelTree:
 
 
 def _check_structure(label_order: np.ndarray, first_child: tuple[np.ndarray, ...]) -> None:
+    """Raise a ValueError unless the arrays describe a tree with a leaf for each label and no childless inner node."""
     if label_order.dtype != np.int32 or label_order.ndim != 1 or label_order.size < 1:
         raise ValueError(f"label_order is {label_order.dtype}{list(label_order.shape)}, not int32[L], L >= 1")
     if not first_child:

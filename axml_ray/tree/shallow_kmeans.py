@@ -1,14 +1,13 @@
-"""Unbalanced K-way clusters, level by level: the shallow trees of Bonsai (Khandagale et al. 2020), kept in bounds.
+"""Unbalanced K-way clusters, level by level: the shallow trees of Bonsai (Khandagale et al. 2020), with bounded sizes.
 
-A node is split by spherical k-means into about as many parts as it holds clusters' worth of labels, whatever their
-sizes turn out to be. Left to itself this gives single labels beside clusters of thousands, and the network of a deep
-level stores as many rows for every parent as the largest family has. Hence the rule:
+Spherical k-means splits a node into about as many parts as its share of the level's clusters, whatever their sizes turn
+out to be. Without a bound this gives clusters of single labels and of thousands, and the label table of a level stores
+as many vectors for every parent as the largest family has children. Hence two rules:
 
-- **No cluster holds more than `SLACK` times as many labels as the balanced tree's**; a larger one is halved, as there,
-  until it doesn't. So a family of labels is at most `SLACK` times as large as the balanced tree's, and a table of
-  families, with about as many parents, takes about `SLACK` times the memory.
-- **Many parts are made in steps** of at most `MOST_PARTS`, each part then getting its share, so that the time grows
-  with the logarithm of the number of clusters.
+- **No cluster holds more than `SLACK` times as many labels as one of the balanced tree.** A larger one is halved, as
+  the balanced tree does, until it doesn't. So a label table takes at most about `SLACK` times the memory.
+- **Many parts are made in steps** of at most `MOST_PARTS`, each part then getting its share of them, so that the time
+  grows with the logarithm of the number of clusters.
 
 Legend: L labels, F features, n rows of a node, k parts.
 """
@@ -22,60 +21,69 @@ from axml_ray.tree.clustering import balanced_clusters
 from axml_ray.tree.halving import MIN_GAIN
 
 SLACK = 2
+"""A cluster may be this many times as large as one of the balanced tree."""
 MOST_PARTS = 64
+"""Most parts of one run of k-means."""
 MOST_ROUNDS = 50
-DOT_ROWS = 1 << 15
+"""Most rounds of one run of k-means."""
+ROWS_AT_ONCE = 1 << 15
+"""Rows whose products with all centres are held at a time."""
 
 
 def kmeans_levels(
     features: sparse.csr_array, clusters: tuple[int, ...], seed: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Nested clusters of all labels.
+    """Cluster all labels, and each cluster again for the next level.
 
     Args:
         features: float64 CSR [L, F], rows of length one or empty.
-        clusters: about how many at each level, rising.
+        clusters: the approximate number of clusters of each level, increasing.
         seed: not negative.
 
     Returns:
-        order: int64 [L], labels so that every cluster is a run.
+        order: int64 [L], labels in an order in which every cluster is a run.
         cuts: for each level int64 [clusters + 1], where its clusters start in `order`, and L.
     """
     labels = features.shape[0]
     order, cuts = np.arange(labels), []
     nodes = np.array([0, labels])
-    for level, wanted in enumerate(clusters):
-        most = SLACK * -(-labels // wanted)
+    for level, count in enumerate(clusters):
+        most = SLACK * -(-labels // count)
         sizes = [0]
         for index, (first, last) in enumerate(pairwise(nodes)):
             rows = order[first:last]
             rng = np.random.default_rng([seed, level, index])
-            parts = split(features[rows], max(1, round(len(rows) * wanted / labels)), most, rng)
-            rows[:] = rows[np.concatenate(parts)]
+            parts = split_rows(features[rows], max(1, round(len(rows) * count / labels)), most, rng)
+            rows[:] = rows[np.concatenate(parts)]  # `rows` is a view of `order`
             sizes += [len(part) for part in parts]
         nodes = np.cumsum(sizes)
         cuts.append(nodes)
     return order, tuple(cuts)
 
 
-def split(features: sparse.csr_array, k: int, most: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Parts of like rows, each int64 [1 to `most`] and ascending; about `k`, more where some had to be halved."""
+def split_rows(features: sparse.csr_array, k: int, most: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Split rows (float64 CSR [n, F]) into about `k` parts of similar rows.
+
+    Returns:
+        For each part its rows, int64, ascending, 1 to `most` of them. They are more than `k` if some had to be halved.
+    """
     n = features.shape[0]
     k = min(k, n)
     if k == 1:
-        return _halved(features, most, rng)
+        return _halve_until(features, most, rng)
     side = kmeans(features, min(k, MOST_PARTS), rng)
-    found = [np.flatnonzero(side == part) for part in np.unique(side)]
-    if len(found) == 1:
-        return _halved(features, most, rng)
+    clusters = [np.flatnonzero(side == part) for part in np.unique(side)]
+    if len(clusters) == 1:  # all rows are equal, or empty
+        return _halve_until(features, most, rng)
     parts = []
-    for rows in found:
+    for rows in clusters:
         share = max(1, round(k * len(rows) / n)) if k > MOST_PARTS else 1
-        parts += [rows[part] for part in split(features[rows], share, most, rng)]
+        parts += [rows[part] for part in split_rows(features[rows], share, most, rng)]
     return parts
 
 
-def _halved(features: sparse.csr_array, most: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _halve_until(features: sparse.csr_array, most: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Halve rows, and the halves, until no part has more than `most` rows."""
     depth = 0
     while -(-features.shape[0] // 2**depth) > most:
         depth += 1
@@ -86,12 +94,13 @@ def _halved(features: sparse.csr_array, most: int, rng: np.random.Generator) -> 
 
 
 def kmeans(features: sparse.csr_array, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Spherical k-means: the part of each row, int64 [n], below `k`; parts may be empty.
+    """Run spherical k-means from `k` random rows as centres, until the mean similarity to the nearest gains too little.
 
-    It begins with `k` random rows as centres and ends when the mean similarity to the nearest gains too little. Of
-    equally near centres the first is taken.
+    Returns:
+        int64 [n], the part of each row, below `k`; of equally near centres the first. Parts may be empty.
     """
     n = features.shape[0]
+    # Keep only the columns that a row uses: the centres are dense.
     used = np.zeros(features.shape[1], dtype=bool)
     used[features.indices] = True
     number = np.cumsum(used, dtype=features.indices.dtype) - 1
@@ -100,13 +109,15 @@ def kmeans(features: sparse.csr_array, k: int, rng: np.random.Generator) -> np.n
     centres = rows[np.sort(rng.choice(n, k, replace=False))].toarray()
     mean = -np.inf
     for _ in range(MOST_ROUNDS):
-        side, near = np.empty(n, dtype=np.int64), np.empty(n)
-        for start in range(0, n, DOT_ROWS):
-            dots = rows[start : start + DOT_ROWS] @ centres.T
-            side[start : start + DOT_ROWS], near[start : start + DOT_ROWS] = dots.argmax(axis=1), dots.max(axis=1)
-        last, mean = mean, near.mean()
+        side, similarity = np.empty(n, dtype=np.int64), np.empty(n)
+        for start in range(0, n, ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            products = rows[some] @ centres.T
+            side[some], similarity[some] = products.argmax(axis=1), products.max(axis=1)
+        last, mean = mean, similarity.mean()
         if mean - last < MIN_GAIN:
             break
+        # The sums of all parts are one product with an indicator matrix [n, k].
         members = sparse.csr_array((np.ones(n), side, np.arange(n + 1)), shape=(n, k))
         centres = (members.T @ rows).toarray()
         norms = np.linalg.norm(centres, axis=1, keepdims=True)

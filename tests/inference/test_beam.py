@@ -6,12 +6,12 @@ Beam search down trained trees of none, one and two levels of clusters, against 
 import numpy as np
 import pytest
 import torch
+from tiny_corpus import experiment, train_tree, write_corpus
+
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.joining import Join
 from axml_ray.linear.fitting import fit_linear
-from tiny_corpus import experiment, train_tree, write_corpus
-
-from axml_ray.network.candidates import Candidates
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings, SettingsError
@@ -54,7 +54,7 @@ def node_probabilities(predictor: TreePredictor, words: np.ndarray) -> list[list
         candidates = None
         if level:
             every = np.arange(predictor.tree.level_sizes[level - 1])[None]
-            candidates = Candidates.of(every, network.level)
+            candidates = Candidates.from_parents(every, network.level)
         logits = network.logits(network.encode(tokens, length), length, candidates)[0]
         if candidates is not None:
             logits = logits[candidates.exists[0]]

@@ -92,7 +92,7 @@ class TestFrozen:
 def test_vectors_are_what_was_placed():
     network = small_network(DEEP)
     nodes, vectors = torch.tensor([9, 0, 3, 5]), torch.randn(4, 20)
-    network.place_attention(nodes, vectors)
+    network.set_label_vectors(nodes, vectors)
     assert torch.equal(network.attention.vectors(nodes, network.first_child), vectors)
 
 

@@ -28,7 +28,7 @@ EVERYTHING = LinearSettings(cluster_size=4, lead_words=2, lead_weight=2.5, prefi
 """Words that begin with "beet" have one more feature, those with "ant0" another; "to02" and the like have none. In the
 lead they also have "bee", "eet" and so on, "ant", "nt0" and so on, or "to0" and "o02"."""
 FLAT = LabelTree(label_order=np.arange(LABELS, dtype=np.int32), first_child=(np.array([0, LABELS]),))
-DEEP = LabelTree.of_cuts(
+DEEP = LabelTree.from_cuts(
     np.random.default_rng(5).permutation(LABELS), [np.array([0, 8, 16, 24]), np.array([0, 2, 8, 12, 16, 20, 23, 24])]
 )
 

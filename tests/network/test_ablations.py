@@ -11,13 +11,14 @@ import torch
 from literal_attention_xml import hidden_states, loss, node_vector, parameters_of
 from torch import Tensor
 
-import axml_ray.network.one_pass as one_pass
+import axml_ray.network.fused_attention as fused_attention
 from axml_ray.configuration import load
-from axml_ray.network.ablations import XMLCNN, DotScorer, MaxPooledBiLSTM, PooledNetwork
+from axml_ray.network.ablations import XMLCNN, FusedDotProduct, MaxPooledBiLSTM, PooledNetwork
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.level_network import TABLE, Beam, Level
-from axml_ray.network.networks import network_of
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.kinds import build_network
+from axml_ray.network.level_network import TABLE, Beam
+from axml_ray.network.sharding import WHOLE, Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings
 from axml_ray.training.batches import Batch, LevelData, batch_of
@@ -45,7 +46,7 @@ def network(kind: str, level: Level, shard: Shard = WHOLE, **changes: object) ->
     """Random everywhere: biases, first states, unused rows, and the vector of padding too."""
     torch.manual_seed(1)
     settings = NetworkSettings(kind=kind, **{**SIZES, **changes})
-    built = network_of(level, torch.randn(12, 5), settings, shard)
+    built = build_network(level, torch.randn(12, 5), settings, shard)
     assert isinstance(built, PooledNetwork)
     with torch.no_grad():
         for name, parameter in built.named_parameters():
@@ -163,8 +164,8 @@ class TestAgainstTheLiteralNetworks:
         compare(kind, level, network(kind, level).double(), rtol=1e-9, atol=1e-11)
 
     def test_in_pieces(self, kind, level, monkeypatch):
-        monkeypatch.setattr(one_pass, "CPU_GROUP", 10)
-        monkeypatch.setattr(one_pass, "CHUNK_SCORES", 12)
+        monkeypatch.setattr(fused_attention, "CPU_GROUP", 10)
+        monkeypatch.setattr(fused_attention, "CHUNK_SCORES", 12)
         compare(kind, level, network(kind, level).double(), rtol=1e-9, atol=1e-11)
 
     def test_bfloat16_is_close(self, kind, level):
@@ -207,7 +208,7 @@ class TestAgainstTheLiteralNetworks:
             if batch.candidates is None:
                 found[:, rank::2] = scores
             else:
-                columns = (batch.candidates.columns[:, :, None] * 4 + torch.arange(4)).flatten(1)
+                columns = (batch.candidates.beam_columns[:, :, None] * 4 + torch.arange(4)).flatten(1)
                 real = batch.candidates.exists
                 row = torch.arange(4)[:, None].expand_as(columns)
                 found[row[real], columns[real]] = scores[real]
@@ -225,8 +226,8 @@ class TestAgainstTheLiteralNetworks:
         torch.manual_seed(4)
         level = Level(1, 10, None) if level is FLAT else Level(2, 10, np.array([0, 3, 4, 8, 10]))
         sizes = {**SIZES, "hidden": 10, "bottleneck": 16, "filter_widths": (1, 2, 3), "filters": 8}
-        one = network_of(level, torch.randn(22, 12), NetworkSettings(kind=kind, **{**sizes, "encoder_dropout": 0.1}))
-        one.expect(0.2)
+        one = build_network(level, torch.randn(22, 12), NetworkSettings(kind=kind, **{**sizes, "encoder_dropout": 0.1}))
+        one.initialise_output_bias(0.2)
         tokens, positives = key_documents(400, 0)
         valid_tokens, valid_positives = key_documents(40, 9)
         parents = beam = None
@@ -284,19 +285,19 @@ class TestNetwork:
         x = encodings(one, batch_of(data(DEEP), DEEP, np.arange(4)))
         assert x.shape == (4, 1, 7) == (4, 1, one.attention.dimension)
         assert (x[..., -1] == 1).all()
-        assert one.encoded(lengths).tolist() == [1, 1, 1, 1]
+        assert one.encoding_lengths(lengths).tolist() == [1, 1, 1, 1]
         assert one.values(x).shape == (4, 1, 0)
 
     @pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
     def test_expected_rate(self, kind, level):
         one = network(kind, level)
         before = one.attention.weight.detach().view(-1, 7).clone()
-        one.expect(0.01)
+        one.initialise_output_bias(0.01)
         after = one.attention.weight.detach().view(-1, 7)
         assert torch.equal(after[:, :-1], before[:, :-1])
         np.testing.assert_allclose(after[:, -1].sigmoid(), 0.01, rtol=1e-5)
         for rate in (0.0, 1.0):
-            one.expect(rate)
+            one.initialise_output_bias(rate)
             assert one.attention.weight.isfinite().all()
 
     def test_inherits_all_but_the_labels(self, kind):
@@ -305,7 +306,7 @@ class TestNetwork:
             for parameter in above.parameters():
                 parameter.add_(1)
         own = below.attention.weight.clone()
-        below.inherit(above.handed_down())
+        below.initialise_from_parent_level(above.shared_parameters())
         for name, value in below.named_parameters():
             assert torch.equal(value, own if name == TABLE else above.state_dict()[name]), name
 
@@ -354,7 +355,7 @@ class TestNetwork:
 
 def test_chunks_of_short_texts_share_words():
     one = network("xml_cnn", FLAT, pooling_chunks=3).encoder
-    places = one._chunk_places(torch.tensor([1, 2, 4, 6]), 8)
+    places = one._chunk_positions(torch.tensor([1, 2, 4, 6]), 8)
     distinct = [[sorted(set(chunk.tolist())) for chunk in text] for text in places]
     assert distinct == [
         [[0], [0], [0]],
@@ -366,24 +367,24 @@ def test_chunks_of_short_texts_share_words():
     one.chunks = 7
     for width in (8, 16, 24):
         lengths = torch.arange(1, width + 1)
-        for length, text in zip(lengths.tolist(), one._chunk_places(lengths, width), strict=True):
+        for length, text in zip(lengths.tolist(), one._chunk_positions(lengths, width), strict=True):
             assert sorted(set(text.flatten().tolist())) == list(range(length))
             assert text[-1, -1] == length - 1
 
 
-def test_a_dot_scorer_has_nothing_to_learn():
-    scorer = DotScorer()
-    assert scorer.parameters == () and scorer.gradients == [] and scorer.width == 0
-    logits, kept = scorer.forward(torch.ones(2, 1, 3, dtype=torch.bfloat16), torch.empty(2, 1, 0), torch.ones(2))
+def test_the_head_without_layers_has_nothing_to_learn():
+    head = FusedDotProduct()
+    assert head.parameters == () and head.gradients == [] and head.values_per_node == 0
+    logits, kept = head.forward(torch.ones(2, 1, 3, dtype=torch.bfloat16), torch.empty(2, 1, 0), torch.ones(2))
     assert logits.dtype == torch.float32 and logits.shape == (2, 3)
-    gradient, of_values = scorer.backward(kept, torch.full((2, 3), 0.5))
+    gradient, of_values = head.backward(kept, torch.full((2, 3), 0.5))
     assert gradient.dtype == torch.bfloat16 and gradient.shape == (2, 1, 3) and of_values is None
 
 
 class TestSettings:
     def test_each_kind_has_its_network(self):
         for kind, cls in (("attention", AttentionXML), ("bilstm", MaxPooledBiLSTM), ("xml_cnn", XMLCNN)):
-            built = network_of(FLAT, torch.zeros(12, 5), NetworkSettings(kind=kind, hidden=3), Shard(1, 2))
+            built = build_network(FLAT, torch.zeros(12, 5), NetworkSettings(kind=kind, hidden=3), Shard(1, 2))
             assert type(built) is cls
             assert len(built.attention.weight) == 5
         assert NetworkSettings().kind == "attention"
@@ -393,7 +394,7 @@ class TestSettings:
         for shard in (WHOLE, Shard(0, 2), Shard(1, 2)):
             torch.manual_seed(6)
             settings = NetworkSettings(kind="xml_cnn", **SIZES)
-            tables.append(network_of(DEEP, torch.zeros(12, 5), settings, shard).attention.weight)
+            tables.append(build_network(DEEP, torch.zeros(12, 5), settings, shard).attention.weight)
         assert torch.equal(tables[0][0::2], tables[1]) and torch.equal(tables[0][1::2], tables[2])
 
     @pytest.mark.parametrize(

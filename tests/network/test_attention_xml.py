@@ -11,13 +11,14 @@ import pytest
 import torch
 from literal_attention_xml import hidden_states, logits, loss, parameters_of
 
-from axml_ray.network import bilstm, one_pass
+from axml_ray.network import bilstm, fused_attention, fused_head
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.bilstm import both_directions
-from axml_ray.network.candidates import Candidates
-from axml_ray.network.encoder import dropout
-from axml_ray.network.level_network import TABLE, Beam, Level
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.dropout import dropout
+from axml_ray.network.level_network import TABLE, Beam
+from axml_ray.network.sharding import WHOLE, Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.batches import Batch, LevelData, batch_of
@@ -139,13 +140,13 @@ def compare(network: AttentionXML, case: Case, *, rtol: float, atol: float, time
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Documents and nodes of each group that goes through the head."""
     seen: list[tuple[int, int]] = []
-    forward = one_pass.AttentionScorer.forward
+    forward = fused_head.FusedAttentionHead.forward
 
     def counting(self, scores, values, lengths):
         seen.append((scores.shape[0], scores.shape[2]))
         return forward(self, scores, values, lengths)
 
-    monkeypatch.setattr(one_pass.AttentionScorer, "forward", counting)
+    monkeypatch.setattr(fused_head.FusedAttentionHead, "forward", counting)
     return seen
 
 
@@ -161,7 +162,7 @@ class TestAgainstTheEquations:
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
 
     def test_one_document_and_one_row_at_a_time(self, case, monkeypatch, passes):
-        monkeypatch.setattr(one_pass, "CPU_GROUP", 1)
+        monkeypatch.setattr(fused_attention, "CPU_GROUP", 1)
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
         # 4 texts and 11 nodes, or 3 parents of up to 4 children; once for logits, once for the loss
         assert passes == ([(1, 1)] * 88 if case.first_child is None else [(1, 4)] * 24)
@@ -170,17 +171,17 @@ class TestAgainstTheEquations:
         # texts of 7 words are padded to 8: two scores of each, and two of each unit
         each = 16 + 2 * sum(case.layers)
         if case.first_child is None:
-            monkeypatch.setattr(one_pass, "CHUNK_SCORES", 3 * 4 * 8)
-            monkeypatch.setattr(one_pass, "CPU_GROUP", 2 * 3 * each)
+            monkeypatch.setattr(fused_attention, "CHUNK_SCORES", 3 * 4 * 8)
+            monkeypatch.setattr(fused_attention, "CPU_GROUP", 2 * 3 * each)
             expected = [(2, 3)] * 6 + [(3, 2), (1, 2)]
         else:
-            monkeypatch.setattr(one_pass, "CPU_GROUP", 2 * 4 * each)
+            monkeypatch.setattr(fused_attention, "CPU_GROUP", 2 * 4 * each)
             expected = [(1, 8)] * 4 + [(2, 4)] * 2
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
         assert passes == expected * 2
 
     def test_bfloat16_is_close(self, case, monkeypatch):
-        monkeypatch.setattr(one_pass, "CAST_ROWS", 2)
+        monkeypatch.setattr(fused_attention, "CAST_ROWS", 2)
         network = case.network()
         one = batch(network, case)
         with torch.autocast("cpu", torch.bfloat16):
@@ -237,7 +238,7 @@ def test_states_are_the_equations():
         expected = torch.stack(hidden_states(p, text))
         for found in (with_words, without, plain):
             torch.testing.assert_close(found[row, : len(text)], expected, rtol=1e-9, atol=1e-11)
-    assert torch.equal(network.encoded(one.lengths), one.lengths)
+    assert torch.equal(network.encoding_lengths(one.lengths), one.lengths)
 
 
 class TestGradients:
@@ -370,12 +371,12 @@ class TestShards:
                 shard = case.network(Shard(rank, count)).double().eval()
                 candidates = None
                 if case.parents is not None:
-                    candidates = Candidates.of(np.array(case.parents), shard.level, Shard(rank, count))
+                    candidates = Candidates.from_parents(np.array(case.parents), shard.level, Shard(rank, count))
                 best = shard.expand(encodings, one.lengths, candidates, above, keep)
                 assert ((best.nodes < 0) == best.scores.isneginf()).all()
                 found.append(best)
             every = whole.expand(encodings, one.lengths, one.candidates, above, 30)
-        merged = Beam(torch.cat([b.nodes for b in found], 1), torch.cat([b.scores for b in found], 1)).best(keep)
+        merged = Beam(torch.cat([b.nodes for b in found], 1), torch.cat([b.scores for b in found], 1)).top(keep)
         torch.testing.assert_close(merged.scores, expected.scores, rtol=1e-9, atol=1e-11)
         for row, nodes in enumerate(merged.nodes.tolist()):
             # without evidence, all nodes are alike to a text of one word: any of them will do
@@ -420,11 +421,11 @@ class TestExpand:
             every = network.expand(encodings, one.lengths, None, None, 30)
         assert torch.equal(best.nodes, found.argsort(dim=1, descending=True)[:, :3])
         torch.testing.assert_close(best.scores.exp(), found.sigmoid().sort(dim=1, descending=True)[0][:, :3])
-        assert every.nodes.shape == (4, 11) and torch.equal(every.best(3).nodes, best.nodes)
+        assert every.nodes.shape == (4, 11) and torch.equal(every.top(3).nodes, best.nodes)
 
     def test_nodes_of_blocks(self):
         network = network_of(FIRST_CHILD)
-        exists = Candidates.of(np.array([[3, 0]]), network.level).exists
+        exists = Candidates.from_parents(np.array([[3, 0]]), network.level).exists
         assert network.children_of(torch.tensor([[3, 0]]))[exists].tolist() == [8, 9, 0, 1, 2]
 
 
@@ -504,7 +505,7 @@ class TestBothDirections:
         weights = [torch.randn(3, 6, 4) for _ in range(2)]
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
         torch.set_num_threads(threads)
-        with patch.object(bilstm, "_at_once", wraps=bilstm._at_once) as at_once:
+        with patch.object(bilstm, "_run_in_parallel", wraps=bilstm._run_in_parallel) as at_once:
             outputs = both_directions(lstms, [one.to(dtype) for one in words], states)
             if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
                 sum((one.float() * w).sum() for one, w in zip(outputs, weights, strict=True)).backward()
@@ -533,7 +534,7 @@ class TestBothDirections:
     @pytest.mark.parametrize("reduced", [False, True], ids=["float32", "bfloat16"])
     def test_without_gradients(self, mode, reduced):
         recorded = []
-        original = bilstm._run
+        original = bilstm._run_lstm
 
         def watching(*arguments):
             output = original(*arguments)
@@ -542,7 +543,7 @@ class TestBothDirections:
 
         with mode(), torch.autocast("cpu", torch.bfloat16, enabled=reduced):
             turns, _ = self.run(1)
-            with patch.object(bilstm, "_run", watching):
+            with patch.object(bilstm, "_run_lstm", watching):
                 together, found = self.run(2)
         close = {"rtol": 0.02, "atol": 0.02} if reduced else {"rtol": 1e-5, "atol": 1e-6}
         for one, other in zip(together, turns, strict=True):
@@ -570,7 +571,7 @@ class TestLevel:
         settings = NetworkSettings(hidden=3, fully_connected=(4,), evidence=True)
         below = AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
         attention = below.attention.weight.clone()
-        below.inherit(above.handed_down())
+        below.initialise_from_parent_level(above.shared_parameters())
         for name, value in below.state_dict().items():
             if name == TABLE:
                 assert torch.equal(value, attention)
@@ -583,7 +584,7 @@ class TestLevel:
     @pytest.mark.parametrize("rate", [0.0, 0.01, 1.0])
     def test_expected_rate(self, rate):
         network = network_of(None)
-        network.expect(rate)
+        network.initialise_output_bias(rate)
         assert torch.sigmoid(network.head.output.bias).item() == pytest.approx(rate, abs=2e-3)
 
     def test_shards_start_as_the_whole_would(self):

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from axml_ray.network import optimizer as module
-from axml_ray.network.optimizer import LazyAdam, NormHistory, WeightAverage, gradients_of, rows_at_once
+from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values, rows_per_update
+from axml_ray.network.weight_average import WeightAverage
 
 
 def table_loss(table: nn.Embedding, rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -99,7 +100,7 @@ class TestLazyAdam:
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
     @pytest.mark.parametrize("rows", [0, 1, 5_000])
     def test_a_shard_without_rows_is_passed_over_on_each_kind_of_device(self, rows, device):
-        size = rows_at_once(rows, 1_024, device)
+        size = rows_per_update(rows, 1_024, device)
         assert size >= 1
         assert sum(len(range(start, min(rows, start + size))) for start in range(0, rows, size)) == rows
         if device == "cuda" and rows:
@@ -141,13 +142,13 @@ class TestNormHistory:
             2.0,
         ]
         table, weight = nn.Parameter(torch.zeros(6, 2)), nn.Parameter(torch.zeros(3))
-        history, counted, clipped = NormHistory(5.0), [math.inf], 0
+        history, counted, clipped = GradientClipper(5.0), [math.inf], 0
         for norm in norms:
             # 0.6 and 0.8 of the norm, the first in a sparse gradient with a repeated row
             values = torch.tensor([[0.3 * norm, 0.0], [0.3 * norm, 0.0]])
             table.grad = torch.sparse_coo_tensor(torch.tensor([[4, 4]]), values, (6, 2))
             weight.grad = torch.tensor([0.0, 0.8 * norm, 0.0])
-            gradients = gradients_of([table, weight])
+            gradients = gradient_values([table, weight])
             history.apply(gradients, torch.linalg.vector_norm(torch.cat([one.flatten() for one in gradients])))
 
             largest = max(counted[-5:])
@@ -159,17 +160,17 @@ class TestNormHistory:
         assert clipped >= 3
 
     def test_norms_of_zero_leave_later_gradients_alone(self):
-        history = NormHistory(5.0)
+        history = GradientClipper(5.0)
         for norm in [0.1, *[0.0] * 6, 0.1]:
             gradient = torch.tensor([norm])
             history.apply([gradient], torch.tensor(norm))
             assert gradient.item() == pytest.approx(norm)
 
     def test_goes_on_from_kept_norms(self):
-        ours, theirs = NormHistory(2.0), NormHistory(2.0)
+        ours, theirs = GradientClipper(2.0), GradientClipper(2.0)
         for i, norm in enumerate([0.1, 0.2, 0.1, 0.1, 0.1, 5.0, 0.3, 9.0]):
             if i == 4:
-                theirs = NormHistory(2.0)
+                theirs = GradientClipper(2.0)
                 theirs.norms = ours.norms.clone()
             gradients = [torch.tensor([norm]) for _ in range(2)]
             for history, gradient in zip((ours, theirs), gradients, strict=True):
@@ -182,7 +183,7 @@ def test_gradients_of_are_the_gradients_themselves():
     table, weight, without = (nn.Parameter(torch.zeros(shape)) for shape in ((5, 2), (3,), (1,)))
     table.grad = torch.sparse_coo_tensor(torch.tensor([[4, 1, 4]]), torch.ones(3, 2), (5, 2))
     weight.grad = torch.ones(3)
-    rows, whole = gradients_of([table, without, weight])
+    rows, whole = gradient_values([table, without, weight])
     # repeated rows add up before a norm is taken of them
     assert rows.tolist() == [[1, 1], [2, 2]] and whole.tolist() == [1, 1, 1]
     rows.mul_(3)
@@ -202,7 +203,7 @@ class TestWeightAverage:
                 network.weight.normal_()
             seen.append(network.weight.detach().clone())
             average.add(network)
-            with average.inside(network):
+            with average.applied_to(network):
                 torch.testing.assert_close(network.weight.detach(), torch.stack(seen).mean(0))
                 assert torch.equal(network.bias, bias)
             assert torch.equal(network.weight, seen[-1])
@@ -216,7 +217,7 @@ class TestWeightAverage:
     def test_before_the_first_snapshot_stands_for_the_network(self):
         network, average = nn.Linear(2, 2), WeightAverage()
         weight = network.weight.detach().clone()
-        with average.inside(network):
+        with average.applied_to(network):
             assert torch.equal(network.weight, weight)
         assert torch.equal(network.weight, weight)
 
@@ -226,7 +227,7 @@ class TestWeightAverage:
         with torch.no_grad():
             network.weight.add_(1)
         now = network.weight.detach().clone()
-        with pytest.raises(KeyError), average.inside(network):
+        with pytest.raises(KeyError), average.applied_to(network):
             assert not torch.equal(network.weight, now)
             raise KeyError
         assert torch.equal(network.weight, now)
@@ -236,12 +237,12 @@ class TestWeightAverage:
         optimizer = LazyAdam(network.parameters(), lr=0.1)
         average.add(network)
         for _ in range(2):
-            with average.inside(network):
+            with average.applied_to(network):
                 mean = network.weight.item()
             before = network.weight.item()
             optimizer.zero_grad()
             network(torch.ones(1, 1)).sum().backward()
             optimizer.step()
             assert network.weight.item() == pytest.approx(before - 0.1, abs=1e-5)
-            with average.inside(network):
+            with average.applied_to(network):
                 assert network.weight.item() == mean

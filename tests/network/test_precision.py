@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from axml_ray.network import precision as module
-from axml_ray.network.precision import computes_bfloat16, reduces
+from axml_ray.network.precision import bfloat16_is_faster, uses_bfloat16
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def measured_anew():
-    module._gains_by_bfloat16.cache_clear()
+    module._measured_bfloat16_is_faster.cache_clear()
     yield
-    module._gains_by_bfloat16.cache_clear()
+    module._measured_bfloat16_is_faster.cache_clear()
 
 
 def processor(monkeypatch, *, capabilities: dict[str, bool], seconds: dict[torch.dtype, list[float]]) -> list[int]:
@@ -31,7 +31,7 @@ def processor(monkeypatch, *, capabilities: dict[str, bool], seconds: dict[torch
 
 def times(best: float) -> list[float]:
     """Of a busy machine: one product of them all had the core to itself."""
-    return [best * (1 if number == 5 else 3 + number % 4) for number in range(module.ROUNDS)]
+    return [best * (1 if number == 5 else 3 + number % 4) for number in range(module.TIMED_ROUNDS)]
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
@@ -39,15 +39,15 @@ def times(best: float) -> list[float]:
 def test_takes_bfloat16_where_its_products_are_the_faster(monkeypatch, flag, narrow, pays):
     seconds = {torch.float32: times(1.0), torch.bfloat16: times(narrow)}
     asked = processor(monkeypatch, capabilities={flag: True}, seconds=seconds)
-    assert [computes_bfloat16(CPU) for _ in range(3)] == [pays] * 3
-    assert len(asked) == 2 * module.ROUNDS  # once for all
-    assert reduces(CPU, "auto") is pays
-    assert reduces(CPU, "bfloat16") and not reduces(CPU, "float32")
+    assert [bfloat16_is_faster(CPU) for _ in range(3)] == [pays] * 3
+    assert len(asked) == 2 * module.TIMED_ROUNDS  # once for all
+    assert uses_bfloat16(CPU, "auto") is pays
+    assert uses_bfloat16(CPU, "bfloat16") and not uses_bfloat16(CPU, "float32")
 
 
 def test_measures_nothing_without_the_instruction(monkeypatch):
     asked = processor(monkeypatch, capabilities={"avx512_f": True, "avx512_bf16": False}, seconds={})
-    assert not computes_bfloat16(CPU) and not asked
+    assert not bfloat16_is_faster(CPU) and not asked
 
 
 def test_measures_both_kinds_wherever_it_is_asked(monkeypatch):
@@ -57,6 +57,6 @@ def test_measures_both_kinds_wherever_it_is_asked(monkeypatch):
     monkeypatch.setattr(module, "_seconds", lambda matrix: found.append(torch.mm(matrix, matrix).dtype) or real(matrix))
     drawn = torch.get_rng_state()
     with torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
-        computes_bfloat16(CPU)
-    assert found == [torch.float32, torch.bfloat16] * module.ROUNDS
+        bfloat16_is_faster(CPU)
+    assert found == [torch.float32, torch.bfloat16] * module.TIMED_ROUNDS
     assert torch.equal(torch.get_rng_state(), drawn)

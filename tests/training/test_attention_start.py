@@ -18,17 +18,17 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.files import write_json
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.level_network import Level
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.sharding import WHOLE, Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training import attention_start as module
 from axml_ray.training.attention_start import (
     START_LENGTH,
-    name_features,
+    initialise_attention,
+    label_name_features,
+    mean_word_states,
     node_features,
-    start_attention,
-    word_states,
 )
 from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
@@ -57,7 +57,7 @@ def network_of(tree: LabelTree, level: int, shard: Shard = WHOLE) -> AttentionXM
     settings = NetworkSettings(hidden=4, fully_connected=(3,))
     vectors = torch.randn(WORDS, 6)
     vectors[0] = 0
-    return AttentionXML(Level.of(tree, level), vectors, settings, shard)
+    return AttentionXML(Level.from_tree(tree, level), vectors, settings, shard)
 
 
 def literal_states(network: AttentionXML, tokens: Ragged) -> np.ndarray:
@@ -84,12 +84,12 @@ def test_word_states_are_means_over_tokens(
     monkeypatch.setattr(module, "WORDS_AT_ONCE", at_once)
     monkeypatch.setattr(module, "SCORING_BATCH", 2)
     network = network_of(LabelTree.build(features, height=1, cluster_size=4, seed=0), 1)
-    found = word_states(network, tokens, WORDS, "float32", Workers()).numpy()
+    found = mean_word_states(network, tokens, WORDS, "float32", Workers()).numpy()
     np.testing.assert_allclose(found, literal_states(network, tokens), atol=1e-6)
     assert not found[11].any()
 
 
-def test_name_features_are_the_tf_idf_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_name_features_are_the_tf_idf_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_corpus(tmp_path / "tiny")
     known, named = corpus.labels, {2: "Key5, or key1 key5", 0: "key1", 7: "of unknown words", 4: "key2"}
     names = tuple(named.get(label, name) for label, name in enumerate(known.labels))
@@ -101,7 +101,7 @@ def test_name_features_are_the_tf_idf_of_names(tmp_path: Path, monkeypatch: pyte
     # What isn't read tells nothing: the fifth label's name is as good as none.
     tokens = tokens.take(np.array([row for row in range(len(tokens)) if words["key2"] not in tokens[row]]))
     monkeypatch.setattr(module, "TEXTS_AT_ONCE", 17)
-    found = name_features(corpus, tokens).toarray()
+    found = label_name_features(corpus, tokens).toarray()
     holding = {word: sum(words[word] in row for row in tokens) for word in ("key1", "key5")}
     weight = {word: 1 + np.log((len(tokens) + 1) / (count + 1)) for word, count in holding.items()}
     expected = corpus.label_features().toarray()
@@ -126,13 +126,13 @@ def test_node_features_are_the_sums_of_their_labels(features: sparse.csr_matrix,
 
 def test_a_tree_starts_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    monkeypatch.setattr("axml_ray.training.tree.start_attention", lambda *given: started.append(given[3]))
+    monkeypatch.setattr("axml_ray.training.tree.initialise_attention", lambda *given: started.append(given[3]))
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     for start in ("random", "features", "names"):
         settings = experiment(tmp_path, epochs=(1,))
         network = settings.network.model_copy(update={"attention_start": start})
         train_tree(settings.model_copy(update={"network": network, "name": start}), corpus)
-    centroids, names = corpus.label_features(), name_features(corpus, corpus.split("train").tokens)
+    centroids, names = corpus.label_features(), label_name_features(corpus, corpus.split("train").tokens)
     expected = [centroids, centroids, names, names]  # two levels each
     assert [abs(one - other).max() < 1e-6 for one, other in zip(started, expected, strict=True)] == [True] * 4
 
@@ -145,7 +145,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
     network = network_of(tree, level)
     before = network.attention.weight.detach().clone()
     states = literal_states(network, tokens)
-    start_attention(network, tree, tokens, features, "float32", Workers())
+    initialise_attention(network, tree, tokens, features, "float32", Workers())
     node_rows = node_features(tree, level, features).toarray() @ states
     lengths = np.linalg.norm(node_rows, axis=1, keepdims=True)
     unit = np.divide(node_rows, lengths, out=np.zeros_like(node_rows), where=lengths > 0)
@@ -154,7 +154,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
     blocks = network.attention.weight.detach().view(-1, 8)
     old = before.view(-1, 8)
     sizes = np.diff(tree.first_child[1]) if level == 2 else np.ones(tree.level_sizes[0], dtype=int)
-    width = network.attention.block if level == 2 else 1
+    width = network.attention.block_size if level == 2 else 1
     node = 0
     for parent, size in enumerate(sizes):
         for place in range(width):
@@ -198,14 +198,14 @@ def test_shards_start_as_the_whole_does(
     tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
     whole = network_of(tree, level)
     before = whole.attention.weight.detach().clone()
-    start_attention(whole, tree, tokens, features, "float32", Workers())
+    initialise_attention(whole, tree, tokens, features, "float32", Workers())
     assert not torch.equal(whole.attention.weight, before)
     shards = [network_of(tree, level, Shard(rank, workers)) for rank in range(workers)]
     all_of_them, given = Barrier(workers), []
 
     def start(rank: int) -> None:
         worker = Threads(rank, workers, barrier_of_all=all_of_them, given=given)
-        start_attention(shards[rank], tree, tokens, features, "float32", worker)
+        initialise_attention(shards[rank], tree, tokens, features, "float32", worker)
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(start, range(workers)))
@@ -218,5 +218,7 @@ def test_without_features_all_stays(tokens: Ragged, features: sparse.csr_matrix)
     tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
     network = network_of(tree, 2)
     before = network.attention.weight.detach().clone()
-    start_attention(network, tree, tokens, sparse.csr_matrix((LABELS, WORDS), dtype=np.float32), "float32", Workers())
+    initialise_attention(
+        network, tree, tokens, sparse.csr_matrix((LABELS, WORDS), dtype=np.float32), "float32", Workers()
+    )
     assert torch.equal(network.attention.weight, before)

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.network.level_network import Level
-from axml_ray.network.rows import Shard
+from axml_ray.network.sharding import Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.training.batches import (
     POOL,
@@ -220,7 +220,7 @@ class TestEpoch:
         assert batch.to(torch.device("cpu")) is batch
         moved = batch.to(torch.device("meta"))
         tensors = [moved.tokens, *moved.words, moved.own_lengths, moved.lengths, moved.positives]
-        tensors += [] if moved.candidates is None else [moved.candidates.exists, moved.candidates.places]
+        tensors += [] if moved.candidates is None else [moved.candidates.exists, moved.candidates.row_index]
         assert {tensor.device.type for tensor in tensors} == {"meta"}
         assert np.array_equal(moved.rows, batch.rows) and moved.count == batch.count
 

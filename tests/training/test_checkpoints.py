@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tiny_corpus import FLAT, WIDE, curve_of, small_network, small_training
 
 import axml_ray.training.checkpoints as module
-from axml_ray.network.level_network import TABLE, Level
-from axml_ray.network.rows import Shard
+from axml_ray.network.level_network import TABLE
+from axml_ray.network.sharding import Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.training.checkpoints import MANIFEST, Checkpoints
 from axml_ray.training.level import LevelTraining
 from axml_ray.training.level_files import MODEL, ROWS, load_rows, save_rows

@@ -40,7 +40,7 @@ def test_subtrees_as_ray_tasks_are_the_same_tree(ray_cluster, monkeypatch):
         return in_tasks(work, watched())
 
     alone, _ = balanced_clusters(features, 7, seed=2)
-    spread, _ = balanced_clusters(features, 7, seed=2, threads=2, spread=counted)
+    spread, _ = balanced_clusters(features, 7, seed=2, threads=2, parallel_map=counted)
     assert np.array_equal(alone, spread)
     assert len(jobs) == 32 and all(isinstance(job, Subtree) for job in jobs)
 

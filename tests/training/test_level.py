@@ -11,8 +11,9 @@ from tiny_corpus import DEEP, FLAT, WIDE, curve_of, key_documents, small_network
 
 import axml_ray.training.level as module
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.network.candidates import Candidates
-from axml_ray.network.level_network import Beam, Level, LevelNetwork
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.level_network import Beam, LevelNetwork
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.training.batches import batch_of
 from axml_ray.training.checkpoints import FORMAT, MANIFEST, Checkpoints
@@ -330,7 +331,7 @@ class TestValidationScore:
             length = torch.tensor([words.shape[1]])
             candidates = None
             if level.first_child is not None:
-                candidates = Candidates.of(np.arange(4)[None], level)
+                candidates = Candidates.from_parents(np.arange(4)[None], level)
             with torch.no_grad():
                 found = network.logits(network.encode(words, length), length, candidates)
             if candidates is not None:

@@ -14,7 +14,8 @@ import axml_ray.training.scored as scored
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.level_network import TABLE, Level
+from axml_ray.network.level_network import TABLE
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 from axml_ray.training.checkpoints import Checkpoints
@@ -99,7 +100,7 @@ class TestTraining:
         levels = []
         for number in (1, 2):
             vectors = torch.zeros(corpus.word_vectors().shape)
-            network = AttentionXML(Level.of(tree, number), vectors, settings.network)
+            network = AttentionXML(Level.from_tree(tree, number), vectors, settings.network)
             load_level(network, level_directory(tree_directory(settings.run_directory, 0), number))
             levels.append(network.state_dict())
         assert np.allclose(levels[0]["encoder.embedding.weight"], corpus.word_vectors(), atol=1e-6)
@@ -191,7 +192,7 @@ class TestResuming:
     def test_an_interrupted_save_leaves_the_old_level(self, run, corpus, monkeypatch, name):
         directory = level_file(run, 1).parent
         tree = LabelTree.load(directory.parent / TREE)
-        network = AttentionXML(Level.of(tree, 1), torch.zeros(corpus.word_vectors().shape), run.network)
+        network = AttentionXML(Level.from_tree(tree, 1), torch.zeros(corpus.word_vectors().shape), run.network)
         before = {path: path.read_bytes() for path in directory.iterdir()}
         assert {path.name for path in before} == {LEVEL_MANIFEST, MODEL, ROWS_0}
 

@@ -18,7 +18,8 @@ from axml_ray.inference.beam import TreePredictor
 from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.level_network import TABLE, Beam, Level, LevelNetwork
+from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
 from axml_ray.training.scoring import expand_rows
@@ -139,7 +140,7 @@ def run_all(rank: int, home: str, count: int) -> None:
         found[f"gather, {name}"] = (workers.gather(rows), workers.gather(rows[:, 0].float()))
     found["sum"] = workers.sum(torch.tensor([1.0 + rank, 10.0], dtype=torch.float64))
     for name, able in (("some", [True, False, True]), ("all", [True] * 3)):
-        with patch("axml_ray.network.precision.computes_bfloat16", lambda device, able=able: able[rank]):
+        with patch("axml_ray.network.precision.bfloat16_is_faster", lambda device, able=able: able[rank]):
             found[f"precision, {name} able"] = [workers.agreed(one) for one in ("auto", "float32", "bfloat16")]
     found["from first"] = workers.from_first(torch.tensor([7.0 + rank]))
     if count > 1:

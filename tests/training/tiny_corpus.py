@@ -22,8 +22,9 @@ from axml_ray.corpus.tokenizer import Tokenizer, count_documents
 from axml_ray.files import write_json
 from axml_ray.fitting import fit_member
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.level_network import Beam, Level, LevelNetwork
-from axml_ray.network.rows import WHOLE, Shard
+from axml_ray.network.level_network import Beam, LevelNetwork
+from axml_ray.network.sharding import WHOLE, Shard
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from axml_ray.tree import clustering, halving
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
-from axml_ray.tree.halving import Rows
+from axml_ray.tree.halving import BlockedRows
 from axml_ray.tree.subtree import Subtree, cluster_offsets, first_centres
 
 
@@ -120,7 +120,7 @@ def test_threads_and_who_does_the_jobs_change_nothing():
         def from_the_last(work, jobs):
             return reversed([work(job) for job in reversed(list(jobs))])
 
-        assert np.array_equal(one, balanced_clusters(features, 8, seed=1, spread=from_the_last)[0])
+        assert np.array_equal(one, balanced_clusters(features, 8, seed=1, parallel_map=from_the_last)[0])
 
 
 def test_a_job_is_large_or_alone():
@@ -134,10 +134,10 @@ def test_a_job_is_large_or_alone():
             yield work(job)
 
     with cut_as(500):
-        balanced_clusters(features, 6, seed=0, spread=count)
+        balanced_clusters(features, 6, seed=0, parallel_map=count)
     assert sum(sizes) == features.nnz and len(sizes) == 8
     sizes.clear()
-    balanced_clusters(features, 6, seed=0, spread=count)
+    balanced_clusters(features, 6, seed=0, parallel_map=count)
     assert sizes == [features.nnz]
 
 
@@ -147,7 +147,7 @@ def test_rows_in_blocks(threads):
     rng = np.random.default_rng(0)
     vector, weights = rng.random(60), rng.random(100)
     with cut_as(1, block_terms=60), ThreadPoolExecutor(threads) as pool:
-        rows = Rows(features, pool.map)
+        rows = BlockedRows(features, pool.map)
         assert len(rows.blocks) > 5
         assert np.allclose(rows.dot(vector), features.toarray() @ vector)
         assert np.allclose(rows.sum(weights), weights @ features.toarray())

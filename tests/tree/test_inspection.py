@@ -16,7 +16,14 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.settings import SettingsError
 from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.clustering import normalise_rows
-from axml_ray.tree.inspection import clusters_around, described, find_label, label_starts, node_sums, summaries
+from axml_ray.tree.inspection import (
+    clusters_around,
+    describe_labels,
+    find_label,
+    label_starts,
+    node_sums,
+    summarise_levels,
+)
 from axml_ray.tree.kinds import build_tree
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.picture import draw_clusters
@@ -42,7 +49,7 @@ def test_levels_in_numbers_by_hand():
     dense[7] = [0, 1]
     features = sparse.csr_array(dense)
     assert node_sums(eight_labels(), 1, features).toarray().tolist() == [[4, 0], [3, 1]]
-    first, second = summaries(eight_labels(), features)
+    first, second = summarise_levels(eight_labels(), features)
     assert (first.level, first.nodes, first.children, first.labels) == (1, 2, (2, 2.5, 3), (4, 4.0, 4))
     assert (second.level, second.nodes, second.children, second.labels) == (2, 5, (1, 1.6, 2), (1, 1.6, 2))
     # Of the second node, three labels have 3 / √10 and one has 1 / √10.
@@ -70,8 +77,8 @@ def test_a_label_is_found_by_name_or_as_the_corpus_writes_it():
 
 
 def test_names_of_a_cluster():
-    assert described([1, 0, 2], INDEX, 5) == "Cats, dogs, p3"
-    assert described(np.array([2, 1, 0]), INDEX, 1) == "Cats, and 2 more"
+    assert describe_labels([1, 0, 2], INDEX, 5) == "Cats, dogs, p3"
+    assert describe_labels(np.array([2, 1, 0]), INDEX, 1) == "Cats, and 2 more"
 
 
 def test_a_picture_is_well_formed_whatever_the_names(tmp_path):

@@ -15,7 +15,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
 from axml_ray.training.tree import TREE, tree_directory, tree_fingerprint
 from axml_ray.tree.clustering import cluster_offsets, normalise_rows
-from axml_ray.tree.features import clustering_features, name_features, vector_centroids
+from axml_ray.tree.features import clustering_features, name_ngrams, vector_centroids
 from axml_ray.tree.kinds import build_tree
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.shallow_kmeans import SLACK, kmeans, kmeans_levels
@@ -117,7 +117,7 @@ def test_unbalanced_clusters_nest_and_are_bounded(labels, depths, seed):
     for clusters, starts in zip(wanted, cuts, strict=True):
         sizes = np.diff(starts)
         assert sizes.min() > 0 and sizes.max() <= SLACK * -(-labels // clusters)
-    tree = LabelTree.of_cuts(order, cuts)
+    tree = LabelTree.from_cuts(order, cuts)
     assert tree.level_sizes[-1] == labels
 
 
@@ -154,11 +154,11 @@ def test_like_labels_share_a_cluster_of_any_size():
 
 def test_cuts_that_do_not_nest_are_refused_and_needless_levels_left_out():
     with pytest.raises(ValueError, match="must have the starts of the level above"):
-        LabelTree.of_cuts(np.arange(6), [np.array([0, 3, 6]), np.array([0, 2, 4, 6])])
-    tree = LabelTree.of_cuts(np.arange(6), [np.array([0, 6]), np.array([0, 3, 6]), np.array([0, 3, 6]), np.arange(7)])
+        LabelTree.from_cuts(np.arange(6), [np.array([0, 3, 6]), np.array([0, 2, 4, 6])])
+    tree = LabelTree.from_cuts(np.arange(6), [np.array([0, 6]), np.array([0, 3, 6]), np.array([0, 3, 6]), np.arange(7)])
     assert tree.level_sizes == (2, 6)
-    assert LabelTree.of_cuts(np.arange(1), [np.array([0, 1])]).level_sizes == (1,)
-    example = LabelTree.of_cuts([3, 0, 1, 2, 4], [np.array([0, 2, 5])])
+    assert LabelTree.from_cuts(np.arange(1), [np.array([0, 1])]).level_sizes == (1,)
+    example = LabelTree.from_cuts([3, 0, 1, 2, 4], [np.array([0, 2, 5])])
     assert [offsets.tolist() for offsets in example.first_child] == [[0, 2], [0, 2, 5]]
     assert cluster_offsets(5, 1).tolist() == [0, 2, 5]
 
@@ -178,11 +178,11 @@ def test_labels_are_clustered_by_what_the_setting_says(home):
 
 
 def test_names_that_share_parts_of_words_are_alike():
-    rows = name_features(("Woodland", "wood-fuel", "steel", "—", "stainless steel"))
+    rows = name_ngrams(("Woodland", "wood-fuel", "steel", "—", "stainless steel"))
     alike = (rows @ rows.T).toarray()
     assert alike[0, 1] > 0.1 and alike[2, 4] > 0.3 and alike[0, 2] == 0
     assert rows[3].nnz == 0
-    assert name_features(("—", "")).nnz == 0
+    assert name_ngrams(("—", "")).nnz == 0
 
 
 def test_vector_centroids_are_mean_word_vectors_less_what_all_share():

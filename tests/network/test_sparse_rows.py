@@ -1,17 +1,18 @@
-"""Run: pytest tests/network/test_rows.py"""
+"""Run: pytest tests/network/test_sparse_rows.py"""
 
 import pytest
 import torch
 
-import axml_ray.network.rows as module
-from axml_ray.network.rows import WHOLE, Shard, pick, rows_gradient, uniform_rows
+import axml_ray.network.sharding as module
+from axml_ray.network.sharding import WHOLE, Shard, uniform_rows
+from axml_ray.network.sparse_rows import gather_rows, sparse_gradient
 
 
 class TestUniformRows:
     @pytest.mark.parametrize("drawn", [1, 4, 7, 4096])
     @pytest.mark.parametrize("count", [1, 2, 3, 5, 13])
     def test_shards_hold_what_the_whole_would(self, drawn, count, monkeypatch):
-        monkeypatch.setattr(module, "_DRAWN", drawn)
+        monkeypatch.setattr(module, "DRAWN_ROWS", drawn)
 
         def table(shard: Shard) -> torch.Tensor:
             torch.manual_seed(5)
@@ -23,7 +24,7 @@ class TestUniformRows:
             assert torch.equal(table(Shard(rank, count)), whole[rank::count])
 
     def test_uniform_and_all_different(self, monkeypatch):
-        monkeypatch.setattr(module, "_DRAWN", 50)
+        monkeypatch.setattr(module, "DRAWN_ROWS", 50)
         table = uniform_rows(1_000, 20, 0.3, WHOLE)
         assert -0.3 <= table.min() < -0.299 and 0.299 < table.max() <= 0.3
         assert table.mean().item() == pytest.approx(0, abs=0.005)
@@ -43,14 +44,14 @@ class TestUniformRows:
         assert torch.equal(drawn[1, WHOLE][2], drawn[1, Shard(1, 3)][2])
 
 
-class TestPick:
+class TestGatherRows:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_is_indexing(self, dtype):
         table = torch.randn(9, 4, dtype=dtype, requires_grad=True)
         dense = table.detach().clone().requires_grad_()
         rows, places = torch.tensor([7, 0, 3]), torch.tensor([2, 0, 0, 1, 2, 2, 0])
         weights = torch.randn(7, 4, dtype=dtype)
-        found, expected = pick(table, rows, places, dtype), dense[rows][places]
+        found, expected = gather_rows(table, rows, places, dtype), dense[rows][places]
         assert torch.equal(found, expected)
         (found.pow(2) * weights).sum().backward()
         (expected.pow(2) * weights).sum().backward()
@@ -62,7 +63,7 @@ class TestPick:
     def test_in_bfloat16_adds_up_in_float32(self):
         """A word that stands at 4,096 places: bfloat16 would stop adding ones at 256."""
         table = torch.randn(3, 2, requires_grad=True)
-        found = pick(table, torch.tensor([2, 1]), torch.tensor([0] * 4096 + [1]), torch.bfloat16)
+        found = gather_rows(table, torch.tensor([2, 1]), torch.tensor([0] * 4096 + [1]), torch.bfloat16)
         assert found.dtype == torch.bfloat16
         assert torch.equal(found[0], table[2].bfloat16()) and torch.equal(found[-1], table[1].bfloat16())
         found.sum().backward()
@@ -71,16 +72,16 @@ class TestPick:
 
     def test_a_row_at_no_place_has_zero(self):
         table = torch.randn(3, 2, requires_grad=True)
-        pick(table, torch.tensor([1, 2]), torch.tensor([1, 1]), torch.float32).sum().backward()
+        gather_rows(table, torch.tensor([1, 2]), torch.tensor([1, 1]), torch.float32).sum().backward()
         assert table.grad.to_dense().tolist() == [[0, 0], [0, 0], [2, 2]]
 
 
 def test_gradient_of_rows_is_taken_as_it_is():
     values = torch.randn(2, 3)
-    gradient = rows_gradient(torch.tensor([1, 4]), values, torch.Size([6, 3]))
+    gradient = sparse_gradient(torch.tensor([1, 4]), values, torch.Size([6, 3]))
     assert gradient.is_coalesced() and gradient._values().data_ptr() == values.data_ptr()
     expected = torch.zeros(6, 3)
     expected[[1, 4]] = values
     assert torch.equal(gradient.to_dense(), expected)
-    empty = rows_gradient(torch.zeros(0, dtype=torch.int64), values[:0], torch.Size([6, 3]))
+    empty = sparse_gradient(torch.zeros(0, dtype=torch.int64), values[:0], torch.Size([6, 3]))
     assert not empty.to_dense().any()

@@ -1,0 +1,279 @@
+"""The loss of a level and its gradients in one pass: equation 2, head and cross-entropy, fused.
+
+`multi_label_attention` is equation 2 as the paper writes it. Autograd through it would keep the scores of all texts,
+words and nodes, and the context vectors of all texts and nodes. Here they exist for a few documents and a bounded
+number of nodes at a time:
+
+- Nodes do not interact before the loss, nor do documents, and a node's part of the loss is known as soon as its logit
+  is. So a group of documents goes forward and at once backward through a chunk of nodes, and only sums of gradients
+  remain. Nothing is computed twice, and memory does not grow with the level.
+- On a CPU a group is as large as a core's cache, where the passes over scores and contexts cost little compared with
+  the matrix products.
+- The first fully connected layer is applied to words instead of context vectors (`Head.project`).
+
+Legend: B documents, g documents of a group, T tokens, D hidden dimension, F units of the first layer, n nodes scored,
+C parents, K children of a parent at most.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.fused_head import FusedHead
+from axml_ray.network.sparse_rows import sparse_gradient
+
+CPU_GROUP, ACCELERATOR_GROUP = 1 << 23, 1 << 28
+"""Most values (scores, layer outputs and their gradients) of a group: what about fits a core's cache, and what keeps
+an accelerator busy."""
+CHUNK_SCORES = 1 << 26
+"""Most scores of a chunk of nodes, of all documents of a batch."""
+CAST_ROWS = 1 << 8
+"""Rows of the label table that are converted at a time on a CPU, so that both copies stay in the cache."""
+
+
+@dataclass
+class LevelPass:
+    """One pass over a batch: logits only, or the loss and all gradients.
+
+    Arguments:
+        head: the network's head, new for this pass.
+        states: encodings of the texts, [B, T, D], in the number format of matrix products.
+        values: what attention averages over words, [B, T, F].
+        lengths: int64 [B], rows of each encoding that are not padding.
+        table: [rows, K·D], the shard of the label table.
+        candidates: the candidates of each document; None if all nodes of the table are scored.
+        positives: int64 [2, P], document and column (of the table's nodes or of C·K slots) of each true node. None asks
+            for logits only.
+        denominator: the summed loss is divided by it.
+
+    Results of `run`:
+        logits: chunks of the logits, to be joined along dimension 1; filled without `positives`.
+        loss: scalar, float32 or wider; this and the gradients are filled with `positives`.
+        states_gradient, values_gradient: of the shapes of states and values, float32 or wider.
+        table_gradient: of the shape of the table, or [distinct rows, K·D] for `candidates.rows`.
+        head.gradients: of the head's parameters.
+    """
+
+    head: FusedHead
+    states: Tensor
+    values: Tensor
+    lengths: Tensor
+    table: Tensor
+    candidates: Candidates | None = None
+    positives: Tensor | None = None
+    denominator: float = 1.0
+
+    def __post_init__(self) -> None:
+        accelerated = self.states.device.type != "cpu"
+        self.group_values = ACCELERATOR_GROUP if accelerated else CPU_GROUP
+        self.logits: list[Tensor] = []
+        # Sums over many chunks: in bfloat16 small terms would be lost.
+        self.wide = torch.promote_types(self.states.dtype, torch.float32)
+        self.loss = torch.zeros((), device=self.states.device, dtype=self.wide)
+        self.table_gradient: Tensor | None = None
+        if self.positives is not None:
+            self.states_gradient = torch.zeros_like(self.states, dtype=self.wide)
+            self.values_gradient = torch.zeros_like(self.values, dtype=self.wide)
+
+    def run(self) -> None:
+        """Compute the results."""
+        if self.candidates is None:
+            self._run_all_nodes()
+        else:
+            self._run_candidates(self.candidates)
+
+    # Levels all of whose nodes are scored: the scores of a chunk of nodes are one product for all documents.
+
+    def _run_all_nodes(self) -> None:
+        documents, tokens, _ = self.states.shape
+        nodes = len(self.table)
+        if not nodes:  # this shard holds none, because the level has fewer nodes than there are workers
+            self.logits.append(self.loss.new_empty(documents, 0))
+        targets = None
+        if self.positives is not None:
+            self.table_gradient, targets = torch.empty_like(self.table), self._targets(nodes)
+        most = min(CHUNK_SCORES // (documents * tokens), self._nodes_of_group())
+        for chunk in _slices(nodes, min(nodes, most)):
+            self._run_node_chunk(chunk, targets)
+
+    def _run_node_chunk(self, chunk: slice, targets: Tensor | None) -> None:
+        """Score the nodes `chunk` of the table; with targets, go back as well."""
+        documents, tokens, dimension = self.states.shape
+        flat_states = self.states.view(-1, dimension)
+        queries = self.table[chunk].to(self.states.dtype)
+        scores = (flat_states @ queries.t()).view(documents, tokens, -1)
+        logits = []
+        for group in _slices(documents, self._documents_of_group(len(queries))):
+            group_logits, saved = self.head.forward(scores[group], self.values[group], self.lengths[group])
+            if targets is None:
+                logits.append(group_logits)
+                continue
+            gradient = self._cross_entropy(group_logits, targets[group, chunk])
+            # The gradients take the place of the scores, which are no longer needed.
+            scores[group], values_gradient = self.head.backward(saved, gradient)
+            self._add_values_gradient(group, values_gradient)
+        if targets is None:
+            self.logits.append(torch.cat(logits))
+            return
+        assert self.table_gradient is not None
+        score_gradients = scores.view(-1, len(queries))
+        self.table_gradient[chunk] = score_gradients.t() @ flat_states
+        self.states_gradient += (score_gradients @ queries).view_as(self.states_gradient)
+
+    # Levels with candidates: each document has its own queries, gathered from the rows of its parents.
+
+    def _run_candidates(self, candidates: Candidates) -> None:
+        documents, _, dimension = self.states.shape
+        block_size = self.table.shape[1] // dimension
+        width = candidates.row_index.shape[1]
+        if not len(candidates.rows) and self.positives is None:  # this shard holds no candidate of the batch
+            self.logits.append(self.loss.new_full((documents, width * block_size), float("-inf")))
+            return
+        rows, row_index = self._gather_rows(candidates)
+        targets = None
+        if self.positives is not None:
+            self.table_gradient = torch.zeros(rows.shape, dtype=self.table.dtype, device=rows.device)
+            targets = self._targets(width * block_size)
+        if not len(rows):
+            return
+        for chunk in _slices(width, min(width, self._nodes_of_group(block_size))):
+            self._run_candidate_chunk(chunk, block_size, rows, row_index, candidates.exists, targets)
+
+    def _run_candidate_chunk(
+        self,
+        chunk: slice,
+        block_size: int,
+        rows: Tensor,
+        row_index: Tensor,
+        exists: Tensor,
+        targets: Tensor | None,
+    ) -> None:
+        """Score the children of the parents in the columns `chunk`; with targets, go back as well."""
+        documents, _, dimension = self.states.shape
+        slots = slice(chunk.start * block_size, chunk.stop * block_size)
+        logits = []
+        for group in _slices(documents, self._documents_of_group((chunk.stop - chunk.start) * block_size)):
+            states, index = self.states[group], row_index[group, chunk].flatten()
+            # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
+            queries = rows.index_select(0, index).view(len(states), -1, dimension)
+            scores = torch.bmm(states, queries.transpose(1, 2))
+            group_logits, saved = self.head.forward(scores, self.values[group], self.lengths[group])
+            if targets is None:
+                logits.append(group_logits.masked_fill_(~exists[group, slots], float("-inf")))
+                continue
+            gradient = self._cross_entropy(group_logits, targets[group, slots], exists[group, slots])
+            score_gradients, values_gradient = self.head.backward(saved, gradient)
+            self._add_values_gradient(group, values_gradient)
+            query_gradients = torch.bmm(score_gradients.transpose(1, 2), states).view(len(index), -1)
+            assert self.table_gradient is not None
+            self.table_gradient.index_add_(0, index, query_gradients.to(self.table_gradient.dtype))
+            self.states_gradient[group] += torch.bmm(score_gradients, queries)
+        if targets is None:
+            self.logits.append(torch.cat(logits))
+
+    def _gather_rows(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Return rows that hold all candidates, in the format of matrix products, and each parent's index in them.
+
+        The index is int64 [B, C]. Each distinct row is read and converted once, however many documents share it.
+        """
+        rows = candidates.rows
+        if self.table.dtype == self.states.dtype:
+            if self.positives is None:  # nothing to convert and no gradient of distinct rows: index the table itself
+                return self.table, rows[candidates.row_index]
+            return self.table.index_select(0, rows), candidates.row_index
+        gathered = torch.empty(len(rows), self.table.shape[1], dtype=self.states.dtype, device=self.table.device)
+        for some in _slices(len(rows), CAST_ROWS if self.table.device.type == "cpu" else len(rows)):
+            gathered[some] = self.table.index_select(0, rows[some])
+        return gathered, candidates.row_index
+
+    # What both kinds of levels share.
+
+    def _nodes_of_group(self, block_size: int = 1) -> int:
+        """Return how many nodes, or blocks of nodes, of a single document fit a group."""
+        return self.group_values // (block_size * self._values_per_node)
+
+    def _documents_of_group(self, nodes: int) -> int:
+        """Return how many documents, scored against `nodes` nodes, make a group."""
+        return min(len(self.states), self.group_values // (nodes * self._values_per_node))
+
+    @property
+    def _values_per_node(self) -> int:
+        """Return the values held for a node and a document: T scores, their gradients, and the head's."""
+        return 2 * self.states.shape[1] + self.head.values_per_node
+
+    def _add_values_gradient(self, group: slice, values_gradient: Tensor | None) -> None:
+        if values_gradient is not None:
+            self.values_gradient[group] += values_gradient
+
+    def _targets(self, columns: int) -> Tensor:
+        """Return 1 for each true node and 0 elsewhere, [B, columns]."""
+        assert self.positives is not None
+        targets = torch.zeros(len(self.states), columns, dtype=self.wide, device=self.states.device)
+        targets[self.positives[0], self.positives[1]] = 1
+        return targets
+
+    def _cross_entropy(self, logits: Tensor, targets: Tensor, exists: Tensor | None = None) -> Tensor:
+        """Add the binary cross-entropy (paper, section 2.4.5) of a group to the loss; return the logits' gradient."""
+        # -y log σ(z) - (1 - y) log(1 - σ(z)) = softplus(z) - y z, which does not overflow.
+        losses, gradient = softplus(logits) - logits * targets, torch.sigmoid(logits) - targets
+        if exists is not None:
+            losses, gradient = losses * exists, gradient * exists
+        self.loss += losses.sum() / self.denominator
+        return gradient / self.denominator
+
+
+def _slices(length: int, size: int) -> list[slice]:
+    """Cut `length` into slices of at most `size`; a size of 0 counts as 1, so that an empty shard has no slice."""
+    size = max(1, size)
+    return [slice(start, min(length, start + size)) for start in range(0, length, size)]
+
+
+def fused_loss(level_pass: LevelPass) -> Tensor:
+    """Run a pass; return its loss, differentiable in states, values, table and the head's parameters."""
+    loss: Tensor = _FusedLoss.apply(
+        level_pass, level_pass.states, level_pass.values, level_pass.table, *level_pass.head.parameters
+    )
+    return loss
+
+
+def fused_logits(level_pass: LevelPass) -> Tensor:
+    """Run a pass without gradients and return its logits, float32 or wider.
+
+    They are [B, n] of all nodes, or [B, C·K] of the candidates' slots, -inf where there is no child.
+    """
+    with torch.no_grad(), torch.autocast(level_pass.states.device.type, enabled=False):
+        level_pass.run()
+    return torch.cat(level_pass.logits, dim=1)
+
+
+class _FusedLoss(torch.autograd.Function):
+    """A node of the autograd graph whose gradients are computed in its forward pass.
+
+    `backward` only returns them, times the gradient of the loss.
+    """
+
+    @staticmethod
+    def forward(context: Any, level_pass: LevelPass, *_: Tensor) -> Tensor:
+        with torch.autocast(level_pass.states.device.type, enabled=False):
+            level_pass.run()
+        assert level_pass.table_gradient is not None
+        table_gradient = level_pass.table_gradient
+        if level_pass.candidates is not None:
+            table_gradient = sparse_gradient(level_pass.candidates.rows, table_gradient, level_pass.table.shape)
+        states_gradient = level_pass.states_gradient.to(level_pass.states)
+        values_gradient = level_pass.values_gradient.to(level_pass.values)
+        context.gradients = [states_gradient, values_gradient, table_gradient, *level_pass.head.gradients]
+        return level_pass.loss
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, context.gradients = context.gradients, None
+        # The loss is nearly always the last thing computed, so its gradient is one, and the table's gradient is large.
+        # On an accelerator the comparison would cost more than the product, since the host would wait for it.
+        if gradient.device.type != "cpu" or gradient != 1:
+            gradients = [part * gradient for part in gradients]
+        return None, *gradients

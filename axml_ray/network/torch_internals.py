@@ -1,0 +1,76 @@
+"""The functions of PyTorch outside its documented API that this package calls, each in one place.
+
+`tests/network/test_torch_internals.py` compares each with the documented API and fails first when PyTorch changes one
+of them. `pyproject.toml` bounds the version of PyTorch for the same reason.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+
+def softmax_backward(gradient: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """Return the gradient of the input of `weights = softmax(input, dim)` from the gradient of its output.
+
+    Autograd would need the softmax's input to be kept as a graph; the fused pass goes back by hand. Written out,
+    weights * (gradient - (gradient * weights).sum(dim)) reads the largest tensors of a step three times; this kernel
+    does it once.
+    """
+    return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
+
+
+def relu_backward_(gradient: Tensor, output: Tensor) -> Tensor:
+    """Set `gradient` to zero in place wherever `output` of a ReLU is zero, and return it.
+
+    The documented way, `gradient.mul_(output > 0)`, makes a mask as large as the hidden values of all labels.
+    """
+    return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
+
+
+def embedding_backward(gradient_RX: Tensor, row_index_R: Tensor, rows: int) -> Tensor:
+    """Sum the gradients [R, X] of positions by the row that they read: [rows, X].
+
+    `Tensor.index_add_` computes the same, but takes longer on a CPU, where this is a large part of a step.
+    """
+    # -1: no row is padding. False: gradients are not divided by how often a row occurs.
+    return torch.ops.aten.embedding_dense_backward(gradient_RX, row_index_R, rows, -1, False)
+
+
+def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:
+    """Multiply tensors by a scalar tensor in place.
+
+    On an accelerator this is one kernel for all parameters, and the factor need not be copied to the host.
+    """
+    torch._foreach_mul_(list(tensors), factor)
+
+
+def adam_(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Do one step of Adam in place on weights, moments and step counters.
+
+    The functional form of `torch.optim.Adam`: an optimizer object owns whole parameters, while lazy rows are copies of
+    parts of them. `fused` reads and writes each value once for all of Adam's arithmetic.
+    """
+    adam(
+        weights, gradients, first, second, [], steps,
+        fused=True, amsgrad=False, beta1=betas[0], beta2=betas[1], lr=lr, weight_decay=0.0, eps=eps, maximize=False,
+    )  # fmt: skip
+
+
+def mark_coalesced_(gradient: Tensor) -> None:
+    """Declare in place that the rows of a sparse tensor are distinct and ascending.
+
+    Autograd drops that flag when it accumulates a gradient, and `coalesce` would sort and copy all rows again.
+    """
+    gradient._coalesced_(True)
