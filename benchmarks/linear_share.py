@@ -3,8 +3,9 @@
     python benchmarks/linear_share.py --run runs/quickstart [--costs 1 2 4] [--json PATH]
 
 Classifiers are fitted anew for each of the costs (`linear.cost`), networks are the run's. Both rank the validation
-documents, and are joined with shares (`linear.weight`) of 0, the networks alone, to 1, the classifiers alone. The test
-split isn't read.
+documents, and are joined with shares (`linear.weight`) of 0, the networks alone, to 1, the classifiers alone. A run's
+neighbours and names count as part of its classifiers; its correction and its learned join are left out of every share.
+The test split isn't read.
 
 Figures: `cost=1_share=0.5_P@1`, `…_nDCG@5` and so on.
 """

@@ -7,7 +7,7 @@ The members are the networks and, where the run has them, the linear classifiers
 on the other, in turns. The test split isn't read.
 
 - `networks`, `classifiers`: the mean of these members alone.
-- `mean`: of both, by `linear.weight`: what runs do.
+- `mean`: of both, by `linear.weight`: what runs do without a correction or a learned join.
 - `geometric`: the mean of the logarithms of both means.
 - `calibrated`: as `mean`, each of both means first turned into a probability by isotonic regression.
 - `weights`: each member has a weight of its own, by coordinate ascent on nDCG@5.
