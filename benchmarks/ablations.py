@@ -7,8 +7,8 @@ Each row is the whole main job with the given settings but for what the row name
 tables of K and H have), in a run below the config's `runs`. Rows that differ in nothing a tree is trained with share
 one, and what is trained is not trained again. Scores are of the test split, in percent, the mean over the seeds and
 half the distance between the best and the worst seed; nothing is chosen by them. What may choose is `valid`, the last
-level's nDCG@5 on validation. The config's linear classifiers and correction of scores are left out, but for the table
-`additions`.
+level's nDCG@5 on validation. The config's linear classifiers, what goes with them, and its correction of scores are
+left out of every row, but for those of the table `additions` that name them.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
@@ -18,8 +18,9 @@ level's nDCG@5 on validation. The config's linear classifiers and correction of 
 - `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree; none
   with what the config adds to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
-- `additions`: the config as it is, without each of its additions to the paper's network, and with linear classifiers,
-  these and neighbours, or the correction of scores (where `valid` is still the network's).
+- `additions`: the config's networks alone ("as it is"), without each of their additions to the paper's, and beside
+  linear classifiers, these and neighbours, these and names, or with the correction of scores. `valid` is the networks'
+  in every row, so it cannot choose among the latter.
 - `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `validation`: 50 to 1,000 validation documents. They choose each level's best moment and, as trees are not corrected

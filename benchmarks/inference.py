@@ -9,36 +9,42 @@
   Ours also computes the evidence that `configs/docstrings.yaml` asks for; the literal implementation is spared it.
 - `single_text`: milliseconds for one text of docstrings at a time, tokenised, through three trees, one call after the
   other: median and 99th percentile. Rows also tell milliseconds a text for one and three trees in batches.
-- `equality`: the trained run `runs/quickstart` on its test documents, by both: P@5 of each, in percent.
+- `equality`: the networks of the first tree of a trained run (`--run`) on its test documents, by both in float32: P@5
+  of each, in percent, and `equal_labels_share`, of our five best labels those that the literal implementation has too.
+  If it is below `LEAST_EQUAL_LABELS`, the exit status is 1.
+
+All parts are of the networks alone: linear classifiers, neighbours, names of labels and the frequency correction, which
+a run may have beside them, take no part on either side.
 """
 
 import argparse
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import results_file
 import torch
-from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.combining import Votes
-from axml_ray.inference.ensemble import Ensemble
-from axml_ray.inference.frozen import frozen
-from axml_ray.inference.texts import each_batch, length_batches
 from literal_inference import LiteralTree
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from axml_ray.configuration import load, open_run
-from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.store import Corpus, Split
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.judging import open_run
-from axml_ray.network.kinds import build_network
+from axml_ray.inference.beam import TreePredictor, open_tree, trained_levels
+from axml_ray.inference.combining import Votes
+from axml_ray.inference.ensemble import Ensemble
+from axml_ray.inference.frozen import frozen
+from axml_ray.inference.texts import each_batch, length_batches
+from axml_ray.network.level_network import Level
+from axml_ray.network.networks import network_of
 from axml_ray.network.precision import use_threads
-from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, absolute
 from axml_ray.tree.label_tree import LabelTree, level_depths
@@ -52,6 +58,10 @@ SINGLE = (100, 500)
 """Texts that are predicted one by one."""
 EQUAL = (1_000, 1_000_000)
 """Test documents that the two are compared on, at most."""
+RUN = absolute("runs/quickstart")
+"""Whose networks they are compared on, by default."""
+LEAST_EQUAL_LABELS = 0.999
+"""Of the best five; float32 rounds differently on both sides, and may turn near ties."""
 
 Result = results_file.Result
 
@@ -64,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
     parser.add_argument("--rounds", type=int, help="default: 3 if quick, else 7")
     parser.add_argument("--documents", type=int, help="of a round, or in all; by default what a part takes")
+    parser.add_argument("--run", type=absolute, default=RUN, help="for the part equality")
     parser.add_argument(
         "--json", type=Path, help="default: benchmarks/results/inference.json, with --only NAME inference-NAME.json"
     )
@@ -75,12 +86,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def measure(name: str) -> results_file.Result:
         part, sizes = PARTS[name]
+        if name == "equality":
+            part = partial(equality, directory=given.run)
         return part(given.documents or sizes[not given.quick], rounds)
 
     names = [given.only] if given.only else list(PARTS)
     part = f"-{given.only}" if given.only else ""
     path = given.json or results_file.RESULTS / f"inference{part}.json"
-    results_file.measure_parts(names, measure, table, path, threads=given.threads)
+    figures = results_file.measure_parts(names, measure, table, path, threads=given.threads)
+    if failed := failures(figures):
+        print(f"error: {failed}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def failures(figures: Mapping[str, float]) -> str | None:
+    """Which figure says that the two implementations predict different labels; None if they agree."""
+    share = figures.get("equal_labels_share", 1.0)
+    if share >= LEAST_EQUAL_LABELS:
+        return None
+    return (
+        f"equal_labels_share is {share:.4f}, below {LEAST_EQUAL_LABELS}: our networks and the literal implementation "
+        "predict different labels from the same weights"
+    )
 
 
 # Trees
@@ -113,11 +140,11 @@ def random_tree(settings: Experiment, corpus: Corpus, number: int) -> TreePredic
     order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
     depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
     cuts = [np.linspace(0, corpus.trained, 2**depth + 1).astype(np.int64) for depth in depths]
-    tree = LabelTree.from_cuts(order, cuts)
+    tree = LabelTree.of_cuts(order, cuts)
     vectors = torch.from_numpy(corpus.word_vectors())
     networks = []
-    for level in (Level.from_tree(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
-        state = build_network(level, vectors, settings.network).state_dict()
+    for level in (Level.of(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
+        state = network_of(level, vectors, settings.network).state_dict()
         networks.append(frozen(level, state, settings.network, settings.training.precision))
     return TreePredictor(tree, networks, settings.tree.beam, settings.training.precision)
 
@@ -210,23 +237,50 @@ def single_text(documents: int, rounds: int) -> Result:
     return figures, rows
 
 
-def equality(documents: int, rounds: int) -> Result:
-    """Both on trained weights."""
-    settings = open_run(absolute("runs") / "quickstart").model_copy(update={"corpora": absolute("corpora")})
+def equality(documents: int, rounds: int, directory: Path) -> Result:
+    """The networks of a run's first tree, by both implementations."""
+    settings = open_run(directory)
     corpus = Corpus.open(settings.corpus_directory)
     split = corpus.split("test")
     split = split.take(np.random.default_rng(SEED).permutation(len(split))[:documents])
-    predictor = TreePredictor.open(settings, corpus, 0)
-    literal = LiteralTree.like(predictor, evidence=True)
-    found = {"ours": predictor.predict(split.tokens, 5)[0], "literal": literal.predict(split.tokens, 5)[0]}
-    scores = {}
-    for system, labels in found.items():
-        judged = Scores(np.ones(len(corpus.labels)))
-        judged.add(labels.astype(np.int32), split.labels.values, split.labels.offsets)
-        scores[system] = judged.result()["P@5"]
-    same = float((np.sort(found["ours"], 1) == np.sort(found["literal"], 1)).mean())
-    figures = {"P@5_ours": scores["ours"], "P@5_literal": scores["literal"]}
-    return figures, [{**figures, "documents": len(split), "same_labels_share": same}]
+    ours = networks_alone(settings, corpus, 0)
+    return equality_of(ours, LiteralTree.like(ours, evidence=True), split, len(corpus.labels))
+
+
+def networks_alone(settings: Experiment, corpus: Corpus, number: int) -> TreePredictor:
+    """The networks of a finished run's tree in float32, without the other members of its ensemble.
+
+    Raises:
+        SettingsError: the tree or a level is missing, cut short, or was trained with other settings.
+    """
+    tree = open_tree(settings, corpus, number)
+    networks = [
+        frozen(Level.of(tree, level), state, settings.network, "float32")
+        for level, state in enumerate(trained_levels(settings, corpus, number, tree), start=1)
+    ]
+    reads = settings.network.max_tokens or settings.corpus.max_tokens, corpus.translation
+    return TreePredictor(tree, networks, settings.tree.beam, "float32", None, *reads)
+
+
+def equality_of(ours: TreePredictor, literal: LiteralTree, split: Split, labels: int) -> Result:
+    """P@5 of both on some documents, and the share of our five best labels that the literal implementation has too.
+
+    Args:
+        ours: a tree without other members than its networks.
+        literal: the same tree.
+        split: documents and their true labels.
+        labels: how many there are.
+    """
+    found = {"ours": ours.predict(split.tokens, 5)[0], "literal": literal.predict(split.tokens, 5)[0]}
+    figures = {}
+    for system, best in found.items():
+        scores = Scores(np.ones(labels))
+        scores.add(best.astype(np.int32), split.labels.values, split.labels.offsets)
+        figures[f"P@5_{system}"] = scores.result()["P@5"]
+    there = found["ours"] >= 0
+    in_both = (found["ours"][:, :, None] == found["literal"][:, None, :]).any(axis=2)
+    figures["equal_labels_share"] = float(in_both[there].mean())
+    return figures, [{**figures, "documents": len(split)}]
 
 
 def timed(work: Callable[[Any], Any], given: Any) -> float:
@@ -240,7 +294,7 @@ PARTS: dict[str, tuple[Callable[[int, int], Result], tuple[int, int]]] = {
     "docstrings": (docstrings, ROUND["docstrings"]),
     "eurlex57k": (eurlex57k, ROUND["eurlex57k"]),
     "single_text": (single_text, SINGLE),
-    "equality": (equality, EQUAL),
+    "equality": (partial(equality, directory=RUN), EQUAL),
 }
 
 

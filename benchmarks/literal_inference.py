@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from axml_ray.inference.beam import TreePredictor
 from literal_training import LiteralLevel, padded
 from torch import Tensor
 
+from axml_ray.corpus.translation import Translation
+from axml_ray.inference.beam import TreePredictor
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
@@ -28,10 +29,21 @@ class LiteralTree:
         levels: literal networks, from the top.
         beam: C.
         path_weight: power of a parent's score in its children's; 1 in the paper.
+        max_tokens: words that are read of a text; all by default.
+        translation: of the words of texts in another language, where there are such.
     """
 
-    def __init__(self, tree: LabelTree, levels: Sequence[LiteralLevel], beam: int, path_weight: float):
+    def __init__(
+        self,
+        tree: LabelTree,
+        levels: Sequence[LiteralLevel],
+        beam: int,
+        path_weight: float,
+        max_tokens: int | None = None,
+        translation: Translation | None = None,
+    ):
         self.levels = [level.eval() for level in levels]
+        self.max_tokens, self.translation = max_tokens, translation
         self.beam, self.path_weight = beam, path_weight
         self.labels = torch.from_numpy(tree.label_order.astype(np.int64))
         self.children = [_children(first_child) for first_child in tree.first_child[1:]]
@@ -43,13 +55,23 @@ class LiteralTree:
         Args:
             predictor: of ours.
             evidence: also compute what the paper hasn't, where the networks were trained with it.
+
+        Raises:
+            ValueError: the tree has other members than its networks, whose part the literal one would lack.
         """
+        if predictor.linear is not None:
+            raise ValueError("a literal tree has networks alone, and this one has linear classifiers beside them")
         levels = [literal_level(network, evidence) for network in predictor.networks]
-        return cls(predictor.tree, levels, predictor.beam, predictor.networks[0].path_weight)
+        reads = predictor.max_tokens, predictor.translation
+        return cls(predictor.tree, levels, predictor.beam, predictor.networks[0].path_weight, *reads)
 
     @torch.inference_mode()
     def predict(self, tokens: Ragged, top: int, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each document and their scores, int64 and float32 [documents, top]."""
+        if self.translation is not None:
+            tokens = self.translation.translated(tokens)
+        if self.max_tokens is not None:
+            tokens = tokens.cut(self.max_tokens)
         found = [
             self._batch(tokens.take(np.arange(start, min(start + batch_size, len(tokens)))), top)
             for start in range(0, len(tokens), batch_size)
@@ -85,7 +107,7 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()
-    sizes = [len(bias) for bias in head.parameters_after_projection()[:-2:2]]
+    sizes = [len(bias) for bias in head.rest()[:-2:2]]
     literal = LiteralLevel(level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, sizes)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(literal.lstm, f"{name}_l0").copy_(getattr(encoder.forward_lstm, f"{name}_l0"))

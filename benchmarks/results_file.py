@@ -51,7 +51,7 @@ def measure_parts(
     path: Path,
     *,
     threads: int,
-) -> None:
+) -> dict[str, float]:
     """Measure the parts of a benchmark one after the other, print their rows, the table and the figures, and write all.
 
     Args:
@@ -60,6 +60,9 @@ def measure_parts(
         table: what a person wants to see of the rows.
         path: where to.
         threads: of PyTorch, for the rows.
+
+    Returns:
+        The figures of all parts.
 
     Raises:
         SettingsError: no part could be measured; nothing is written.
@@ -84,6 +87,7 @@ def measure_parts(
         console.print(f"{figure}: {value:.3f}", highlight=False)
     write(path, figures, rows)
     console.print(Text(f"written to {path}"))
+    return figures
 
 
 def write(path: Path, figures: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 What inference is compared with predicts the same; and the benchmark's own trees are what it says.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "inference")]
 
-from inference import random_tree, table  # noqa: E402
+from inference import equality_of, failures, main, networks_alone, random_tree, table  # noqa: E402
 from literal_inference import LiteralTree  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
@@ -50,6 +51,56 @@ def test_a_random_tree_has_the_shape_of_the_settings(run):
     assert sorted(tree.tree.label_order.tolist()) == list(range(run.corpus.trained))
     labels, _ = tree.predict(run.corpus.split("valid").tokens, 5)
     assert labels.shape == (24, 5)
+
+
+@pytest.fixture(scope="module")
+def run_with_members(tmp_path_factory):
+    """Its networks read two words of a text, its classifiers all."""
+    torch.set_num_threads(1)
+    home = tmp_path_factory.mktemp("members")
+    return train_run(home, trees=1, epochs=2, linear=0.5, neighbours=3, max_tokens=2)
+
+
+def test_equality_is_of_the_networks_alone(run_with_members, tmp_path):
+    settings, path = run_with_members.settings, tmp_path / "equality.json"
+    main(["--only", "equality", "--run", str(settings.run_directory), "--threads", "1", "--json", str(path)])
+    figures = json.loads(path.read_text())["figures"]
+    assert figures["equal_labels_share"] == 1.0
+    assert figures["P@5_ours"] == figures["P@5_literal"] > 0
+    [ensemble] = run_with_members.ensemble().trees
+    with_members = ensemble.predict(run_with_members.corpus.split("test").tokens, 5)[0]
+    alone = networks_alone(settings, run_with_members.corpus, 0).predict(
+        run_with_members.corpus.split("test").tokens, 5
+    )[0]
+    assert (with_members != alone).any()
+    with pytest.raises(ValueError, match="linear classifiers"):
+        LiteralTree.like(ensemble, evidence=True)
+
+
+def test_different_labels_are_a_failure(run, monkeypatch, tmp_path, capsys):
+    ours = networks_alone(run.settings, run.corpus, 0)
+    literal = LiteralTree.like(ours, evidence=True)
+    with torch.no_grad():
+        literal.levels[-1].attention.weight.mul_(-1)
+    figures, _ = equality_of(ours, literal, run.corpus.split("test"), len(run.corpus.labels))
+    assert figures["equal_labels_share"] < 0.9
+    assert "equal_labels_share" in failures(figures)
+    assert failures({"P@5_ours": 1.0}) is None
+
+    like = LiteralTree.like
+
+    def changed(predictor, *, evidence):
+        tree = like(predictor, evidence=evidence)
+        tree.labels = tree.labels.flip(0)
+        return tree
+
+    monkeypatch.setattr(LiteralTree, "like", changed)
+    path = tmp_path / "equality.json"
+    with pytest.raises(SystemExit) as stopped:
+        main(["--only", "equality", "--run", str(run.settings.run_directory), "--threads", "1", "--json", str(path)])
+    assert stopped.value.code == 1
+    assert "equal_labels_share" in capsys.readouterr().err
+    assert json.loads(path.read_text())["figures"]["equal_labels_share"] < 0.9  # what was measured is kept
 
 
 def test_the_table_shows_rows_of_every_kind():

@@ -149,6 +149,22 @@ def test_what_a_run_holds_on_disk_and_held_in_memory(run):
         (run / f"tree-{tree}" / "training.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     row = peers.ours(peers.open_run(run))
     assert (row["model_bytes"], row["peak_gib"]) == (93, 2.25)
+    assert row["members"] == ["networks"]
+
+
+def test_all_members_of_a_run_count(run):
+    experiment = yaml.safe_load((run / "settings.yaml").read_text())
+    experiment["linear"] = {"weight": 0.5, "neighbours": 20, "name_matches_weight": 0.1, "learned_join": True}
+    experiment["ensemble"] = {"frequency_correction": True}
+    (run / "settings.yaml").write_text(yaml.safe_dump(experiment))
+    for size, name in enumerate(["neighbours", "name_matches", "learned_join", "tree-0/linear"], start=1):
+        path = run / f"{name}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 10**size)
+    (run / "frequency.json").write_bytes(b"x")
+    row = peers.ours(peers.open_run(run))
+    assert row["model_bytes"] == 11_111
+    assert len(row["members"]) == 6
 
 
 def test_a_system_that_cannot_be_installed_gets_a_row_that_says_so(run, monkeypatch):
