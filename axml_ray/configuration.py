@@ -7,7 +7,8 @@
 import argparse
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,10 +17,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliSettingsSource
 
 from axml_ray.settings import Experiment, Settings, SettingsError
+from axml_ray.settings.presets import PRESETS
 from axml_ray.storage.layout import RunLayout
 
 FREE = ("resources", "evaluation", "runs", "corpora")
 """Settings of a finished run that may change: where it runs and lies, and how it is judged."""
+DEFAULT_PRESET = "paper"
 LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null stands for no value."
 
 
@@ -225,6 +228,31 @@ def _take_config(arguments: list[str]) -> tuple[str | None, list[str]]:
     return config, rest
 
 
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which those in `over` replace those in `base`, group by group."""
+    both = {key: _merged(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
+    return {**base, **over, **both}
+
+
+def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys of settings in groups, such as `tree.height`."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _preset(words: list[str] | None) -> str | None:
+    """The preset that a command line names."""
+    for word, following in pairwise([*(words or []), ""]):
+        if word == "--preset":
+            return following
+        if word.startswith("--preset="):
+            return word.partition("=")[2]
+    return None
+
+
 def _build(
     content: dict[str, Any],
     config: str | Path | None,
@@ -233,17 +261,16 @@ def _build(
     parser: _Parser | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> Experiment:
-    def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-        both = {key: merge(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
-        return {**base, **over, **both}
-
     for key in content.keys() - Experiment.model_fields.keys():
         raise SettingsError(f"{config}: {_unknown(str(key), Experiment)}")
     for key, field in Experiment.model_fields.items():
         group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
         if group and not isinstance(content.get(key, {}), dict):
             raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
-    values = merge(content, overrides or {})
+    chosen = _merged(content, overrides or {})
+    preset = _preset(cli) or chosen.get("preset", DEFAULT_PRESET)
+    # A wrong name is refused by the model, like any other wrong value.
+    values = _merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen
     source: Any = None
     if cli is not None and parser is not None:
         parser.add_argument("--config", metavar="FILE", help="YAML file of settings; the flags below override it")
@@ -257,7 +284,8 @@ def _build(
             add_argument_method=parser.add_setting,
         )
     try:
-        return Experiment(**values, **({"_cli_settings_source": source} if source else {}))
+        settings = Experiment(**values, **({"_cli_settings_source": source} if source else {}))
+        return settings.with_given([*_keys(chosen), *(word.partition("=")[0].removeprefix("--") for word in cli or ())])
     except ValidationError as error:
         raise SettingsError(_explain(error, config, {word.partition("=")[0] for word in cli or ()})) from None
 

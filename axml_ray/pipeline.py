@@ -30,7 +30,8 @@ from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import fit_members
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, SettingsError, adapt
+from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.storage.layout import RunLayout
 from axml_ray.tree.kinds import check_hierarchy
 
@@ -38,16 +39,6 @@ log = logging.getLogger(__name__)
 
 ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
 """Settings that a run may be started again with, since they train no network anew."""
-
-SMALL_TEXTS = 1_000
-"""Training texts below which a tree of label clusters is advised against."""
-SMALL_SETTINGS = {
-    "tree.height": 0,
-    "ensemble.trees": 1,
-    "members.network_tree.weight": 0.2,
-    "members.linear_tree.weight": 0.65,
-}
-"""Settings for so few texts."""
 
 T = TypeVar("T")
 
@@ -95,23 +86,34 @@ def begin(settings: Experiment) -> Run:
         SettingsError: as of `run`.
     """
     layout = RunLayout(settings.run_directory)
-    _check_settings(settings, layout)
+    if settings.preset != "auto":
+        _check_settings(settings, layout)
     check_hierarchy(settings.tree)
     corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, layout))
+    if settings.preset == "auto":  # its settings are known once the corpus is
+        settings = adapted(settings, corpus)
+        _check_settings(settings, layout)
     _keep_settings(settings, layout)
     write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
     return Run(settings, corpus)
 
 
+def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
+    """The settings with what the preset `auto` chooses for a corpus; those of another preset as they are."""
+    settings, choices = adapt(settings, corpus.documents("train"), corpus.trained)
+    for choice in choices:
+        log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
+    return settings
+
+
 def small_corpus_warning(current: Run) -> str | None:
-    """A warning where there are too few training texts for a tree, with settings that suit them."""
+    """A warning where there are too few training texts for a tree of label clusters."""
     texts = current.corpus.documents("train")
-    if texts >= SMALL_TEXTS or not current.settings.tree.height:
+    if texts >= SMALL_DOCUMENTS or not current.settings.tree.height:
         return None
-    flags = " ".join(f"--{key} {value}" for key, value in SMALL_SETTINGS.items())
     return (
-        f"{texts:,} training texts are too few to learn a tree of label clusters; a flat network with linear "
-        f"classifiers is faster and as good: add {flags} and a new --name"
+        f"{texts:,} training texts are too few to learn a tree of label clusters; one network with linear classifiers "
+        "is faster and as good: give --preset auto, or --tree.height 0, and a new --name"
     )
 
 

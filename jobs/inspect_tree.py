@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from axml_ray.console import count, job_with_flags
-from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.settings import Experiment, SettingsError, absolute, adapt
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,6 +60,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         raise SettingsError(f"--tree: {number} is not one of the ensemble's, 1 to {settings.ensemble.trees}")
     console = Console(width=None if Console().is_terminal else 110, highlight=False)
     corpus = Corpus.open(settings.corpus_directory)
+    settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
     chosen = find_label(corpus.labels, given.label) if given.label else 0
     layout = RunLayout(settings.run_directory)
     directory = layout.tree(number - 1)

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from axml_ray.console import count, job_with_flags
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, SettingsError, adapt
 
 
 def _positive(word: str) -> float:
@@ -37,15 +37,19 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.files import write_json
     from axml_ray.plan.estimate import make_plan
     from axml_ray.plan.machines import machines_of
-    from axml_ray.plan.report import shown
+    from axml_ray.plan.report import chosen, shown
     from axml_ray.plan.shapes import counts_of
     from axml_ray.plan.work import known_rates
 
     counts = counts_of(settings)
+    settings, choices = adapt(settings, counts.documents, counts.labels)
     machines = machines_of(settings, given.gpus, given.memory)
     rates, source = known_rates(settings, counts, machines, given.rate)
     plan = make_plan(settings, counts, machines, rates, source)
-    Console(width=None if Console().is_terminal else 120).print(shown(plan))
+    console = Console(width=None if Console().is_terminal else 120)
+    console.print(shown(plan))
+    if choices:
+        console.print(chosen(choices))
     if given.json:
         try:
             write_json(given.json, plan.as_json())

@@ -9,6 +9,7 @@ settings, as for the other jobs: they hold for every trial. See docs/tuning.md.
 
 import argparse
 import re
+from dataclasses import replace
 
 from axml_ray.console import count, job_with_flags
 from axml_ray.settings import NAME, Experiment, SettingsError
@@ -53,7 +54,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from rich.console import Console
 
     from axml_ray.cluster import connect
-    from axml_ray.pipeline import prepare_corpus
+    from axml_ray.pipeline import adapted, prepare_corpus
     from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
     from axml_ray.tuning.space import Space
     from axml_ray.tuning.sweep import Sweep, run_sweep
@@ -73,6 +74,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         at_once=given.at_once,
     )
     corpus = prepare_corpus(settings)
+    sweep = replace(sweep, settings=adapted(settings, corpus))
     connect()
     trials = run_sweep(sweep, corpus)
     best = write_outcome(sweep, corpus, trials)

@@ -1,5 +1,7 @@
 """A plan as a person reads it: two tables, and sentences."""
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Group
 from rich.table import Table
@@ -7,6 +9,7 @@ from rich.text import Text
 
 from axml_ray.plan.estimate import KEPT_FREE, Plan
 from axml_ray.plan.memory import GIB
+from axml_ray.settings.presets import Choice
 
 
 def shown(plan: Plan) -> Group:
@@ -168,3 +171,13 @@ def _title(plan: Plan) -> str:
         f"{plan.name}: {counts.documents:,} training documents of {counts.tokens:,.0f} words on average, "
         f"{counts.labels:,} labels, {counts.words:,} words"
     )
+
+
+def chosen(choices: Sequence[Choice]) -> Table:
+    """What the preset `auto` chose for the corpus, and why, for a rich console."""
+    table = Table(box=box.SIMPLE_HEAD, title="chosen by preset auto", show_edge=False)
+    for name in ("setting", "value", "why"):
+        table.add_column(name)
+    for choice in choices:
+        table.add_row(choice.key, str(choice.value), choice.reason)
+    return table

@@ -10,10 +10,11 @@
 import hashlib
 import importlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from axml_ray.settings.base import (
@@ -41,6 +42,7 @@ from axml_ray.settings.base import (
     fingerprint,
 )
 from axml_ray.settings.members import KINDS, CombinerKind, FeatureSettings, Kind, MemberSettings, members_model
+from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose
 
 __all__ = [
     "HOME_VARIABLE",
@@ -70,7 +72,9 @@ __all__ = [
     "Weights",
     "absolute",
     "absolute_place",
+    "adapt",
     "at_level",
+    "changed",
     "fingerprint",
     "register_member",
 ]
@@ -117,7 +121,7 @@ class CorpusSettings(Settings):
     """Field or column of the document's id, if it has one."""
     label_separator: Annotated[str, Field(min_length=1)] = ";"
     """Between the labels in a cell of CSV."""
-    csv_delimiter: Annotated[CsvDelimiter | None, Field(exclude_if=lambda value: value is None)] = None
+    csv_delimiter: CsvDelimiter | None = None
     """Between the cells of CSV: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
     valid_documents: Positive = 200
     """Documents drawn from train for validation, but at most a tenth of train (paper's program: 200, or 4,000 for its
@@ -139,12 +143,12 @@ class CorpusSettings(Settings):
     """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
     label_features: AbsolutePath | None = None
     """SVMlight file of features, a label or a training document a line; by default TF-IDF centroids of the texts."""
-    dictionary: Annotated[AbsolutePath | None, Field(exclude_if=lambda value: value is None)] = None
+    dictionary: AbsolutePath | None = None
     """For texts in two languages, a dictionary from one to the other, by which networks and names read a text of the
     first in words of the second, and linear classifiers and neighbours in words of both: lines of word, tab,
     translation, or Ding's format (Debian's package trans-de-en). The second should be the language of the labels'
     names."""
-    dictionary_stemmer: Annotated[Stemmer | None, Field(exclude_if=lambda value: value == "german")] = "german"
+    dictionary_stemmer: Stemmer | None = "german"
     """Language of Snowball's stemmers, the dictionary's first, by which words that it lacks are looked up; null looks
     words up as they are."""
     max_terms: Positive | None = None
@@ -157,7 +161,7 @@ class CorpusSettings(Settings):
     """Most words of the vocabulary, padding and unknown included; ranked by document frequency."""
     min_document_frequency: Positive = 1
     """Words of fewer training documents become unknown, so that training meets the unknown word too, or `subwords`."""
-    subwords: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    subwords: bool = False
     """Write a word outside the vocabulary as the longest words of the vocabulary that it is made of, single characters
     at worst; otherwise all such words are one. Words with a character that no training text holds, and those of more
     than 100, stay unknown. For languages that inflect or write compounds as one word. The characters come on top of
@@ -234,10 +238,7 @@ class TreeSettings(Settings):
                 content = hashlib.sha256(self.hierarchy.read_bytes()).hexdigest()
             except OSError as error:
                 raise SettingsError(f"tree.hierarchy: {self.hierarchy} cannot be read ({error.strerror})") from None
-        settings = {**self.model_dump(mode="json"), "hierarchy": content}
-        # Settings that came later count where they are used, so that runs from before them are still known.
-        later = {"kind": "balanced", "features": "tfidf", "hierarchy": None}
-        return {key: value for key, value in settings.items() if key not in later or value != later[key]}
+        return {**self.model_dump(mode="json"), "hierarchy": content}
 
     @model_validator(mode="after")
     def _power_of_two(self) -> Self:
@@ -250,7 +251,7 @@ class NetworkSettings(Settings):
 
     kind: Literal["attention", "bilstm", "xml_cnn"] = "attention"
     """The paper's network, or one of its table of ablations: a BiLSTM with max-pooling, or XML-CNN."""
-    max_tokens: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    max_tokens: Positive | None = None
     """First words of a text that the networks read; by default all of `corpus.max_tokens`, as linear classifiers do."""
     hidden: Positive = 256
     """N̂: units of the LSTM in each direction."""
@@ -266,11 +267,14 @@ class NetworkSettings(Settings):
     attention_start: Literal["random", "features", "names"] = "random"
     """Where attention vectors begin: at random, as in the paper, at the words of their label's TF-IDF centroid, or at
     those of its readable name. Where the corpus has no names a label is its own and should be readable."""
-    path_weight: Share = 0.25
+    path_weight: Share = 1.0
     """How much the score of its parent counts in a node's (as logarithms): 1 is the paper's product of probabilities
     (equation 1). A level is trained on the whole beam above it, whether or not a node of that beam is true, so what it
     gives is already the probability of the node, not of the node given its parent: the product counts parents twice.
     0.25 was best, or as good as 0, on the validation documents of two corpora."""
+    output_bias: Literal["default", "positive_rate"] = "default"
+    """First value of the output's bias: PyTorch's, as in the paper, or, not in the paper, the log-odds of the share of
+    candidates that are true, so that training does not begin by unlearning one half."""
     train_embeddings: bool = True
     """False freezes the word vectors (as the paper does for EUR-Lex and Wiki10-31K)."""
     bottleneck: Positive = 512
@@ -313,9 +317,9 @@ class TrainingSettings(Settings):
     """Steps between snapshots of the average, each scored on the validation split."""
     patience: Positive = 50
     """Scorings without a gain in nDCG@5 after which a level stops."""
-    documents: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
+    documents: Positive | None = None
     """Train on that many of the training documents only, always the same ones; trees are clustered by all of them."""
-    true_candidates: Annotated[bool, Field(exclude_if=lambda value: value)] = True
+    true_candidates: bool = True
     """A level's candidates are first the children of a text's true clusters, also of those that its beam missed (the
     paper's way); False trains on what prediction meets, the children of the beam alone."""
     precision: Precision = "auto"
@@ -412,6 +416,9 @@ class Experiment(BaseSettings):
         frozen=True, extra="forbid", use_attribute_docstrings=True, env_prefix="AXML_RAY_UNUSED_"
     )
 
+    preset: Preset = "paper"
+    """Values of settings to start from: exactly the paper's, those recommended (best on validation documents), or those
+    adapted to the prepared corpus (`auto`). A config contains what differs from them."""
     name: Name = "experiment"
     """Directory of the run below `runs`."""
     seed: Seed = 0
@@ -424,7 +431,7 @@ class Experiment(BaseSettings):
     tree: TreeSettings = TreeSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
-    features: Annotated[FeatureSettings, Field(exclude_if=lambda value: value == FeatureSettings())] = FeatureSettings()
+    features: FeatureSettings = FeatureSettings()
     members: Any = None  # set by `_rebuild`
     ensemble: EnsembleSettings = EnsembleSettings()
     resources: ResourceSettings = ResourceSettings()
@@ -445,6 +452,18 @@ class Experiment(BaseSettings):
                 )
         return self
 
+    _given: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Keys of settings that the user gave, in a file or on the command line."""
+        return self._given
+
+    def with_given(self, keys: Iterable[str]) -> Self:
+        """The same, with the keys of settings that the user gave."""
+        self._given = frozenset(keys)
+        return self
+
     @property
     def corpus_directory(self) -> Path:
         """Where the prepared corpus lies."""
@@ -454,6 +473,39 @@ class Experiment(BaseSettings):
     def run_directory(self) -> Path:
         """Where the run lies."""
         return self.runs / self.name
+
+
+def changed(settings: Experiment, key: str, value: Any) -> Experiment:
+    """The settings with one of another value.
+
+    Args:
+        settings: of the experiment.
+        key: of the setting, such as `tree.height`.
+        value: valid.
+    """
+
+    def within(group: Any, names: list[str]) -> Any:
+        name, *rest = names
+        return group.model_copy(update={name: within(getattr(group, name), rest) if rest else value})
+
+    found: Experiment = within(settings, key.split("."))
+    return found
+
+
+def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment, list[Choice]]:
+    """The settings that the preset `auto` chooses for a corpus, and why; those of another preset as they are.
+
+    Args:
+        settings: of the experiment; what the user gave is kept.
+        documents: training documents.
+        labels: labels with training documents.
+    """
+    if settings.preset != "auto":
+        return settings, []
+    choices = choose(CorpusSize(documents, labels, settings.corpus.label_names is not None), settings.given)
+    for choice in choices:
+        settings = changed(settings, choice.key, choice.value)
+    return settings, choices
 
 
 def register_member(name: str, settings: type[MemberSettings], implementation: str) -> None:

@@ -130,12 +130,8 @@ class _Members(Settings):
 
 def members_model() -> type[_Members]:
     """The settings of all registered kinds: one group each."""
-
-    def group(kind: Kind) -> tuple[Any, Any]:
-        default = kind.settings()
-        # Groups at their defaults are not written, so that a new kind changes no stored settings.
-        field = Field(default=default, description=kind.settings.__doc__, exclude_if=lambda value: value == default)
-        return kind.settings, field
-
-    fields: Any = {name: group(kind) for name, kind in KINDS.items()}
+    fields: Any = {
+        name: (kind.settings, Field(default=kind.settings(), description=kind.settings.__doc__))
+        for name, kind in KINDS.items()
+    }
     return create_model("MembersSettings", __base__=_Members, __doc__=_Members.__doc__, **fields)

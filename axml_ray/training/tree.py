@@ -139,6 +139,14 @@ class TreeTraining:
         """The first worker's finding, on all: files may reach the others later, and all must do the same."""
         return bool(self.workers.from_first(torch.tensor([float(found)])).item())
 
+    @staticmethod
+    def _positive_rate(level: Level, data: LevelData) -> float:
+        """The share of candidates that are true in training."""
+        candidates = float(level.nodes)
+        if data.parents is not None and level.first_child is not None:
+            candidates = data.parents.shape[1] * level.nodes / (len(level.first_child) - 1)
+        return len(data.positives.values) / (len(data.positives) * candidates)
+
     def _train_or_open(
         self,
         network: LevelNetwork,
@@ -158,11 +166,8 @@ class TreeTraining:
             self._report({"level": number, "opened": str(directory)})
             return False
         self._report({"level": number, "begun": network.level.nodes})
-        # Not in the paper: from logits of zero, the first epochs are spent on learning how rare labels are.
-        candidates = network.level.nodes
-        if data.parents is not None and network.level.first_child is not None:
-            candidates = data.parents.shape[1] * network.level.nodes / (len(network.level.first_child) - 1)
-        network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * candidates))
+        if self.network.output_bias == "positive_rate":
+            network.initialise_output_bias(self._positive_rate(network.level, data))
         if above is not None:
             network.initialise_from_parent_level(above)
         network.to(self.workers.device)

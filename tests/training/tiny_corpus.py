@@ -97,7 +97,14 @@ def experiment(home: Path, *, tree: dict[str, Any] | None = None, **training: An
         corpora=home / "corpora",
         corpus={"name": "tiny", "source": "installed_packages"},
         tree={"height": 1, "cluster_size": 4, "beam": 3, **(tree or {})},
-        network={"hidden": 10, "fully_connected": (12,), "embedding_dropout": 0, "encoder_dropout": 0},
+        network={
+            "hidden": 10,
+            "fully_connected": (12,),
+            "embedding_dropout": 0,
+            "encoder_dropout": 0,
+            "output_bias": "positive_rate",
+            "path_weight": 0.25,
+        },
         training={
             "epochs": (6,),
             "average_after": (4,),

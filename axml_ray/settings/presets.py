@@ -1,0 +1,131 @@
+"""Presets: values of settings that a config starts from, and then contains only what differs.
+
+- `paper` is exactly the paper: the product of probabilities along the path (equation 1), no departure in
+  initialisation, three label trees and their mean. It is the default of every setting.
+- `recommended` measured best on the validation documents of the corpora in `docs/accuracy.md`, on few CPU cores.
+- `auto` is `recommended`, adapted to the prepared corpus by the rules of `choose` wherever the user gave no value.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Preset = Literal["paper", "recommended", "auto"]
+Values = dict[str, Any]
+
+RECOMMENDED: Values = {
+    "corpus": {"valid_documents": 1_000, "min_document_frequency": 2},
+    "tree": {"height": 1, "cluster_size": 16, "beam": 32},
+    "network": {
+        "hidden": 128,
+        "fully_connected": [128],
+        "embedding_dropout": 0.0,
+        "encoder_dropout": 0.2,
+        "evidence": True,
+        "attention_start": "features",
+        "output_bias": "positive_rate",
+        "path_weight": 0.25,
+    },
+    "training": {
+        "epochs": [4, 3],
+        "average_after": [2, 1],
+        "learning_rate": 0.0067,
+        "true_candidates": False,
+    },
+    "members": {
+        "network_tree": {"weight": 0.5},
+        "linear_tree": {"weight": 0.35, "cost": 4.0},
+        "knn": {"weight": 0.15, "neighbours": 20},
+    },
+    "ensemble": {"trees": 3, "combiner": "calibrated"},
+    # Three trees side by side on two cores.
+    "resources": {"cpus_per_worker": 0.66, "threads": 1, "predictors": 2},
+}
+PRESETS: dict[str, Values] = {"paper": {}, "recommended": RECOMMENDED, "auto": RECOMMENDED}
+
+SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
+FLAT_LABELS, WIDE_LABELS = 512, 100_000
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    """What the rules of `auto` know of a prepared corpus.
+
+    Attributes:
+        documents: training documents.
+        labels: labels with training documents.
+        has_names: whether labels have readable names of their own.
+    """
+
+    documents: int
+    labels: int
+    has_names: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that `auto` chose.
+
+    Attributes:
+        key: of the setting, such as `tree.height`.
+        value: chosen.
+        reason: for people, one sentence.
+    """
+
+    key: str
+    value: Any
+    reason: str
+
+
+def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
+    """The settings that suit a corpus, by the rules that `docs/presets.md` lists with their evidence.
+
+    Args:
+        size: of the prepared corpus.
+        given: keys of settings, or of groups of them, that the user gave; they are left alone.
+    """
+    choices = [*_tree(size), *_training(size), *_members(size)]
+    return [each for each in choices if not any(each.key == key or each.key.startswith(f"{key}.") for key in given)]
+
+
+def _tree(size: CorpusSize) -> list[Choice]:
+    labels = f"{size.labels:,} labels"
+    if size.labels <= FLAT_LABELS or size.documents < SMALL_DOCUMENTS:
+        few = labels if size.labels <= FLAT_LABELS else f"{size.documents:,} training texts"
+        return [Choice("tree.height", 0, f"{few} are few: one network scores all labels, without a tree")]
+    if size.labels <= WIDE_LABELS:
+        return [Choice("tree.height", 1, f"{labels}: one level of clusters of at most 16")]
+    # The first level should not have more than about 8,192 nodes, as in the paper's configurations.
+    height, nodes = 1, size.labels / 16
+    while nodes > 8_192:
+        height, nodes = height + 1, nodes / 16
+    return [Choice("tree.height", height, f"{labels}: as many levels as bring the first below about 8,192 nodes")]
+
+
+def _training(size: CorpusSize) -> list[Choice]:
+    texts = f"{size.documents:,} training texts"
+    choices = []
+    if size.documents <= LARGE_DOCUMENTS:
+        choices.append(Choice("training.batch_size", 20, f"{texts}: small batches make more steps of few texts"))
+    elif size.documents <= HUGE_DOCUMENTS:
+        choices.append(Choice("training.epochs", (3, 2), f"{texts}: fewer passes suffice"))
+        choices.append(Choice("training.average_after", (1, 1), "weights are averaged from the second pass on"))
+    else:
+        choices.append(Choice("training.epochs", (2, 2), f"{texts}: fewer passes suffice"))
+        choices.append(Choice("training.average_after", (1, 0), "weights are averaged early in few passes"))
+        choices.append(Choice("training.batch_size", 200, f"{texts}: the paper's batch size of its large corpora"))
+    if size.documents < SMALL_DOCUMENTS:
+        choices.append(Choice("training.score_every", 20, f"{texts}: an epoch has few steps"))
+        choices.append(Choice("ensemble.trees", 1, "networks without a tree differ by their first weights alone"))
+    return choices
+
+
+def _members(size: CorpusSize) -> list[Choice]:
+    choices = []
+    if size.has_names:
+        choices.append(Choice("network.attention_start", "names", "labels have readable names to start attention at"))
+    if size.documents < SMALL_DOCUMENTS:
+        reason = f"{size.documents:,} training texts: linear classifiers learn more from few texts than networks"
+        choices.append(Choice("members.network_tree.weight", 0.2, reason))
+        choices.append(Choice("members.linear_tree.weight", 0.65, reason))
+    return choices
