@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliSettingsSource
 
 from axml_ray.settings import Experiment, Settings, SettingsError
+from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import PRESETS
 from axml_ray.storage.layout import RunLayout
 
@@ -267,6 +268,7 @@ def _build(
         group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
         if group and not isinstance(content.get(key, {}), dict):
             raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
+    kinds()  # so that the model has the settings of plugins
     chosen = _merged(content, overrides or {})
     preset = _preset(cli) or chosen.get("preset", DEFAULT_PRESET)
     # A wrong name is refused by the model, like any other wrong value.

@@ -9,7 +9,7 @@ from axml_ray.ensemble import Ensemble
 from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.member import Member, MemberSpec
 from axml_ray.run import Run
-from axml_ray.settings.members import KINDS
+from axml_ray.settings.members import kinds
 from axml_ray.training.progress import Journal
 from axml_ray.training.workers import Workers
 from axml_ray.tree.kinds import build_tree
@@ -60,7 +60,7 @@ def fit_member(
         report: called with records of progress; by default they go to the journal of the member's label tree.
     """
     spec.directory.mkdir(parents=True, exist_ok=True)
-    implementation: type[Member] = KINDS[spec.kind].load()
+    implementation: type[Member] = kinds()[spec.kind].load()
     more: dict[str, Any] = {"workers": workers or Workers()}
     if report is not None:
         more["report"] = report

@@ -17,7 +17,7 @@ from axml_ray.files import read_json, write_json
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
 from axml_ray.settings import Experiment, SettingsError, fingerprint
-from axml_ray.settings.members import KINDS
+from axml_ray.settings.members import kinds
 from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
 from axml_ray.tree.label_tree import LabelTree
@@ -116,7 +116,7 @@ class Run:
         total = sum(own.weight for own in chosen.values())
         specs = []
         for kind, own in chosen.items():
-            implementation = KINDS[kind].load()
+            implementation = kinds()[kind].load()
             config = implementation.configure(self.settings, own)
             numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
             for number in numbers:
@@ -145,7 +145,7 @@ class Run:
     @property
     def needs_features(self) -> bool:
         """Whether any member reads TF-IDF features."""
-        return any(KINDS[each.kind].load().uses_features for each in self.members)
+        return any(kinds()[each.kind].load().uses_features for each in self.members)
 
     def has_features(self) -> bool:
         """Whether the featurizer is fitted with these settings."""
@@ -167,7 +167,7 @@ class Run:
 
     def fit_inputs(self, spec: MemberSpec, **more: Any) -> FitInputs:
         """What a member's fit may read; `more` are further fields of `FitInputs`."""
-        uses_features = KINDS[spec.kind].load().uses_features
+        uses_features = kinds()[spec.kind].load().uses_features
         return FitInputs(
             corpus=self.corpus,
             documents=self.settings.training.documents,
@@ -203,7 +203,7 @@ class Run:
             device=device or torch.device("cpu"),
         )
         try:
-            member: Member = KINDS[spec.kind].load().load(spec.directory, spec.config, inputs)
+            member: Member = kinds()[spec.kind].load().load(spec.directory, spec.config, inputs)
             return member
         except (OSError, ValueError) as error:
             raise SettingsError(f"{error}; remove {spec.directory}, and {RETRAIN}") from None

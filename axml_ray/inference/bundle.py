@@ -41,8 +41,8 @@ from axml_ray.inference.calibration import Calibration
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.member import LoadInputs, Member, MemberInfo
 from axml_ray.members.weight_files import Weights, load_weights
-from axml_ray.settings import PLUGINS_VARIABLE, Name, Positive, Precision, Settings, SettingsError
-from axml_ray.settings.members import KINDS
+from axml_ray.settings import Name, Positive, Precision, Settings, SettingsError
+from axml_ray.settings.members import PLUGINS_VARIABLE, kinds
 from axml_ray.tree.label_tree import LabelTree
 
 FORMAT, VERSION = "axml-ray bundle", 2
@@ -249,7 +249,7 @@ class Bundle:
             precision: of matrix products; by default as the run was trained.
             device: of networks; by default the CPU.
         """
-        implementation = KINDS[entry.kind].load()
+        implementation = kinds()[entry.kind].load()
         inputs = LoadInputs(
             labels=self.manifest.labels,
             words=self.manifest.words,
@@ -394,7 +394,7 @@ def check_members(directory: Path, manifest: Manifest) -> None:
     if len(set(names)) != len(names):
         raise BundleError(f"{place}: two members have the same name; {EXPORT_AGAIN}")
     for entry in manifest.members:
-        if entry.kind not in KINDS:
+        if entry.kind not in kinds():
             raise BundleError(
                 f"{place}: member {entry.name!r} is of the unknown kind {entry.kind!r}; name the module that registers "
                 f"it in {PLUGINS_VARIABLE}"

@@ -38,7 +38,7 @@ from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.run import Run
 from axml_ray.settings import SettingsError
-from axml_ray.settings.members import KINDS
+from axml_ray.settings.members import kinds
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
@@ -124,7 +124,7 @@ def _write(run: Run, work: Path, weights: Weights) -> Bundle:
         entry = MemberEntry(name=spec.name, kind=spec.kind, tree=spec.tree, weight=spec.weight, config=config)
         to = work / entry.path
         to.mkdir(parents=True)
-        needs_vectors |= KINDS[spec.kind].load().export(spec, to, weights)
+        needs_vectors |= kinds()[spec.kind].load().export(spec, to, weights)
         members.append(entry)
     if needs_vectors:
         save_weights({VECTORS: torch.from_numpy(corpus.word_vectors())}, work / WORD_VECTORS, weights)

@@ -26,7 +26,7 @@ from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
-from axml_ray.settings.members import KINDS
+from axml_ray.settings.members import kinds
 from axml_ray.training.level import Diverged
 from axml_ray.training.progress import Follower, line
 from axml_ray.training.workers import Workers
@@ -70,15 +70,15 @@ def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = n
         RuntimeError: a member failed; what it had finished is kept.
         Stopped: `stopped` returned true.
     """
-    kinds = {spec.kind: KINDS[spec.kind].load() for spec in run.members}
-    order = sorted(kinds, key=lambda kind: not kinds[kind].trained_by_workers)
+    classes = {spec.kind: kinds()[spec.kind].load() for spec in run.members}
+    order = sorted(classes, key=lambda kind: not classes[kind].trained_by_workers)
     seconds = {}
     for kind in order:
         began = time.monotonic()
         missing = [spec for spec in run.members if spec.kind == kind and not spec.is_fitted]
-        if kinds[kind].uses_features:
+        if classes[kind].uses_features:
             _fit_features(run)
-        if kinds[kind].trained_by_workers:
+        if classes[kind].trained_by_workers:
             check_fits(run.settings.resources)
             _train_groups(run, missing, follow, stopped)
         elif missing:

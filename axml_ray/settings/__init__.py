@@ -8,8 +8,6 @@
 """
 
 import hashlib
-import importlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -47,7 +45,6 @@ from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose
 __all__ = [
     "HOME_VARIABLE",
     "NAME",
-    "PLUGINS_VARIABLE",
     "SPLITS",
     "AbsolutePath",
     "AbsolutePlace",
@@ -78,8 +75,6 @@ __all__ = [
     "fingerprint",
     "register_member",
 ]
-
-PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
 
 
 class ExpectedCounts(Settings):
@@ -532,5 +527,3 @@ def _rebuild() -> None:
 
 
 _rebuild()
-for _module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
-    importlib.import_module(_module)

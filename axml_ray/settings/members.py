@@ -6,6 +6,8 @@ separated by commas; every process of a job needs it. A bundle never names code:
 """
 
 import importlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +15,8 @@ from pydantic import Field, create_model, model_validator
 
 from axml_ray.settings.base import NotNegative, Positive, Settings, Share, Stemmer, check_power_of_two
 
+PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
+_plugins_are_loaded = False
 CombinerKind = Literal["mean", "calibrated", "stacked"]
 
 
@@ -126,6 +130,19 @@ class _Members(Settings):
     def chosen(self) -> dict[str, MemberSettings]:
         """The settings of the kinds that have a weight."""
         return {kind: own for kind, own in self if own.weight}
+
+
+def kinds() -> Mapping[str, Kind]:
+    """All kinds, those of plugins included: modules that `AXML_RAY_PLUGINS` names are imported at the first call.
+
+    Not when this module is imported, since plugins import much of the package.
+    """
+    global _plugins_are_loaded
+    if not _plugins_are_loaded:
+        _plugins_are_loaded = True
+        for module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
+            importlib.import_module(module)
+    return KINDS
 
 
 def members_model() -> type[_Members]:
