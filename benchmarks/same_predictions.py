@@ -2,7 +2,7 @@
 
     python benchmarks/same_predictions.py --before runs/OLD --after runs/NEW [--json PATH]
 
-Both runs are of one prepared corpus with the same settings and seed. Read are only their stored predictions, whichever
+Both runs are of one prepared corpus with the same settings and seed. Only their stored predictions are read, whichever
 version of the program wrote them.
 
 Figures: `P@1_before`, `P@1_after` and so on, in percent; `P@1_difference`; `same_top_label`, the percentage of documents

@@ -10,37 +10,38 @@ import torch
 # a run of the tiny corpus, and the network it is trained with
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network", "inference", "serving")]
 
-from axml_ray.inference.frequency import Coefficients  # noqa: E402
-from small_server import SMALL, TREES  # noqa: E402
-from tiny_run import Run, train_run  # noqa: E402
+from small_server import MEMBERS, SMALL, TREES  # noqa: E402
+from tiny_run import train_run  # noqa: E402
 
 from axml_ray import Tagger  # noqa: E402
 from axml_ray.inference.export import export_bundle  # noqa: E402
+from axml_ray.run import Run  # noqa: E402
 
-CORRECTION = Coefficients(intercept=0.5, score=0.8, frequency=-0.1)
+WEIGHTS = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0.1}
 
 
 @pytest.fixture(scope="session")
 def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of three trees with linear classifiers, whose scores are corrected and joined as was learned."""
+    """A run with members of all kinds, whose scores are stacked."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     home = tmp_path_factory.mktemp("served")
-    return train_run(home, trees=TREES, linear=0.5, correction=CORRECTION, learned_join=True)
+    members = {kind: {"weight": weight} for kind, weight in WEIGHTS.items()}
+    return train_run(home, trees=TREES, members=members, combiner="stacked")
 
 
 @pytest.fixture(scope="session")
 def serving_bundle(served_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That run as a bundle; not to be changed."""
     directory = tmp_path_factory.mktemp("bundles") / "bundle"
-    export_bundle(served_run.settings, directory)
+    export_bundle(served_run, directory)
     return directory
 
 
 @pytest.fixture(scope="session")
 def texts(served_run: Run) -> list[str]:
     """Of the test split."""
-    return served_run.texts("test")
+    return served_run.corpus.table("test", ["text"])["text"].to_pylist()
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +65,7 @@ def serve_address(ray_cluster: None) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the application, all trees together; ended with the module, as its replicas hold CPUs."""
+    """The address of the application, all members together; ended with the module, as its replicas hold CPUs."""
     from ray import serve
 
     from serve_app.app import build
@@ -73,6 +74,6 @@ def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.Te
     examples.write_text('{"text": "w1 w2 w3"}\n{"text": "w4 w5"}\n', encoding="utf-8")
     limits = {"max_texts": 40, "max_characters": 5_000, "max_body_bytes": 100_000, "examples": str(examples)}
     serve.run(build({"bundle": str(serving_bundle), **SMALL, **limits}), name="served", route_prefix="/")
-    assert requests.get(f"{serve_address}/readyz", timeout=60).json()["trees_used"] == TREES
+    assert requests.get(f"{serve_address}/readyz", timeout=60).json()["members_used"] == MEMBERS
     yield serve_address
     serve.delete("served")

@@ -1,4 +1,8 @@
 """How applications of the tests are deployed."""
 
-TREES = 3
+TREES = 2
+MEMBERS = 2 * TREES + 2
+"""Networks and linear classifiers of each tree, nearest neighbours and label names of the run."""
+PARTS = TREES + 1
+"""Deployments of members with `together=false`: one for each tree, and one for the run."""
 SMALL = {"cpus": 0.1, "threads": 1}

@@ -1,4 +1,4 @@
-"""The API over real HTTP, all trees in one replica: the same answers as the Tagger's, and every error a problem."""
+"""The API over real HTTP, all members in one replica: the same answers as the Tagger's, and every error a problem."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import requests
-from small_server import SMALL, TREES
+from small_server import MEMBERS, SMALL, TREES
 
 from axml_ray import Tagger
 
@@ -52,7 +52,7 @@ def head(length: int | None, more: str = "") -> bytes:
 class TestTag:
     def test_gives_what_the_tagger_gives(self, server: str, tagger: Tagger, texts: list[str]) -> None:
         answer = tag(server, texts=texts[:30], top_k=7).json()
-        assert (answer["trees"], answer["trees_used"]) == (TREES, TREES)
+        assert answer["members"] == answer["members_used"] == MEMBERS
         assert answer["milliseconds"] > 0
         for result, tags in zip(answer["results"], tagger.tag(texts[:30], top_k=7), strict=True):
             assert [one["label"] for one in result["labels"]] == [one.label for one in tags]
@@ -91,8 +91,25 @@ class TestTag:
             [one["weight"] for one in mine["words"]], [one["weight"] for one in theirs["words"]], atol=1e-5
         )
         assert sum(one["weight"] for one in mine["words"]) == pytest.approx(1, abs=1e-4)
-        names = [[step["name"] for step in path] for path in mine["trees"]]
-        assert names == [[step["name"] for step in path] for path in theirs["trees"]] and len(names) == TREES
+        names = {one["member"]: [step["name"] for step in one["path"]] for one in mine["paths"]}
+        assert names == {one["member"]: [step["name"] for step in one["path"]] for one in theirs["paths"]}
+        assert len(names) == TREES
+        assert [one["member"] for one in mine["contributions"]] == [one["member"] for one in theirs["contributions"]]
+        for part in ("score", "share", "points"):
+            np.testing.assert_allclose(
+                [one[part] for one in mine["contributions"]], [one[part] for one in theirs["contributions"]], atol=1e-4
+            )
+        assert len(mine["contributions"]) == MEMBERS
+        assert sum(one["share"] for one in mine["contributions"]) == pytest.approx(1)
+
+    def test_given_labels_are_explained_by_their_own_scores(
+        self, server: str, tagger: Tagger, texts: list[str]
+    ) -> None:
+        [one] = tag(server, text=texts[1], labels=[tagger.labels[-1]], explain=True).json()["results"][0]["labels"]
+        parts = one["explanation"]["contributions"]
+        assert len(parts) == MEMBERS and all(part["points"] >= 0 for part in parts)
+        networks = [part["score"] for part in parts if part["member"].startswith("network")]
+        assert len(networks) == TREES and all(score > 0 for score in networks)
 
     @pytest.mark.parametrize("text", ["😀 w2", "w1 " * 1_600])
     def test_takes_any_text(self, server: str, text: str) -> None:
@@ -240,6 +257,7 @@ class TestTheRest:
     def test_the_model(self, server: str, tagger: Tagger) -> None:
         model = requests.get(f"{server}/v1/model", timeout=60).json()
         assert model["labels"] == len(tagger.labels) and model["trees"] == TREES
+        assert sum(one["weight"] for one in model["members"]) == pytest.approx(1) and len(model["members"]) == MEMBERS
         assert model["limits"] == {
             "texts": 40,
             "characters": 5_000,
@@ -252,8 +270,8 @@ class TestTheRest:
         assert requests.get(f"{server}/healthz", timeout=60).json() == {"status": "ok"}
         assert requests.get(f"{server}/readyz", timeout=60).json() == {
             "ready": True,
-            "trees": TREES,
-            "trees_used": TREES,
+            "members": MEMBERS,
+            "members_used": MEMBERS,
         }
 
     def test_examples(self, server: str) -> None:

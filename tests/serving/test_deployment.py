@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import requests
 import yaml
-from serve_app.trees import Trees
-from small_server import TREES
+from small_server import MEMBERS, PARTS
 
 from axml_ray.configuration import from_command_line
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 from serve_app.__main__ import Here, check_fits, pairs
 from serve_app.edition import Edition, EditionError
+from serve_app.members import Members
 from serve_app.service import read_examples
 from serve_app.serving import Served, Serving
 
@@ -31,7 +31,7 @@ def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None
         assert requests.post(f"{server}/v1/tag", json={"texts": texts[:4]}, timeout=SECONDS).status_code == 200
     unknown = requests.post(f"{server}/v1/tag", json={"text": "", "labels": ["no such label"]}, timeout=SECONDS)
     assert unknown.status_code == 422
-    later = {"ray_axml_ray_seconds_bucket", "ray_axml_ray_trees_used"}  # each is sent at a time of its own
+    later = {"ray_axml_ray_seconds_bucket", "ray_axml_ray_members_used"}  # each is sent at a time of its own
     end = time.monotonic() + SECONDS
     while True:
         lines = requests.get(place, timeout=SECONDS).text.splitlines()
@@ -41,7 +41,7 @@ def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None
             break
         assert time.monotonic() < end, told
         time.sleep(0.5)
-    assert float(told["ray_axml_ray_trees_used"]) == TREES
+    assert float(told["ray_axml_ray_members_used"]) == MEMBERS
     assert any(name.startswith("ray_axml_ray_failed") for name in told)
     assert any(line.startswith("ray_serve_") for line in lines)
 
@@ -51,7 +51,7 @@ def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: 
     for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
         with pytest.raises(SettingsError, match="lower replicas or cpus"):
             check_fits(Served(bundle=serving_bundle, **many))
-    with pytest.raises(SettingsError, match=rf"{5 * TREES} of trees × 2 CPUs"):
+    with pytest.raises(SettingsError, match=rf"{5 * PARTS} of members × 2 CPUs"):
         check_fits(Served(bundle=serving_bundle, together=False, replicas=5, cpus=2))
 
 
@@ -118,8 +118,8 @@ def test_examples_that_are_none(tmp_path: Path, line: str) -> None:
 
 
 def test_a_bundle_that_went_away_is_not_the_requests_fault(serving_bundle: Path) -> None:
-    trees = Trees(None, 1)
+    members = Members(None, 1)
     for gone in (Edition("/nowhere", "none"), Edition(str(serving_bundle), "another")):
         with pytest.raises(EditionError, match=r"deploy again|no bundle"):
-            asyncio.run(trees.find(gone, Ragged.from_rows([[2]])))
+            asyncio.run(members.rank(gone, Ragged.from_rows([[2]])))
     assert not issubclass(EditionError, SettingsError)  # which the API answers with 422

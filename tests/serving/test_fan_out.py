@@ -1,4 +1,4 @@
-"""Trees that come back from away, of the bundle that was rolled out meanwhile.
+"""Deployments that come back from away, of the bundle that was rolled out meanwhile.
 
 python -m pytest tests/serving/test_fan_out.py
 """
@@ -15,21 +15,21 @@ from serve_app.fan_out import FanOut
 OLD, NEW = Edition("bundles/x", "old"), Edition("bundles/x", "new")
 
 
-class Tree:
+class Handle:
     """A handle of a deployment; `holds` are the editions that it can open, none while its node is down."""
 
     def __init__(self, name: str):
         self.deployment_name, self.holds, self.asked = name, {OLD, NEW}, []
-        self.ready = self.find = self
+        self.ready = self.rank = self
 
-    async def remote(self, edition: Edition, *_: Any) -> list[str]:
+    async def remote(self, edition: Edition, *_: Any) -> dict[str, bool]:
         """Answer, once there is a node."""
         self.asked.append(edition)
         while not self.holds:
             await asyncio.sleep(0.01)
         if edition not in self.holds:
             raise RuntimeError("another bundle than the one deployed")
-        return [self.deployment_name]
+        return {self.deployment_name: True}
 
 
 @pytest.mark.parametrize("opened_before_it_is_back", [True, False])
@@ -39,31 +39,31 @@ def test_a_tree_that_was_away_during_a_roll_out_is_used_again(
     monkeypatch.setattr(fan_out, "PROBE_S", 0.01)
 
     async def story() -> None:
-        trees = [Tree("tree-0"), Tree("tree-1")]
-        all_trees = FanOut(trees, patience_s=0.05, limit_s=5)  # type: ignore[arg-type]
-        await all_trees.open(OLD, 5)
-        trees[1].holds = set()
-        assert await all_trees.ask("find", OLD) == ["tree-0"]
+        handles = [Handle("tree-0"), Handle("tree-1")]
+        deployments = FanOut(handles, patience_s=0.05, limit_s=5)  # type: ignore[arg-type]
+        await deployments.open(OLD, 5)
+        handles[1].holds = set()
+        assert await deployments.call("rank", OLD) == {"tree-0": True}
         if opened_before_it_is_back:
-            await all_trees.open(NEW, 0.05)
-        trees[1].holds = {NEW}
+            await deployments.open(NEW, 0.05)
+        handles[1].holds = {NEW}
         if not opened_before_it_is_back:
-            await all_trees.open(NEW, 5)
+            await deployments.open(NEW, 5)
         async with asyncio.timeout(2):
-            while await all_trees.ask("find", NEW) != ["tree-0", "tree-1"]:
+            while list(await deployments.call("rank", NEW)) != ["tree-0", "tree-1"]:
                 await asyncio.sleep(0.01)
 
     asyncio.run(story())
 
 
-class CalledOff(Tree):
+class CalledOff(Handle):
     """A tree whose first calls Serve calls off, as it does with those of a request whose client has left."""
 
     def __init__(self, name: str, calls: int):
         super().__init__(name)
         self.calls = calls
 
-    async def remote(self, edition: Edition, *args: Any) -> list[str]:
+    async def remote(self, edition: Edition, *args: Any) -> dict[str, bool]:
         """Answer, once enough calls were called off."""
         self.calls -= 1
         if self.calls >= 0:
@@ -73,18 +73,18 @@ class CalledOff(Tree):
 
 def test_a_call_that_serve_calls_off_is_made_again() -> None:
     async def story() -> None:
-        all_trees = FanOut([Tree("tree-0"), CalledOff("tree-1", 2)], patience_s=2, limit_s=5)  # type: ignore[list-item]
-        assert await all_trees.ask("find", OLD) == ["tree-0", "tree-1"]
+        deployments = FanOut([Handle("tree-0"), CalledOff("tree-1", 2)], patience_s=2, limit_s=5)  # type: ignore[list-item]
+        assert list(await deployments.call("rank", OLD)) == ["tree-0", "tree-1"]
 
     asyncio.run(story())
 
 
 def test_a_call_that_its_caller_calls_off_ends() -> None:
     async def story() -> None:
-        away = Tree("tree-0")
+        away = Handle("tree-0")
         away.holds = set()
-        all_trees = FanOut([away], patience_s=2, limit_s=60)  # type: ignore[list-item]
-        call = asyncio.create_task(all_trees.ask("find", OLD))
+        deployments = FanOut([away], patience_s=2, limit_s=60)  # type: ignore[list-item]
+        call = asyncio.create_task(deployments.call("rank", OLD))
         await asyncio.sleep(0.05)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import requests
 from intruder import assert_refused, without_ray
-from small_server import SMALL, TREES
-from tiny_run import Run
+from small_server import MEMBERS, SMALL
 
 from axml_ray import Tagger
 from axml_ray.inference.export import export_bundle
+from axml_ray.run import Run
 from axml_ray.settings import SettingsError
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
@@ -77,7 +77,7 @@ class Load:
 
 
 def used(count: int) -> Any:
-    return lambda answer: answer.status_code == 200 and answer.json()["trees_used"] == count
+    return lambda answer: answer.status_code == 200 and answer.json()["members_used"] == count
 
 
 def process_of(deployment: str) -> int:
@@ -95,14 +95,14 @@ def process_of(deployment: str) -> int:
 def test_a_killed_tree_costs_no_answer(serve_address: str, serving_bundle: Path, texts: list[str]) -> None:
     with application(serve_address, "apart", serving_bundle, together=False, tree_patience_s=0.3) as url:
         load = Load(url, texts[0])
-        load.until(used(TREES), "all trees")
+        load.until(used(MEMBERS), "all members")
         os.kill(process_of("apart:tree-2"), signal.SIGKILL)
-        load.until(used(TREES - 1), "the others")
-        load.until(used(TREES), "the tree that came back")
+        load.until(used(MEMBERS - 2), "the others")
+        load.until(used(MEMBERS), "the tree that came back")
         answers = load.stop()
         assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
-        assert {answer.json()["trees"] for answer in answers} == {TREES}
-        # Fewer trees, and yet scores that mean the same.
+        assert {answer.json()["members"] for answer in answers} == {MEMBERS}
+        # Fewer members, and yet scores that mean the same.
         labels = {tuple(one["label"] for one in answer.json()["results"][0]["labels"][:1]) for answer in answers}
         assert len(labels) <= 2
 
@@ -112,7 +112,7 @@ def test_clients_that_leave_cost_others_no_answer(serve_address: str, serving_bu
     """As the page does with each text that is tagged before the former's answer has come."""
     with application(serve_address, "left", serving_bundle, together=False, time_limit_s=5) as url:
         load = Load(url, texts[0])
-        load.until(used(TREES), "an answer")
+        load.until(used(MEMBERS), "an answer")
         left = 0
         end = time.monotonic() + 5
         while time.monotonic() < end:
@@ -120,11 +120,11 @@ def test_clients_that_leave_cost_others_no_answer(serve_address: str, serving_bu
                 requests.post(f"{url}/v1/tag", json={"texts": texts[:8]}, timeout=0.01)
                 continue
             left += 1
-        load.until(used(TREES), "an answer after they left")
+        load.until(used(MEMBERS), "an answer after they left")
         answers = load.stop()
         assert left > 10
         assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
-        assert {answer.json()["trees_used"] for answer in answers[-5:]} == {TREES}
+        assert {answer.json()["members_used"] for answer in answers[-5:]} == {MEMBERS}
 
 
 @pytest.mark.slow
@@ -133,9 +133,9 @@ def test_killed_trees_that_were_together_cost_no_answer(
 ) -> None:
     with application(serve_address, "whole", serving_bundle, time_limit_s=SECONDS) as url:
         load = Load(url, texts[0])
-        load.until(used(TREES), "an answer")
-        os.kill(process_of("whole:trees"), signal.SIGKILL)
-        load.until(used(TREES), "an answer from a call that began after the kill")
+        load.until(used(MEMBERS), "an answer")
+        os.kill(process_of("whole:members"), signal.SIGKILL)
+        load.until(used(MEMBERS), "an answer from a call that began after the kill")
         answers = load.stop()
         assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
 
@@ -148,10 +148,10 @@ def test_a_new_bundle_under_load(
 
     from serve_app.app import build
 
-    export_bundle(served_run.settings, tmp_path / "next", weights="bfloat16")
+    export_bundle(served_run, tmp_path / "next", weights="bfloat16")
     with application(serve_address, "rolling", serving_bundle) as url:
         load = Load(url, texts[0])
-        load.until(used(TREES), "an answer")
+        load.until(used(MEMBERS), "an answer")
         first = load.answers[0].json()["edition"]
         serve.run(build({"bundle": str(tmp_path / "next"), **SMALL}), name="rolling", route_prefix="/rolling")
         load.until(lambda answer: answer.json()["edition"] != first, "the next edition")
@@ -202,13 +202,13 @@ def test_a_question_that_ends_every_replica_is_given_up(ray_cluster: None, serve
 
     @serve.deployment(ray_actor_options={"num_cpus": 0.1})
     class Fragile:
-        async def find(self, edition: Edition) -> None:
+        async def rank(self, edition: Edition) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     handle = serve.run(Fragile.bind(), name="fragile", route_prefix=None)
     try:
         with pytest.raises(TimeoutError):
-            asyncio.run(FanOut([handle], patience_s=0.1, limit_s=2.0).ask("find", Edition("nowhere", "none")))
+            asyncio.run(FanOut([handle], patience_s=0.1, limit_s=2.0).call("rank", Edition("nowhere", "none")))
     finally:
         serve.delete("fragile")
 

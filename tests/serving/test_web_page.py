@@ -19,11 +19,11 @@ from urllib.request import Request, urlopen
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, Playwright, Route, expect, sync_playwright
-from serve_app.trees import Trees
 
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
+from serve_app.members import Members
 from serve_app.service import Service
 from serve_app.serving import Serving
 
@@ -88,15 +88,15 @@ def page(server: str, opened: Opened) -> Page:
 
 
 class Near:
-    """Trees in this process in the place of a deployment's handle."""
+    """Members in this process in the place of a deployment's handle."""
 
     deployment_name = "near"
 
     def __init__(self) -> None:
-        self.trees = Trees(None, 1)
+        self.members = Members(None, 1)
 
     def __getattr__(self, method: str) -> Any:
-        return SimpleNamespace(remote=getattr(self.trees, method))
+        return SimpleNamespace(remote=getattr(self.members, method))
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,11 @@ def test_a_label_lights_the_words_that_it_attended_to(server, page):
     # the light lies under the letters
     boxes = [page.locator(one).bounding_box() for one in ("#mirror", "#text")]
     assert boxes[0] == boxes[1]
-    paths = explanation["trees"]
+    parts = page.locator("#contributions li")
+    expect(parts).to_have_count(len(explanation["contributions"]))
+    for shown, part in zip(parts.all_inner_texts(), explanation["contributions"], strict=True):
+        assert part["member"] in shown and f"{part['share']:.2f}" in shown
+    paths = [one["path"] for one in explanation["paths"]]
     for number, path in enumerate(paths):
         nodes = page.locator("#trees section").nth(number).get_by_role("button")
         expect(nodes).to_have_count(len(path))
@@ -363,8 +367,8 @@ def test_markup_is_text(page):
         answer = route.fetch().json()
         for one in answer["results"][0]["labels"]:
             one["name"] = name
-            for path in one.get("explanation", {}).get("trees", []):
-                for node in path:
+            for path in one.get("explanation", {}).get("paths", []):
+                for node in path["path"]:
                     node["name"] = f"{name}, {name}"
         route.fulfill(json=answer)
 
@@ -408,18 +412,18 @@ def test_what_the_server_refuses_is_said(server, page):
     expect(alert).to_be_hidden()
 
 
-def test_cut_texts_and_missing_trees_are_said(server, page):
+def test_cut_texts_and_missing_members_are_said(server, page):
     model = asked(server, "/v1/model")
     longest = model["max_tokens"]
     tag(page, "key3 " * (longest + 10))
     expect(page.locator("#status")).to_contain_text(f"only the first {longest} words were read")
 
-    def with_one_tree(route: Route) -> None:
-        route.fulfill(json={**route.fetch().json(), "trees_used": 1})
+    def with_one_member(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "members_used": 1})
 
-    page.route("**/v1/tag", with_one_tree)
+    page.route("**/v1/tag", with_one_member)
     tag(page)
-    expect(page.locator("#status")).to_contain_text(f"1 of {model['trees']} trees answered")
+    expect(page.locator("#status")).to_contain_text(f"1 of {len(model['members'])} members answered")
 
 
 def test_an_old_answer_never_replaces_a_newer_one(page):
