@@ -7,8 +7,13 @@ import torch
 # the tiny corpus, the literal network
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network")]
 
+from tiny_corpus import write_corpus  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
+from axml_ray.corpus.label_index import LabelIndex  # noqa: E402
+from axml_ray.corpus.store import MANIFEST, Corpus  # noqa: E402
+from axml_ray.files import read_json, write_json  # noqa: E402
+from axml_ray.inference.bundle import LABELS  # noqa: E402
 from axml_ray.inference.export import export_bundle  # noqa: E402
 from axml_ray.run import Run  # noqa: E402
 
@@ -26,13 +31,26 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_run(tmp_path_factory.mktemp("run"))
 
 
+def with_names(directory: Path) -> Corpus:
+    """The tiny corpus, whose labels are called as the words that tell them."""
+    known = write_corpus(directory).labels
+    names = tuple(label.replace("label-", "key") for label in known.labels)
+    LabelIndex(known.labels, names, known.counts).save(directory / LABELS)
+    manifest = read_json(directory / MANIFEST)
+    manifest["files"][LABELS] = (directory / LABELS).stat().st_size
+    write_json(directory / MANIFEST, manifest)
+    return Corpus.open(directory)
+
+
 @pytest.fixture(scope="session")
 def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run of two trees with members of all kinds, combined by the mean."""
     torch.set_num_threads(1)
     weights = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0.1}
     members = {kind: {"weight": weight} for kind, weight in weights.items()}
-    return train_run(tmp_path_factory.mktemp("mixed"), epochs=2, members=members)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiny_run.write_corpus", with_names)
+        return train_run(tmp_path_factory.mktemp("mixed"), epochs=2, members=members)
 
 
 @pytest.fixture(scope="session")
