@@ -306,7 +306,7 @@ class TestTree:
             settings = settings_of(home, count)
             corpus = Corpus.open(settings.corpus_directory)
             run = Run(settings, corpus)
-            (spec,) = run.members
+            spec = run.spec("network_tree-0")
             for level in (1, 2):
                 files = {path.name for path in level_directory(spec.directory, level).iterdir()}
                 assert files == {LEVEL_MANIFEST, MODEL, *(ROWS.format(rank) for rank in range(count))}
