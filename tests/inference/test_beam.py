@@ -6,11 +6,11 @@ Beam search down trained trees of none, one and two levels of clusters, against 
 import numpy as np
 import pytest
 import torch
-from tiny_corpus import experiment, train_tree, write_corpus
-
 from axml_ray.inference.beam import TreePredictor
 from axml_ray.inference.joining import Join
 from axml_ray.linear.fitting import fit_linear
+from tiny_corpus import experiment, train_tree, write_corpus
+
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam
 from axml_ray.ragged import Ragged

@@ -13,6 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from axml_ray.inference.beam import TreePredictor, join_fingerprint
+from axml_ray.inference.combining import Votes, combine, mean_ballot, ranked
+from axml_ray.inference.ensemble import Ensemble, votes_of
+from axml_ray.inference.frequency import Coefficients
+from axml_ray.inference.frozen import WORDS
+from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -21,7 +27,6 @@ from tiny_run import train_run
 from axml_ray import __version__
 from axml_ray.configuration import open_run
 from axml_ray.files import read_json, write_json
-from axml_ray.inference.beam import TreePredictor, join_fingerprint
 from axml_ray.inference.bundle import (
     CALIBRATION,
     LABELS,
@@ -33,12 +38,7 @@ from axml_ray.inference.bundle import (
     BundleError,
     entries,
 )
-from axml_ray.inference.combining import Votes, combine, mean_ballot, ranked
-from axml_ray.inference.ensemble import Ensemble, votes_of
 from axml_ray.inference.export import export_bundle
-from axml_ray.inference.frequency import Coefficients
-from axml_ray.inference.frozen import WORDS
-from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.network.level_network import TABLE
 from axml_ray.settings import LinearSettings, SettingsError
 from axml_ray.training.tree import neighbours_fingerprint

@@ -14,16 +14,18 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from axml_ray.inference.beam import TreePredictor
 from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
+from axml_ray.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
 from axml_ray.training.scoring import expand_rows
-from axml_ray.training.tree import level_directory, tree_directory
+from axml_ray.training.tree import level_directory
 from axml_ray.training.workers import CPU, Workers
 
 COUNTS = (2, 3)
@@ -302,13 +304,17 @@ class TestTree:
         found = []
         for count in (1, 2):
             settings = settings_of(home, count)
-            directory = tree_directory(settings.run_directory, 0)
-            for level in (1, 2):
-                files = {path.name for path in level_directory(directory, level).iterdir()}
-                assert files == {LEVEL_MANIFEST, MODEL, *(ROWS.format(rank) for rank in range(count))}
             corpus = Corpus.open(settings.corpus_directory)
-            predictor = TreePredictor.open(settings, corpus, 0)
-            found.append((*predictor.predict(corpus.split("test").tokens, 14), predictor.networks))
+            run = Run(settings, corpus)
+            spec = run.spec("network_tree-0")
+            for level in (1, 2):
+                files = {path.name for path in level_directory(spec.directory, level).iterdir()}
+                assert files == {LEVEL_MANIFEST, MODEL, *(ROWS.format(rank) for rank in range(count))}
+            assert not spec.is_fitted
+            spec.mark_fitted()
+            member = run.open_member(spec, None)
+            assert isinstance(member, NetworkTree)
+            found.append((*member.rank(TextViews(corpus.split("test").tokens), 14), member.networks))
         (labels, scores, networks), (other_labels, other_scores, other_networks) = found
         for network, other in zip(networks, other_networks, strict=True):
             for name, value in network.state_dict().items():
