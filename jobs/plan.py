@@ -35,11 +35,11 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from rich.console import Console
 
     from axml_ray.files import write_json
-    from axml_ray.plan.estimate import make_plan
-    from axml_ray.plan.machines import machines_of
-    from axml_ray.plan.report import chosen, shown
-    from axml_ray.plan.shapes import counts_of
-    from axml_ray.plan.work import known_rates
+    from axml_ray.planning.estimate import make_plan
+    from axml_ray.planning.machines import machines_of
+    from axml_ray.planning.report import chosen, shown
+    from axml_ray.planning.shapes import counts_of
+    from axml_ray.planning.work import known_rates
 
     counts = counts_of(settings)
     settings, choices = adapt(settings, counts.documents, counts.labels)

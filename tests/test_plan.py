@@ -16,11 +16,11 @@ from torch.profiler import ProfilerActivity, profile
 from axml_ray.configuration import load
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.sharding import Shard
-from axml_ray.plan import memory, work
-from axml_ray.plan.estimate import make_plan
-from axml_ray.plan.machines import Machines, cores_here, machines_of, memory_here
-from axml_ray.plan.report import duration, notes, warnings
-from axml_ray.plan.shapes import Counts, LevelShape, counts_of, level_shapes
+from axml_ray.planning import memory, work
+from axml_ray.planning.estimate import make_plan
+from axml_ray.planning.machines import Machines, cores_here, machines_of, memory_here
+from axml_ray.planning.report import duration, notes, warnings
+from axml_ray.planning.shapes import Counts, LevelShape, counts_of, level_shapes
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
 from axml_ray.training.batches import LevelData, batch_of

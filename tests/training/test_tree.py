@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
-import axml_ray.training.scored as scored
+import axml_ray.training.document_beams as scored
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
@@ -19,11 +19,19 @@ from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 from axml_ray.training.checkpoints import Checkpoints
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, finished, load_level, save_level
-from axml_ray.training.scored import MANIFEST as SCORED_MANIFEST
-from axml_ray.training.scored import NODES, PARENTS, SCORES, VALID_NODES, VALID_SCORES, Scored, is_scored
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.document_beams import MANIFEST as SCORED_MANIFEST
+from axml_ray.training.document_beams import (
+    NODES,
+    PARENTS,
+    SCORES,
+    VALID_NODES,
+    VALID_SCORES,
+    DocumentBeams,
+    has_document_beams,
+)
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, is_saved, load_level, save_level
 from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
-from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
 ROWS_0 = ROWS.format(0)
@@ -83,7 +91,7 @@ class TestTraining:
         tree = LabelTree.load(directory / TREE)
         assert tree.level_sizes == (4, 14)
         for level in (1, 2):
-            assert finished(level_directory(directory, level), level_fingerprint(settings, corpus, 0, level))
+            assert is_saved(level_directory(directory, level), level_fingerprint(settings, corpus, 0, level))
             about = json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())
             assert about["nodes"] == tree.level_sizes[level - 1] and about["level"] == level
             assert about["steps"] == 6 * 30 and about["snapshots"] == 2
@@ -158,7 +166,7 @@ class TestResuming:
         else:
             file.write_text(content)
         mark = level_fingerprint(run, corpus, 0, 2)
-        assert not finished(file.parent, mark)
+        assert not is_saved(file.parent, mark)
 
     def test_a_stale_fingerprint(self, run, corpus):
         file = level_file(run, 1, LEVEL_MANIFEST)
@@ -202,11 +210,11 @@ class TestResuming:
         with monkeypatch.context() as patch:
             patch.setattr(f"axml_ray.training.level_files.{name}", killed)
             with pytest.raises(KeyboardInterrupt):
-                save_level(network, directory, "mark", {}, Workers())
+                save_level(network, directory, "mark", {}, DistributedContext())
         assert {path: path.read_bytes() for path in directory.iterdir()} == before
         # what is left of it is in nobody's way
-        save_level(network, directory, "mark", {}, Workers())
-        assert finished(directory, "mark")
+        save_level(network, directory, "mark", {}, DistributedContext())
+        assert is_saved(directory, "mark")
         assert sorted(path.name for path in directory.parent.iterdir()) == ["level-1", "level-2", TREE]
 
     def test_a_level_that_is_wanted_again_starts_from_nothing(self, run, corpus):
@@ -255,13 +263,13 @@ def stop(monkeypatch):
 def scorings(monkeypatch) -> list[int]:
     """The levels whose documents were scored."""
     seen: list[int] = []
-    score = module.score_level
+    score = module.save_document_beams
 
     def followed(network, *rest, **named):
         seen.append(network.level.number)
         score(network, *rest, **named)
 
-    monkeypatch.setattr(module, "score_level", followed)
+    monkeypatch.setattr(module, "save_document_beams", followed)
     return seen
 
 
@@ -338,7 +346,7 @@ class TestKilledInsideALevel:
 
 def is_finished(settings: Experiment, corpus: Corpus) -> list[int]:
     directory = tree_directory(settings.run_directory, 0)
-    return [n for n in (1, 2) if finished(level_directory(directory, n), level_fingerprint(settings, corpus, 0, n))]
+    return [n for n in (1, 2) if is_saved(level_directory(directory, n), level_fingerprint(settings, corpus, 0, n))]
 
 
 class TestScored:
@@ -356,11 +364,11 @@ class TestScored:
     def test_torn_it_is_made_again(self, trained, corpus, tmp_path, stop, scorings, file):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
         path = beside(settings, 1, "scored") / file
-        assert is_scored(path.parent, self.mark(settings, corpus))
+        assert has_document_beams(path.parent, self.mark(settings, corpus))
         path.write_bytes(path.read_bytes()[:-1])
         if file == SCORED_MANIFEST:
             path.unlink()
-        assert not is_scored(path.parent, self.mark(settings, corpus))
+        assert not has_document_beams(path.parent, self.mark(settings, corpus))
         train_tree(settings, corpus, build=False)
         assert scorings == [1, 1]
         assert files(settings) == files(trained[0])
@@ -372,7 +380,7 @@ class TestScored:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr("axml_ray.training.scored.expand_rows", killed)  # all but the validation documents
+            patch.setattr("axml_ray.training.document_beams.expand_rows", killed)  # all but the validation documents
             with pytest.raises(Killed):
                 train_tree(settings, corpus)
         assert not beside(settings, 1, "scored").exists()
@@ -386,7 +394,7 @@ class TestScored:
 
     def test_what_it_holds(self, trained, corpus, tmp_path, stop):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
-        found = Scored(beside(settings, 1, "scored"))
+        found = DocumentBeams(beside(settings, 1, "scored"))
         split = corpus.split("train")
         tree = LabelTree.load(tree_directory(settings.run_directory, 0) / TREE)
         values, offsets = tree.node_labels(1, split.labels.values, split.labels.offsets)
@@ -408,7 +416,7 @@ class TestScored:
         stop(2, 1)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        found = Scored(beside(settings, 1, "scored"))
+        found = DocumentBeams(beside(settings, 1, "scored"))
         assert np.array_equal(found.parents, found.train.nodes.numpy())
         assert not (beside(settings, 1, "scored") / PARENTS).exists()
         train_tree(settings, corpus, build=False)

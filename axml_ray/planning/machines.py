@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from axml_ray.network.precision import bfloat16_is_faster
-from axml_ray.plan.memory import GIB
+from axml_ray.planning.memory import GIB
 from axml_ray.settings import Experiment
 
 ASSUMED_GPU_GIB = 80.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from axml_ray.network.fused_attention import ACCELERATOR_GROUP, CHUNK_SCORES, CPU_GROUP
-from axml_ray.plan.shapes import Counts, LevelShape
+from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 
 FLOAT = 4

@@ -13,13 +13,13 @@ import torch
 
 from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
-from axml_ray.plan.machines import Machines
-from axml_ray.plan.shapes import Counts, LevelShape, level_shapes
+from axml_ray.planning.machines import Machines
+from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, NetworkSettings, at_level
-from axml_ray.training.batches import LevelData, batch_of
+from axml_ray.training.batches import LevelData, make_batch
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining, Validation
-from axml_ray.training.workers import Workers
 
 TRAINING = 3
 """Forward, and backward for weights and for inputs."""
@@ -134,9 +134,11 @@ def measured_rate(
     network = build_network(level, vectors, settings.network).to(device)
     # Random texts teach nothing, and a step takes as long at any rate; at a high one the loss might diverge.
     slow = settings.training.model_copy(update={"learning_rate": 1e-6})
-    training = LevelTraining(network, data, Validation(data.tokens, data.positives), slow, 0, Workers(device=device))
+    training = LevelTraining(
+        network, data, Validation(data.tokens, data.positives), slow, 0, DistributedContext(device=device)
+    )
     batches = [
-        batch_of(data, level, start + np.arange(documents)) for start in range(0, BATCHES * documents, documents)
+        make_batch(data, level, start + np.arange(documents)) for start in range(0, BATCHES * documents, documents)
     ]
     for batch in batches:  # makes kernels, and touches rows and moments for the first time
         training.step(batch)

@@ -5,10 +5,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from axml_ray.plan.machines import Machines
-from axml_ray.plan.memory import GIB, Memory, candidates_bytes, level_memory, main_memory, network_values, word_values
-from axml_ray.plan.shapes import Counts, LevelShape, level_shapes
-from axml_ray.plan.work import Work, level_work, steps_of
+from axml_ray.planning.machines import Machines
+from axml_ray.planning.memory import (
+    GIB,
+    Memory,
+    candidates_bytes,
+    level_memory,
+    main_memory,
+    network_values,
+    word_values,
+)
+from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
+from axml_ray.planning.work import Work, level_work, steps_of
 from axml_ray.settings import Experiment, Settings
 
 KEPT_FREE = 0.1

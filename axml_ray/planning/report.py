@@ -7,8 +7,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.plan.estimate import KEPT_FREE, Plan
-from axml_ray.plan.memory import GIB
+from axml_ray.planning.estimate import KEPT_FREE, Plan
+from axml_ray.planning.memory import GIB
 from axml_ray.settings.presets import Choice
 
 
