@@ -1,1 +1,1 @@
-"""Before anything is spent: what a training will hold and how long it will take."""
+"""Estimates of the memory and time that a training needs, computed before it is started."""
