@@ -18,7 +18,7 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, work
 from axml_ray.planning.estimate import make_plan
-from axml_ray.planning.machines import Machines, cores_here, choose_machines, memory_here
+from axml_ray.planning.machines import Machines, choose_machines, cores_here, memory_here
 from axml_ray.planning.report import duration, notes, warnings
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.ragged import Ragged

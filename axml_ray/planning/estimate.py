@@ -1,4 +1,4 @@
-"""The plan of an experiment: memory and time of each level of a tree, and settings that make it fit where it does not."""
+"""The plan of an experiment: memory and time of each level of a tree, and settings that make it fit."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from axml_ray.planning.memory import (
     word_values,
 )
 from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
-from axml_ray.planning.work import Work, level_work, count_steps
+from axml_ray.planning.work import Work, count_steps, level_work
 from axml_ray.settings import Experiment, Settings
 
 KEPT_FREE = 0.1

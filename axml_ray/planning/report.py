@@ -102,8 +102,8 @@ def notes(plan: TrainingPlan) -> list[str]:
         )
     if plan.candidates:
         lines.append(
-            f"Candidates: up to {format_size(plan.candidates)} in files of each tree, read and written while a level is "
-            "scored; faster where as much main memory is free."
+            f"Candidates: up to {format_size(plan.candidates)} in files of each tree, read and written while a level "
+            "is scored; faster if as much main memory is free."
         )
     operations = plan.trees * sum(level.work.total for level in plan.levels)
     if plan.rates is None:
