@@ -102,7 +102,7 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()
-    sizes = [layer.bias.shape[0] for layer in head.layers]
+    sizes = [len(bias) for bias in head.parameters_after_projection()[:-2:2]]
     literal = LiteralLevel(level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, sizes)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(literal.lstm, f"{name}_l0").copy_(getattr(encoder.forward_lstm, f"{name}_l0"))

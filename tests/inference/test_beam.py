@@ -15,8 +15,8 @@ from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LinearSettings, SettingsError
+from axml_ray.training.beam_step import expand_rows
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
-from axml_ray.training.scoring import expand_rows
 from axml_ray.training.tree import TREE, level_directory, tree_directory
 
 SHAPES = {0: (14,), 1: (4, 14), 2: (4, 8, 14)}

@@ -15,7 +15,7 @@ from tiny_run import train_run
 from axml_ray import Tagger
 from axml_ray.corpus.store import Corpus
 from axml_ray.inference.export import export_bundle
-from axml_ray.plan.shapes import counts_of
+from axml_ray.planning.shapes import counts_of
 from axml_ray.settings import LinearSettings
 
 READ = 3

@@ -16,6 +16,7 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.dropout import dropout
+from axml_ray.network.fused_attention import LevelPass
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
@@ -298,13 +299,14 @@ def test_a_pass_over_a_shard_takes_the_branches_of_an_accelerator(rank):
     states = torch.zeros(4, 7, 6, dtype=torch.bfloat16, device="meta")
     values = torch.zeros(4, 7, case.layers[0], dtype=torch.bfloat16, device="meta")
     lengths, positives, candidates = (part.to("meta") for part in (one.lengths, one.positives, one.candidates))
-    level_pass = one_pass.Pass(
-        network.scorer(), states, values, network.encoded(lengths), network.attention.weight, candidates, positives
+    table = network.attention.weight
+    level_pass = LevelPass(
+        network.fused_head(), states, values, network.encoding_lengths(lengths), table, candidates, positives
     )
     with torch.no_grad():
         level_pass.run()
-    assert level_pass.of_table.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
-    assert level_pass.of_states.shape == states.shape
+    assert level_pass.table_gradient.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
+    assert level_pass.states_gradient.shape == states.shape
 
 
 def in_double(network: AttentionXML) -> AttentionXML:

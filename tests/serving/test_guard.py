@@ -17,7 +17,7 @@ from serve_app.api import make_api
 from serve_app.fan_out import FanOut
 from serve_app.guard import keys_of_environment
 from serve_app.service import Service
-from serve_app.serving import Serving
+from serve_app.settings import ServingSettings
 
 KEY = "the-key"
 
@@ -37,7 +37,7 @@ def addresses(ray_cluster: None) -> Iterator[list[str]]:
     """The API with a key, under no prefix and under `/tags`; it has no trees, which nothing here needs."""
     servers = []
     for prefix in ("", "/tags"):
-        app = make_api(Service(Serving(), FanOut([], 1, 1)), [KEY])
+        app = make_api(Service(ServingSettings(), FanOut([], 1, 1)), [KEY])
         app.get("/far")(lambda: far("labels: no label is called 'x'"))
         servers.append(uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", root_path=prefix)))
     threads = [threading.Thread(target=server.run) for server in servers]

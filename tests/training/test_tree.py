@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
-import axml_ray.training.scored as scored
+import axml_ray.training.document_beams as scored
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
@@ -21,11 +21,19 @@ from axml_ray.settings import Experiment, fingerprint
 from axml_ray.storage.layout import RunLayout
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 from axml_ray.training.checkpoints import Checkpoints
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, finished, load_level, save_level
-from axml_ray.training.scored import MANIFEST as SCORED_MANIFEST
-from axml_ray.training.scored import NODES, PARENTS, SCORES, VALID_NODES, VALID_SCORES, Scored, is_scored
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.document_beams import MANIFEST as SCORED_MANIFEST
+from axml_ray.training.document_beams import (
+    NODES,
+    PARENTS,
+    SCORES,
+    VALID_NODES,
+    VALID_SCORES,
+    DocumentBeams,
+    has_document_beams,
+)
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, is_saved, load_level, save_level
 from axml_ray.training.tree import level_directory, level_key, levels_are_finished
-from axml_ray.training.workers import Workers
 from axml_ray.tree.label_tree import LabelTree
 
 ROWS_0 = ROWS.format(0)
@@ -98,7 +106,7 @@ class TestTraining:
         assert tree.level_sizes == (4, 14)
         assert levels_are_finished(directory, tree, Run(settings, corpus).spec("network_tree-0").key)
         for level in (1, 2):
-            assert finished(level_directory(directory, level), key_of(settings, corpus, level))
+            assert is_saved(level_directory(directory, level), key_of(settings, corpus, level))
             about = json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())
             assert about["nodes"] == tree.level_sizes[level - 1] and about["level"] == level
             assert about["steps"] == 6 * 30 and about["snapshots"] == 2
@@ -172,7 +180,7 @@ class TestResuming:
             file.unlink()
         else:
             file.write_text(content)
-        assert not finished(file.parent, key_of(run, corpus, 2))
+        assert not is_saved(file.parent, key_of(run, corpus, 2))
         assert not levels_are_finished(file.parent.parent, label_tree(run), Run(run, corpus).members[0].key)
 
     def test_another_cache_key(self, run, corpus):
@@ -220,11 +228,11 @@ class TestResuming:
         with monkeypatch.context() as patch:
             patch.setattr(f"axml_ray.training.level_files.{name}", killed)
             with pytest.raises(KeyboardInterrupt):
-                save_level(network, directory, "key", {}, Workers())
+                save_level(network, directory, "key", {}, DistributedContext())
         assert {path: path.read_bytes() for path in directory.iterdir()} == before
         # what is left of it is in nobody's way
-        save_level(network, directory, "key", {}, Workers())
-        assert finished(directory, "key")
+        save_level(network, directory, "key", {}, DistributedContext())
+        assert is_saved(directory, "key")
         assert sorted(path.name for path in directory.parent.iterdir()) == ["level-1", "level-2"]
 
     def test_a_level_that_is_wanted_again_starts_from_nothing(self, run, corpus):
@@ -273,13 +281,13 @@ def stop(monkeypatch):
 def scorings(monkeypatch) -> list[int]:
     """The levels whose documents were scored."""
     seen: list[int] = []
-    score = module.score_level
+    score = module.save_document_beams
 
     def followed(network, *rest, **named):
         seen.append(network.level.number)
         score(network, *rest, **named)
 
-    monkeypatch.setattr(module, "score_level", followed)
+    monkeypatch.setattr(module, "save_document_beams", followed)
     return seen
 
 
@@ -356,7 +364,7 @@ class TestKilledInsideALevel:
 
 def is_finished(settings: Experiment, corpus: Corpus) -> list[int]:
     directory = networks_of(settings)
-    return [n for n in (1, 2) if finished(level_directory(directory, n), key_of(settings, corpus, n))]
+    return [n for n in (1, 2) if is_saved(level_directory(directory, n), key_of(settings, corpus, n))]
 
 
 class TestScored:
@@ -374,11 +382,11 @@ class TestScored:
     def test_torn_it_is_made_again(self, trained, corpus, tmp_path, stop, scorings, file):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
         path = beside(settings, 1, "scored") / file
-        assert is_scored(path.parent, self.key(settings, corpus))
+        assert has_document_beams(path.parent, self.key(settings, corpus))
         path.write_bytes(path.read_bytes()[:-1])
         if file == SCORED_MANIFEST:
             path.unlink()
-        assert not is_scored(path.parent, self.key(settings, corpus))
+        assert not has_document_beams(path.parent, self.key(settings, corpus))
         train_tree(settings, corpus, build=False)
         assert scorings == [1, 1]
         assert files(settings) == files(trained[0])
@@ -390,7 +398,7 @@ class TestScored:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr("axml_ray.training.scored.expand_rows", killed)  # all but the validation documents
+            patch.setattr("axml_ray.training.document_beams.expand_rows", killed)  # all but the validation documents
             with pytest.raises(Killed):
                 train_tree(settings, corpus)
         assert not beside(settings, 1, "scored").exists()
@@ -400,7 +408,7 @@ class TestScored:
 
     def test_what_it_holds(self, trained, corpus, tmp_path, stop):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
-        found = Scored(beside(settings, 1, "scored"))
+        found = DocumentBeams(beside(settings, 1, "scored"))
         split = corpus.split("train")
         tree = label_tree(settings)
         values, offsets = tree.node_labels(1, split.labels.values, split.labels.offsets)
@@ -422,7 +430,7 @@ class TestScored:
         stop(2, 1)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        found = Scored(beside(settings, 1, "scored"))
+        found = DocumentBeams(beside(settings, 1, "scored"))
         assert np.array_equal(found.parents, found.train.nodes.numpy())
         assert not (beside(settings, 1, "scored") / PARENTS).exists()
         train_tree(settings, corpus, build=False)
