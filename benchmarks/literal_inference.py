@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from literal_training import LiteralLevel, padded
-from torch import Tensor
+from torch import Tensor, nn
 
 from axml_ray.corpus.translation import Translation
 from axml_ray.members.network_tree import NetworkTree
@@ -102,7 +102,7 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()
-    sizes = [layer.bias.shape[0] for layer in head.layers]
+    sizes = [layer.out_features for layer in head.layers if isinstance(layer, nn.Linear)]
     literal = LiteralLevel(level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, sizes)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(literal.lstm, f"{name}_l0").copy_(getattr(encoder.forward_lstm, f"{name}_l0"))
