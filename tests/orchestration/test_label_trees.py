@@ -99,7 +99,7 @@ def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins
         run(load(None, **settings))
     assert not (tmp_path / "corpora").exists()
     wrong.write_text("1\tfamily 0\n")
-    with pytest.raises(SettingsError, match=r"names none of the corpus's 40 labels, as 'label"):
+    with pytest.raises(SettingsError, match=r"wrong\.tsv names none of the corpus's 40 labels"):
         run(load(None, **settings))
     training = {"epochs": [12], "learning_rate": 0.02}
     again = synthetic.experiment(tmp_path, tree=tree, training=training, ensemble={"trees": 1}, name="right")
