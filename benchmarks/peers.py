@@ -14,15 +14,14 @@ the table's measures, and `ours_train_seconds`, `ours_predict_seconds`, `ours_pe
 - The peers' settings are those that their documentation gives: omikuji's README for each method, the defaults of
   napkinXC's `PLT` and of libpecos's `XLinearModel` with PIFA label embeddings. The rows note them, libpecos's
   where they aren't its defaults, and the versions.
-- "ours" is the whole ensemble as the run was evaluated: its networks and, where its settings have them, linear
-  classifiers, neighbours, names of labels and what corrects or joins their scores; `members` of its row names them.
-  `jobs/evaluate.py` tells what the networks' trees reach one by one.
+- "ours" is the whole ensemble as the run was evaluated; `members` and `combiner` of its row say of what.
+  `jobs/evaluate.py` tells what each member reaches alone.
 - `peak_gib` is of the whole process of a peer, which trains and predicts; of the run it is the largest of one worker's,
-  as its networks' training noted, without the fitting of linear classifiers. `model_mib` is what lies on disk, without
+  as its networks' training noted, without the fitting of other members. `model_mib` is what lies on disk, without
   the words that features are made of.
 - The peers see whole texts; the run's network sees at most `corpus.max_tokens` words of each.
-- Validation documents, which choose the run's best weights and, where its settings ask for that, fit the correction and
-  the join of its scores, are kept from the peers unless `--with-valid`.
+- Validation documents, which choose the run's best weights and fit its combiner, are kept from the peers unless
+  `--with-valid`.
 - `--quick` gives the peers at most 50,000 training and 10,000 test documents, spread evenly; the rows say how
   many. It bounds documents, not labels: 33,000 of those are fine.
 - omikuji draws its clusters without a seed, so its scores move by some tenths of a point from call to call.

@@ -101,7 +101,7 @@ def test_main_job_never_trains_a_finished_level_twice(ray_cluster: None, tmp_pat
     assert again["members"]["network_tree-0"] == metrics["members"]["network_tree-0"]
     report = Run(more, Corpus.open(more.corpus_directory)).layout.report().read_text()
     assert "Validation nDCG@5 of level 2" in report
-    assert "words it looked at" in report  # its corpus keeps texts, its networks have attention
+    assert "<mark" in report  # its corpus keeps texts, its networks have attention
     # Without stored predictions, the run is evaluated by new ones.
     shutil.rmtree(more.run_directory / "predictions")
     evaluated = evaluate(open_run(more.run_directory))
@@ -166,7 +166,7 @@ def test_only_members_that_are_missing_are_fitted(again: Callable[..., Experimen
 def test_predictions_are_the_combiners_of_the_members(again: Callable[..., Experiment]) -> None:
     current = open_run(again().run_directory)
     predictions = stored(current, "test")
-    assert predictions.members == [f"{kind}-{tree}" for kind in BOTH for tree in range(2)]
+    assert list(predictions.members) == [f"{kind}-{tree}" for kind in BOTH for tree in range(2)]
     top, scores = ranked(predictions)
     total = np.zeros((len(top), current.corpus.trained))
     for name in predictions.members:
@@ -225,7 +225,7 @@ def test_members_are_added_to_a_finished_run(again: Callable[..., Experiment]) -
     current = Run(more, Corpus.open(more.corpus_directory))
     assert [spec.weight for spec in current.members] == pytest.approx([1 / 8] * 4 + [1 / 4] * 2)
     names = current.open_member(current.spec("label_names"), current.open_features())
-    assert isinstance(names, LabelNames) and names.named.sum() == synthetic.LABELS
+    assert isinstance(names, LabelNames) and (names.named > 0).sum() == synthetic.LABELS
     # Fewer neighbours need no new index.
     index = written(more, "members/knn/*.safetensors")
     fewer = again(members={**BOTH, "knn": {"weight": 0.5, "neighbours": 3}})
