@@ -1,6 +1,6 @@
 """Batch prediction with Ray Data: actors hold the model, and each block of documents becomes one file.
 
-A block's file is written atomically, so a job that was killed and is started again predicts only the blocks without one.
+Files are written atomically, so a job that was killed and is started again predicts only the missing blocks.
 """
 
 import json
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 ROWS = 1_024
 """Number of documents of a block."""
 READ_BYTES = 1 << 20
-"""Approximate size of what a reader task yields at a time, in bytes; small, so that actors start while it still reads."""
+"""Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
 JOB, RESULT = "job.json", "predictions.json"
 JOB_VERSION = 2
 """Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels."""
