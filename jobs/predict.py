@@ -83,7 +83,7 @@ def main(given: argparse.Namespace) -> None:
     """Predict, and say what came of it."""
     from axml_ray.cluster import connect, room_for
     from axml_ray.corpus.sources import shards
-    from axml_ray.inference.batch import Wanted, predict_files
+    from axml_ray.inference.batch import PredictionOptions, predict_files
     from axml_ray.inference.bundle import Bundle
 
     log.info("predict: checking the bundle")
@@ -97,7 +97,7 @@ def main(given: argparse.Namespace) -> None:
         found = shards(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
-    wanted = Wanted(form=given.format, top_k=given.top_k, threshold=threshold)
+    wanted = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
     fit, cpus = room_for({"CPU": given.cpus_per_actor}), given.cpus_per_actor
     actors = given.actors or max(1, fit)

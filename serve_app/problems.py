@@ -71,7 +71,7 @@ def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
     def _invalid(request: Request, error: RequestValidationError) -> Response:
         sent = request.headers.get("content-type", "")
         if error.body and not is_json(sent):  # FastAPI does not parse such a body, and reports the wrong field
-            detail = f"send the header Content-Type: application/json ({f'it is {sent}' if sent else 'it is missing'})"
+            detail = f"send the header Content-Type: application/json ({f'it is {sent}' if sent else 'there is none'})"
             return problem(415, detail, [FieldError(field="Content-Type", message=detail)])
         errors = [_field_error(each, fields) for each in error.errors()]
         return problem(422, "; ".join(f"{each.field}: {each.message}" for each in errors[:5]), errors)

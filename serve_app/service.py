@@ -264,7 +264,7 @@ class Service:
     def _check_explanations(self, served: ServedBundle, labels: int) -> None:
         if labels > self.serving.max_explanations:
             most = f"at most {self.serving.max_explanations:,} are explained per request"
-            raise SettingsError(f"explain: {labels:,} labels over all texts, but {most}; send fewer texts or labels")
+            raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: send fewer texts or labels")
 
     async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
         """Return the results of a batch of requests of one kind, each with its rows of the joint ranking."""

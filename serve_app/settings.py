@@ -112,7 +112,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return advice on an unknown name: the most similar known one, or all of them."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
 
 
 def common_settings(settings: Settings, kind: type[Settings]) -> dict[str, Any]:

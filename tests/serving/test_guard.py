@@ -55,7 +55,7 @@ def test_a_key_that_no_header_can_hold_is_refused_at_the_start(monkeypatch: pyte
     monkeypatch.setenv("AXML_RAY_API_KEYS", "one, two three")
     assert keys_of_environment() == ["one", "two", "three"]
     monkeypatch.setenv("AXML_RAY_API_KEYS", "one,schlüssel")
-    with pytest.raises(SettingsError, match="AXML_RAY_API_KEYS: key 2 has letters that HTTP can't send; take ASCII's"):
+    with pytest.raises(SettingsError, match="AXML_RAY_API_KEYS: key 2 "):
         keys_of_environment()
 
 

@@ -140,10 +140,10 @@ class TestStep:
     def test_dropout_is_another_at_each_step_and_document(self):
         training = small_training(small_network(FLAT, 0.5), 40)
         batch = next(training.batches())
-        first = training._seeds(batch.encoded)
+        first = training._dropout_seeds(batch.encoded)
         assert len(set(first.tolist())) == len(first)
         training.state.step += 1
-        assert not set(first.tolist()) & set(training._seeds(batch.encoded).tolist())
+        assert not set(first.tolist()) & set(training._dropout_seeds(batch.encoded).tolist())
 
 
 class TestWhenItEnds:
@@ -270,7 +270,7 @@ class TestDiverged:
                     training.network.attention.weight[0, 0] = float("inf")
 
         training.optimizer.step = wild
-        with pytest.raises(TrainingDivergedError, match="level 1: after 4 steps, some weights are no numbers"):
+        with pytest.raises(TrainingDivergedError, match="level 1: after 4 steps"):
             training.run()
         assert all(parameter.isfinite().all() for parameter in training.network.parameters())
         again = small_training(small_network(FLAT), 200)
