@@ -6,8 +6,8 @@ Both runs are of one prepared corpus with the same settings and seed. Only their
 version of the program wrote them.
 
 Figures: `P@1_before`, `P@1_after` and so on, in percent; `P@1_difference`; `same_top_label`, the share of documents
-with the same best label, in percent. Exit status 1 where a precision differs by more than `MOST_POINTS`, or fewer than `LEAST_SAME`
-percent of the best labels are the same.
+with the same best label, in percent. Exit status 1 where a precision differs by more than `MOST_POINTS`, or fewer than
+`LEAST_SAME` percent of the best labels are the same.
 """
 
 import argparse

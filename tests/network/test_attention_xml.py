@@ -22,7 +22,7 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.batches import Batch, LevelData, batch_of
+from axml_ray.training.batches import Batch, LevelData, make_batch
 
 TEXTS = [[3, 7, 2, 2, 9], [4], [11, 3, 5, 8, 6, 10, 3], [2, 9, 4]]
 FIRST_CHILD = [0, 3, 4, 8, 10, 11]  # 5 parents of 3, 1, 4, 2 and 1 children
@@ -94,7 +94,7 @@ def network_of(
 
 def batch(network: AttentionXML, case: Case, rows: list[int] | None = None) -> Batch:
     rows = list(range(len(TEXTS))) if rows is None else rows
-    return batch_of(case.data(), network.level, np.array(rows), network.shard)
+    return make_batch(case.data(), network.level, np.array(rows), network.shard)
 
 
 def fast_rows(network: AttentionXML, one: Batch) -> list[torch.Tensor]:
@@ -324,7 +324,7 @@ class TestShards:
         parts = [batch(shard, case) for shard in shards]
         order = parts[0].rows
         # the texts' order is that of the workers; there, masks and all, the encodings are the whole's
-        one = batch_of(case.data(), whole.level, order)
+        one = make_batch(case.data(), whole.level, order)
         with patch.object(whole.encoder, "encoder_dropout", 0.5):
             states = whole.encode(one.tokens, one.own_lengths, one.words, 1 + one.encoded)
         value = whole.loss(states, one.lengths, one.positives, one.count, one.candidates)
