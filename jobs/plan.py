@@ -20,7 +20,7 @@ def _positive(word: str) -> float:
     return value
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this job to a parser."""
     group = parser.add_argument_group("hardware and output")
     group.add_argument("--gpus", type=count, metavar="N", help="total number of GPUs, one per worker")
@@ -29,7 +29,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", type=Path, metavar="PATH", help="also write the plan to this JSON file")
 
 
-@job_with_flags(__doc__, flags)
+@job_with_flags(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Print the plan, and write it to the file of --json.
 

@@ -195,5 +195,5 @@ def test_a_file_out_of_reach_is_told_in_one_line(bundle_directory, tmp_path, ray
         predict_files(bundle_directory, [JsonLines(tmp_path / "a.jsonl")], tmp_path / "out", PredictionOptions())
     said = str(caught.value)
     assert "\n" not in said and "Is a directory" in said and "a.jsonl" in said
-    assert said.endswith("; the same job, started again, goes on from here")
+    assert said.endswith("; run the same command again to continue from here")
     assert not (tmp_path / "out" / "predictions.json").exists()
