@@ -298,13 +298,14 @@ def test_a_pass_over_a_shard_takes_the_branches_of_an_accelerator(rank):
     states = torch.zeros(4, 7, 6, dtype=torch.bfloat16, device="meta")
     values = torch.zeros(4, 7, case.layers[0], dtype=torch.bfloat16, device="meta")
     lengths, positives, candidates = (part.to("meta") for part in (one.lengths, one.positives, one.candidates))
-    level_pass = one_pass.Pass(
-        network.scorer(), states, values, network.encoded(lengths), network.attention.weight, candidates, positives
+    table = network.attention.weight
+    level_pass = fused_attention.LevelPass(
+        network.fused_head(), states, values, lengths, table, candidates, positives, denominator=1.0
     )
     with torch.no_grad():
         level_pass.run()
-    assert level_pass.of_table.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
-    assert level_pass.of_states.shape == states.shape
+    assert level_pass.table_gradient.shape == (len(one.candidates.rows), table.shape[1])
+    assert level_pass.states_gradient.shape == states.shape
 
 
 def in_double(network: AttentionXML) -> AttentionXML:
