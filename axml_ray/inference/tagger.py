@@ -104,8 +104,7 @@ class Tagger:
 
         Raises:
             TypeError: texts or labels are not sequences of strings.
-            SettingsError: a label is unknown, `top_k` or `threshold` is out of range, or there is nothing to explain
-                with.
+            SettingsError: a label is unknown, or `top_k` or `threshold` is out of range.
         """
         _check_strings("texts", texts)
         if not isinstance(top_k, int) or top_k < 1:

@@ -7,9 +7,10 @@ import torch
 # the tiny corpus, the literal network
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network")]
 
-from tiny_run import Run, train_run  # noqa: E402
+from tiny_run import train_run  # noqa: E402
 
 from axml_ray.inference.export import export_bundle  # noqa: E402
+from axml_ray.run import Run  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +27,25 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
+def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run of two trees with members of all kinds, combined by the mean."""
+    torch.set_num_threads(1)
+    weights = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0.1}
+    members = {kind: {"weight": weight} for kind, weight in weights.items()}
+    return train_run(tmp_path_factory.mktemp("mixed"), epochs=2, members=members)
+
+
+@pytest.fixture(scope="session")
+def mixed_bundle(mixed_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That run as a bundle; not to be changed."""
+    directory = tmp_path_factory.mktemp("bundles") / "mixed"
+    export_bundle(mixed_run, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
 def bundle_directory(tiny_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That run as a bundle; not to be changed."""
     directory = tmp_path_factory.mktemp("bundles") / "bundle"
-    export_bundle(tiny_run.settings, directory)
+    export_bundle(tiny_run, directory)
     return directory

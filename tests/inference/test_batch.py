@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
+from tiny_run import texts_of
 
 from axml_ray import Tagger
 from axml_ray.corpus.json_lines import JsonLines
@@ -26,7 +27,7 @@ BAD = ["not json", '{"no": "text"}', '{"text": 5}']
 @pytest.fixture
 def inputs(tiny_run, tmp_path):
     """Two files; bad records stand between good ones."""
-    texts = [*tiny_run.texts("train")[:90], "", "\0 ...", "key1 " * 2_000]
+    texts = [*texts_of(tiny_run, "train")[:90], "", "\0 ...", "key1 " * 2_000]
     lines = [json.dumps({"id": f"text-{number}", "text": text}) for number, text in enumerate(texts)]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("\n".join([*lines[:40], *BAD, *lines[40:60]]))

@@ -7,43 +7,44 @@ import json
 import shutil
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from axml_ray.inference.beam import TreePredictor, join_fingerprint
-from axml_ray.inference.combining import Votes, combine, mean_ballot, ranked
-from axml_ray.inference.ensemble import Ensemble, votes_of
-from axml_ray.inference.frequency import Coefficients
-from axml_ray.inference.frozen import WORDS
-from axml_ray.inference.weights import SCALES, group_size, load_weights, quantized, restored, save_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tiny_run import train_run
 
 from axml_ray import __version__
-from axml_ray.configuration import open_run
+from axml_ray.combine.frequency import Coefficients, FrequencyCalibration
+from axml_ray.combine.stacking import NODES, Stacking
 from axml_ray.files import read_json, write_json
 from axml_ray.inference.bundle import (
     CALIBRATION,
+    FEATURES,
     LABELS,
     MANIFEST,
     SETTINGS,
-    SHARED_WORDS,
     TOKENIZER,
+    VECTORS,
+    WORD_VECTORS,
     Bundle,
     BundleError,
     entries,
 )
 from axml_ray.inference.export import export_bundle
+from axml_ray.judging import open_run
+from axml_ray.members.topk import weighted_sum
+from axml_ray.members.weight_files import SCALES, group_size, load_weights, quantized, restored, save_weights
+from axml_ray.network.frozen import WORDS
 from axml_ray.network.level_network import TABLE
-from axml_ray.settings import LinearSettings, SettingsError
-from axml_ray.training.tree import neighbours_fingerprint
+from axml_ray.run import Run
+from axml_ray.settings import SettingsError
 
-TREE, MODEL = "tree-1/tree.safetensors", "tree-0/level-2/model.safetensors"
+TREE, MODEL = "trees/1.safetensors", "members/network_tree-0/level-2/model.safetensors"
+BOTH = {"network_tree": {"weight": 0.6}, "linear_tree": {"weight": 0.4}}
 
 
 @pytest.fixture
@@ -64,195 +65,178 @@ def sign(bundle: Path) -> None:
     change(manifest, lambda content: content.update(files=files))
 
 
+def one_regression_tree(calibration: FrequencyCalibration) -> Stacking:
+    """Stacking of one regression tree, which asks for the linear trees' score."""
+    columns, thresholds, values = (np.zeros((1, NODES), kind) for kind in (np.int64, np.float64, np.float64))
+    children = np.arange(NODES)[:, None].repeat(2, axis=1)[None]
+    columns[0, 0], thresholds[0, 0], children[0, 0] = 2, 0.3, (1, 2)
+    values[0, 1:3] = -0.5, 1.0
+    return Stacking(columns, thresholds, children, values, ("network_tree", "linear_tree"), calibration)
+
+
 class TestExport:
     def test_predicts_as_the_run_does(self, tiny_run, bundle_directory):
         tokens = tiny_run.corpus.split("test").tokens
-        run, bundle = tiny_run.ensemble(), Bundle.open(bundle_directory).ensemble()
-        (labels, scores), of_trees = run.predict(tokens)
-        (same_labels, same_scores), same_trees = bundle.predict(tokens)
-        assert np.array_equal(labels, same_labels) and np.array_equal(scores, same_scores)
-        for one, other in zip(of_trees, same_trees, strict=True):
-            assert np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+        run, bundle = tiny_run.open_ensemble(), Bundle.open(bundle_directory).ensemble()
+        of_run, of_bundle = run.rank_members(tokens), bundle.rank_members(tokens)
+        assert list(of_run) == list(of_bundle) == ["network_tree-0", "network_tree-1"]
+        for name, ranking in of_run.items():
+            assert np.array_equal(ranking.labels, of_bundle[name].labels)
+            assert np.array_equal(ranking.scores, of_bundle[name].scores)
+        for one, other in zip(run.rank(tokens), bundle.rank(tokens), strict=True):
+            assert np.array_equal(one, other)
 
     def test_says_what_it_is(self, tiny_run, bundle_directory):
         content = read_json(bundle_directory / MANIFEST)
-        sizes = [list(tree.tree.level_sizes) for tree in tiny_run.ensemble().trees]
-        assert content["format"] == "axml-ray bundle" and content["axml_ray"] == __version__
+        sizes = [list(tiny_run.open_tree(number).level_sizes) for number in range(2)]
+        assert (content["format"], content["version"]) == ("axml-ray bundle", 2)
+        assert content["axml_ray"] == __version__ and content["combiner"] == "mean"
+        assert [(each["name"], each["kind"], each["tree"], each["weight"]) for each in content["members"]] == [
+            ("network_tree-0", "network_tree", 0, 0.5), ("network_tree-1", "network_tree", 1, 0.5)]  # fmt: skip
         assert content["level_sizes"] == sizes and content["labels"] == tiny_run.corpus.trained
         text = "".join((bundle_directory / name).read_text() for name in (MANIFEST, SETTINGS, CALIBRATION))
         assert str(tiny_run.settings.runs) not in text  # nor anything else of the machine
 
     @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
     def test_of_fewer_bits(self, tiny_run, bundle_directory, tmp_path, weights):
-        exported = export_bundle(tiny_run.settings, tmp_path / weights, weights)
+        exported = export_bundle(tiny_run, tmp_path / weights, weights)
         assert set(exported.scores) == {"float32", weights}
         for name, score in exported.scores["float32"].items():
             assert exported.scores[weights][name] == pytest.approx(score, abs=2)
         full, reduced = ((place / MODEL).stat().st_size for place in (bundle_directory, tmp_path / weights))
         assert reduced < 0.65 * full  # vectors and headers aside, a half and a quarter
         tokens = tiny_run.corpus.split("test").tokens
-        (labels, scores), _ = Bundle.open(tmp_path / weights).ensemble().predict(tokens)
-        (wanted, right), _ = Bundle.open(bundle_directory).ensemble().predict(tokens)
+        labels, scores = Bundle.open(tmp_path / weights).ensemble().rank(tokens)
+        wanted, right = Bundle.open(bundle_directory).ensemble().rank(tokens)
         assert scores[:, 0] == pytest.approx(right[:, 0], abs=0.05)
         assert (labels[:, 0] == wanted[:, 0]).mean() > 0.8
 
     def test_frozen_word_vectors_are_kept_once(self, tmp_path):
         run = train_run(tmp_path, epochs=1, train_embeddings=False)
-        export_bundle(run.settings, tmp_path / "bundle")
-        assert set(load_file(tmp_path / "bundle" / SHARED_WORDS)) == {WORDS}
+        export_bundle(run, tmp_path / "bundle")
+        assert set(load_file(tmp_path / "bundle" / WORD_VECTORS)) == {VECTORS}
         assert WORDS not in load_file(tmp_path / "bundle" / MODEL)
         tokens = run.corpus.split("test").tokens
         bundle = Bundle.open(tmp_path / "bundle").ensemble()
-        assert np.array_equal(bundle.predict(tokens)[0][1], run.ensemble().predict(tokens)[0][1])
-        tables = {network.encoder.embedding.weight.data_ptr() for tree in bundle.trees for network in tree.networks}
-        assert len(tables) == 1
+        assert np.array_equal(bundle.rank(tokens).scores, run.open_ensemble().rank(tokens).scores)
+        networks = [network for member in bundle.members.values() for network in member.networks]
+        assert len(networks) == 4
+        assert len({network.encoder.embedding.weight.data_ptr() for network in networks}) == 1
+        for damage, message in [
+            (lambda path: save_file({VECTORS: load_file(path)[VECTORS][:-1].clone()}, path), "vectors of"),
+            (lambda path: save_file({"other": torch.ones(2, 2)}, path), "no word vectors"),
+            (lambda path: path.unlink(), "holds no word vectors"),
+        ]:
+            damage(tmp_path / "bundle" / WORD_VECTORS)
+            sign(tmp_path / "bundle")
+            with pytest.raises(BundleError, match=message):
+                Bundle.open(tmp_path / "bundle").ensemble()
 
-    def test_frequency_correction(self, tmp_path):
-        run = train_run(tmp_path, epochs=1, correction=Coefficients(intercept=-1, score=0.7, both=0.02, frequency=-0.5))
-        export_bundle(run.settings, tmp_path / "bundle")
-        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.ensemble()
-        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
-        for found, right in zip(mine.predict(tokens)[0], theirs.predict(tokens)[0], strict=True):
-            np.testing.assert_allclose(found, right, rtol=1e-5)
-        np.testing.assert_allclose(mine.score(tokens, given), theirs.score(tokens, given), rtol=1e-5)
-        plain = run.settings.ensemble.model_copy(update={"frequency_correction": False})
-        uncorrected = Ensemble.open(run.settings.model_copy(update={"ensemble": plain}), run.corpus)
-        assert uncorrected.votes.correction is None
-        summed = combine(*zip(*(ballot.found for ballot in theirs.find(tokens)), strict=True), 20)
-        for found, right in zip(uncorrected.predict(tokens)[0], summed, strict=True):
-            np.testing.assert_array_equal(found, right)
-        for found, right in zip(theirs.predict(tokens)[0], theirs.votes.correction.ranked(summed, 2), strict=True):
-            np.testing.assert_array_equal(found, right)
-        more = run.settings.model_copy(update={"linear": LinearSettings(weight=0.5)})
-        with pytest.raises(SettingsError, match=r"frequency\.json: no frequency correction of these trees; run jobs/"):
-            votes_of(more, run.corpus)
-
-    def test_linear_classifiers(self, tmp_path):
-        run = train_run(tmp_path, epochs=1, linear=0.4)
-        export_bundle(run.settings, tmp_path / "bundle", "bfloat16")
-        tokens = run.corpus.split("test").tokens
-        trees = Bundle.open(tmp_path / "bundle").ensemble().trees
-        for mine, theirs in zip(trees, run.ensemble().trees, strict=True):
-            assert mine.linear[1].share == theirs.linear[1].share == 0.4
-            found, right = (tree.linear[0].find(tree.see(tokens), 20) for tree in (mine, theirs))
-            assert np.array_equal(found[0], right[0]) and np.array_equal(found[1], right[1])
-        plain = run.settings.model_copy(update={"linear": LinearSettings()})
-        (tmp_path / "bundle" / "tree-1" / "linear.safetensors").unlink()
-        sign(tmp_path / "bundle")
-        with pytest.raises(BundleError, match=r"tree-1/linear\.safetensors: cannot be used \(it is missing\)"):
-            Bundle.open(tmp_path / "bundle").ensemble()
-        (run.settings.run_directory / "tree-0" / "linear.safetensors").write_bytes(b"")
-        with pytest.raises(SettingsError, match=r"linear\.safetensors: no linear classifiers of these settings"):
-            run.ensemble()
-        assert Ensemble.open(plain, run.corpus).trees[0].linear is None
-
-    def test_neighbours(self, tmp_path):
-        run = train_run(tmp_path, epochs=1, linear=0.4, neighbours=7)
-        export_bundle(run.settings, tmp_path / "bundle", "bfloat16")
-        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
-        plain = run.settings.model_copy(update={"linear": LinearSettings(weight=0.4)})
-        bundle, alone = Bundle.open(tmp_path / "bundle"), Ensemble.open(plain, run.corpus)
-        for mine, theirs, without in zip(bundle.ensemble().trees, run.ensemble().trees, alone.trees, strict=True):
-            for found, right in zip(
-                *(tree.linear[0].find(tree.see(tokens), 20) for tree in (mine, theirs)), strict=True
-            ):
-                assert np.array_equal(found, right)
-            linear, votes = theirs.linear[0], theirs.linear[0].neighbours
-            assert (votes.count, votes.share) == (7, 0.2) and without.linear[0].neighbours is None
-            share = votes.votes(linear.features.rows(tokens))[:, given].toarray()
-            expected = 0.8 * without.linear[0].score(without.see(tokens), given) + 0.2 * share
-            np.testing.assert_allclose(mine.linear[0].score(mine.see(tokens), given), expected, rtol=1e-5, atol=1e-7)
-        together = run.ensemble()
-        for found, tree in zip(together.find(tokens), together.trees, strict=True):  # looked up once for all trees
-            for column, own in zip(found.found, tree.predict(tokens, together.votes.top_labels), strict=True):
-                assert np.array_equal(column, own)
-        expected = together.votes.scores(given, [tree.said_of(tokens, given)[..., :1] for tree in together.trees])
-        assert np.array_equal(together.score(tokens, given), expected)
-        last = together.trees[-1]
-        linear, join = last.linear
-        last.linear = replace(linear, features=replace(linear.features, lead_words=2, lead_weight=9.0)), join
-        own = last.predict(tokens, together.votes.top_labels)[1]
-        assert not np.array_equal(own, found[1])  # a tree that sees otherwise sees for itself
-        assert np.array_equal(Ensemble(together.trees, together.votes).find(tokens)[-1][1], own)
-        more = run.settings.linear.model_copy(update={"neighbours": 8})
-        marks = {
-            join_fingerprint(one, run.corpus)
-            for one in (run.settings, plain, run.settings.model_copy(update={"linear": more}))
-        }
-        assert len(marks) == 3
-        (tmp_path / "bundle" / "neighbours.safetensors").unlink()
-        sign(tmp_path / "bundle")
-        with pytest.raises(BundleError, match=r"neighbours\.safetensors: cannot be used \(it is missing\)"):
-            Bundle.open(tmp_path / "bundle").ensemble()
-        read = run.settings.linear.model_copy(update={"lead_words": 3})  # of other features
-        assert neighbours_fingerprint(run.settings.model_copy(update={"linear": read}), run.corpus) != (
-            neighbours_fingerprint(run.settings, run.corpus)
+    @pytest.mark.parametrize("combiner", ["calibrated", "stacked"])
+    def test_fitted_combiners(self, tmp_path, combiner):
+        calibration = FrequencyCalibration(
+            Coefficients(intercept=-1, score=0.7, both=0.02, frequency=-0.5), np.ones(14, int)
         )
-        (run.settings.run_directory / "neighbours.safetensors").write_bytes(b"")
-        with pytest.raises(SettingsError, match=r"neighbours\.safetensors: no training texts of these settings; run"):
-            run.ensemble()
-
-    def test_name_matches(self, tmp_path):
-        run = train_run(tmp_path, epochs=1, linear=0.4, neighbours=7, name_matches_weight=0.3)
-        export_bundle(run.settings, tmp_path / "bundle", "bfloat16")
+        fitted = calibration if combiner == "calibrated" else one_regression_tree(calibration)
+        run = train_run(tmp_path, epochs=1, members=BOTH, combiner=combiner, fitted=fitted)
+        export_bundle(run, tmp_path / "bundle")
+        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.open_ensemble()
+        assert type(mine.combination.combiner) is type(fitted)
         tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
-        for mine, theirs in zip(Bundle.open(tmp_path / "bundle").ensemble().trees, run.ensemble().trees, strict=True):
-            ours, linear = mine.linear[0], theirs.linear[0]
-            assert (linear.names.share, ours.names.share) == (0.3, 0.3) and linear.share == pytest.approx(0.5)
-            for found, right in zip(ours.find(ours.see(tokens), 20), linear.find(linear.see(tokens), 20), strict=True):
-                assert np.array_equal(found, right)
-            names = linear.names.votes(tokens)[:, given].toarray()
-            nameless, alone = replace(linear, names=None), replace(linear, names=None, neighbours=None)
-            expected = nameless.score(nameless.see(tokens), given) - 0.3 * alone.score(alone.see(tokens), given)
-            np.testing.assert_allclose(ours.score(ours.see(tokens), given), expected + 0.3 * names, atol=1e-6)
-        for changed in ({"name_matches_weight": 0.2}, {"name_stemmer": None}):
-            other = run.settings.model_copy(update={"linear": run.settings.linear.model_copy(update=changed)})
-            assert join_fingerprint(other, run.corpus) != join_fingerprint(run.settings, run.corpus)
-        with pytest.raises(SettingsError, match=r"name_matches\.safetensors: no labels' names of these settings; run"):
-            Ensemble.open(other, run.corpus)
-        (tmp_path / "bundle" / "name_matches.safetensors").unlink()
-        sign(tmp_path / "bundle")
-        with pytest.raises(BundleError, match=r"name_matches\.safetensors: cannot be used \(it is missing\)"):
-            Bundle.open(tmp_path / "bundle").ensemble()
-
-    @pytest.mark.parametrize("correction", [None, Coefficients(intercept=-1, score=0.7, frequency=-0.5)])
-    def test_learned_join(self, tmp_path, correction):
-        run = train_run(tmp_path, epochs=1, linear=0.4, correction=correction, learned_join=True)
-        export_bundle(run.settings, tmp_path / "bundle")
-        tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
-        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.ensemble()
-        for found, right in zip(mine.predict(tokens)[0], theirs.predict(tokens)[0], strict=True):
+        for found, right in zip(mine.rank(tokens), theirs.rank(tokens), strict=True):
             np.testing.assert_allclose(found, right, rtol=1e-5)
         np.testing.assert_allclose(mine.score(tokens, given), theirs.score(tokens, given), rtol=1e-5)
-        labels, means = mean_ballot(theirs.find(tokens), 20)
-        expected = ranked(labels, 2 * theirs.votes.learned.scores(labels, means, theirs.votes.correction), 20)
-        for found, right in zip(theirs.predict(tokens)[0], expected, strict=True):
-            np.testing.assert_allclose(found, right, rtol=1e-6)
-        plain = Votes(20, theirs.votes.correction)
-        assert not np.allclose(plain.ranking(theirs.find(tokens))[1], expected[1], rtol=0.1)
-        # So are labels that are asked for, by what networks and classifiers say alone.
-        said = []
-        for tree in theirs.trees:
-            alone = TreePredictor(tree.tree, tree.networks, tree.beam, tree.precision).score(tokens, given)
-            by_linear = tree.linear[0].score(tree.see(tokens), given)
-            said.append(np.stack([0.6 * alone + 0.4 * by_linear, alone, by_linear], axis=2))
-        np.testing.assert_allclose(theirs.score(tokens, given), theirs.votes.scores(given, said), rtol=1e-4)
-        more = run.settings.model_copy(update={"linear": run.settings.linear.model_copy(update={"cost": 2.0})})
-        if correction is None:
-            with pytest.raises(SettingsError, match=r"learned_join\.safetensors: no learned join of these trees; run"):
-                votes_of(more, run.corpus)
-        (tmp_path / "bundle" / "learned_join.safetensors").unlink()
-        sign(tmp_path / "bundle")
-        with pytest.raises(BundleError, match=r"learned_join\.safetensors: cannot be used \(it is missing\)"):
-            Bundle.open(tmp_path / "bundle").ensemble()
+        rankings = list(mine.rank_members(tokens).values())
+        mean = weighted_sum(rankings, [0.3, 0.3, 0.2, 0.2], 20)
+        if combiner == "calibrated":
+            expected = FrequencyCalibration(calibration.coefficients, run.corpus.labels.counts).reordered(mean)
+            for found, right in zip(mine.rank(tokens), expected, strict=True):
+                np.testing.assert_allclose(found, right, rtol=1e-5)
+        assert not np.allclose(mine.rank(tokens).scores, mean.scores, rtol=0.1)
+        members = run.settings.members.model_copy(
+            update={"linear_tree": run.settings.members.linear_tree.model_copy(update={"weight": 0.1})}
+        )
+        more = Run(run.settings.model_copy(update={"members": members}), run.corpus)
+        with pytest.raises(SettingsError, match="combiner: the combiner is not fitted for these members; run jobs/"):
+            more.open_ensemble()
+        for path in (tmp_path / "bundle" / "combiner").iterdir():
+            content = path.read_bytes()
+            path.write_bytes(b"\x08" + b"\0" * 40)
+            sign(tmp_path / "bundle")
+            with pytest.raises(BundleError, match=rf"{path.name}.*cannot be used|combiner: cannot be used"):
+                Bundle.open(tmp_path / "bundle").ensemble()
+            path.unlink()
+            sign(tmp_path / "bundle")
+            with pytest.raises(BundleError, match="combiner: cannot be used"):
+                Bundle.open(tmp_path / "bundle").ensemble()
+            path.write_bytes(content)
+
+    def test_members_of_all_kinds(self, mixed_run, tmp_path):
+        export_bundle(mixed_run, tmp_path / "bundle", "bfloat16")
+        tokens, given = mixed_run.corpus.split("test").tokens, np.array([3, 0, 11])
+        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), mixed_run.open_ensemble()
+        assert [(each.name, each.kind, each.tree) for each in mine.combination.members] == [
+            ("network_tree-0", "network_tree", 0), ("network_tree-1", "network_tree", 1),
+            ("linear_tree-0", "linear_tree", 0), ("linear_tree-1", "linear_tree", 1),
+            ("knn", "knn", None), ("label_names", "label_names", None)]  # fmt: skip
+        assert [each.weight for each in mine.combination.members] == pytest.approx([0.2, 0.2, 0.15, 0.15, 0.2, 0.1])
+        rankings, scores = mine.rank_members(tokens), mine.score_members(tokens, given)
+        of_run, right = theirs.rank_members(tokens), theirs.score_members(tokens, given)
+        for name in list(rankings)[2:]:  # the networks' weights are rounded
+            assert np.array_equal(rankings[name].labels, of_run[name].labels), name
+            assert np.array_equal(rankings[name].scores, of_run[name].scores), name
+            assert np.array_equal(scores[name], right[name]) and scores[name].any(), name
+        weighted = sum(each.weight * scores[each.name] for each in mine.combination.members)
+        np.testing.assert_allclose(mine.score(tokens, given), weighted, rtol=1e-5)
+        alone = Bundle.open(tmp_path / "bundle").ensemble(names=["knn"])
+        assert list(alone.members) == ["knn"]
+        np.testing.assert_allclose(alone.score(tokens, given), scores["knn"], rtol=1e-5)
+
+    def test_damaged_files_of_members(self, mixed_bundle, tmp_path):
+        bundle = Path(shutil.copytree(mixed_bundle, tmp_path / "bundle"))
+        names = [name for name, _ in entries(bundle) if name.startswith("members/") or name == FEATURES]
+        assert len(names) == 4 + 2 + 1 + 1 + 1
+        for name in names:
+            path, member = bundle / name, "/".join(name.split("/")[:2])
+            content = path.read_bytes()
+            path.write_bytes(b"\x08" + b"\0" * 40)
+            sign(bundle)
+            with pytest.raises(BundleError, match=f"{member}: cannot be used"):
+                Bundle.open(bundle).ensemble()
+            path.unlink()
+            sign(bundle)
+            with pytest.raises(BundleError, match=f"{member}: cannot be used|featurizer .* is missing"):
+                Bundle.open(bundle).ensemble()
+            path.write_bytes(content)
+        sign(bundle)
+        Bundle.open(bundle).ensemble()
+
+    def test_damaged_files_of_a_run(self, mixed_run, tmp_path):
+        runs = Path(shutil.copytree(mixed_run.settings.runs, tmp_path / "runs"))
+        run = Run(mixed_run.settings.model_copy(update={"runs": runs}), mixed_run.corpus)
+        run.open_ensemble()
+        for spec in run.members[2:]:
+            [path] = spec.directory.glob("*.safetensors")
+            content = path.read_bytes()
+            for damaged, message in [
+                (b"", f"no {spec.title} of these settings; run"),
+                (b"\xff" * len(content), "remove"),
+            ]:
+                path.write_bytes(damaged)
+                with pytest.raises(SettingsError, match=message):
+                    run.open_ensemble()
+            path.write_bytes(content)
+        run.layout.features.write_bytes(b"")
+        with pytest.raises(SettingsError, match=r"features\.safetensors: no features of these settings; run"):
+            run.open_ensemble()
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_other_networks(self, tmp_path, kind):
         run = train_run(tmp_path, trees=1, epochs=1, kind=kind, bottleneck=8, filters=4)
-        export_bundle(run.settings, tmp_path / "bundle")
+        export_bundle(run, tmp_path / "bundle")
         tokens = run.corpus.split("test").tokens
-        found = Bundle.open(tmp_path / "bundle").ensemble().predict(tokens)[0]
-        assert np.array_equal(found[1], run.ensemble().predict(tokens)[0][1])
+        found = Bundle.open(tmp_path / "bundle").ensemble().rank(tokens)
+        assert np.array_equal(found.scores, run.open_ensemble().rank(tokens).scores)
 
     def test_a_moved_run(self, tiny_run, tmp_path):
         moved = Path(shutil.copytree(tiny_run.settings.run_directory, tmp_path / "elsewhere"))
@@ -261,19 +245,19 @@ class TestExport:
 
     def test_takes_the_place_of_a_bundle_only(self, tiny_run, copy, tmp_path):
         (copy / "left over").write_text("x")
-        export_bundle(tiny_run.settings, copy)
+        export_bundle(tiny_run, copy)
         Bundle.open(copy)
         other = tmp_path / "documents"
         other.mkdir()
         (other / "letter.txt").write_text("dear")
         with pytest.raises(SettingsError, match="exists and is no bundle"):
-            export_bundle(tiny_run.settings, other)
+            export_bundle(tiny_run, other)
         assert (other / "letter.txt").read_text() == "dear"
 
     def test_of_an_unfinished_run(self, tiny_run, tmp_path):
         moved = Path(shutil.copytree(tiny_run.settings.run_directory, tmp_path / "run"))
-        shutil.rmtree(moved / "tree-1" / "level-2")
-        with pytest.raises(SettingsError, match="level-2: no finished level"):
+        shutil.rmtree(moved / "tree-1" / "network_tree" / "level-2")
+        with pytest.raises(SettingsError, match="tree-1/network_tree: no network tree 2 of these settings"):
             export_bundle(open_run(moved), tmp_path / "bundle")
         assert not [path for path in tmp_path.iterdir() if path != moved]
         with pytest.raises(SettingsError, match="not a run"):
@@ -309,20 +293,30 @@ class TestOpen:
             Bundle.open(tmp_path / "nowhere")
 
     def test_a_file_too_many(self, copy):
-        (copy / "tree-0" / "run_me.py").write_text("raise SystemExit")
+        (copy / "trees" / "run_me.py").write_text("raise SystemExit")
         with pytest.raises(BundleError, match=r"run_me.py: not in manifest.json; remove it"):
             Bundle.open(copy)
         sign(copy)
-        with pytest.raises(BundleError, match=r"'tree-0/run_me.py' is no file of a bundle"):
+        with pytest.raises(BundleError, match=r"'trees/run_me.py' is no file of a bundle"):
             Bundle.open(copy)
 
-    @pytest.mark.parametrize("version", [0, 2, "1", None])
+    @pytest.mark.parametrize("version", [0, 1, 3, "2", None])
     def test_another_version(self, copy, version):
         change(copy / MANIFEST, lambda content: content.update(version=version, axml_ray="9.8"))
         with pytest.raises(BundleError, match=r"a bundle of version .*written by axml-ray 9\.8; this program reads"):
             Bundle.open(copy)
 
-    @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "tree-0/../../secret", "tree-0\\x", "a\0b"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "../secret",
+            "/etc/hostname",
+            "trees/../../secret",
+            "members/network_tree-0/../../../secret",
+            "trees\\x",
+            "a\0b",
+        ],
+    )
     def test_paths_that_climb_out(self, copy, name):
         (copy.parent / "secret").write_text("x")
         change(copy / MANIFEST, lambda content: content["files"].update({name: {"bytes": 1, "sha256": "0"}}))
@@ -345,6 +339,14 @@ class TestOpen:
             (lambda m: m.update(level_sizes=[[4, 14]]), "is no file of a bundle"),
             (lambda m: m.update(surprise=1), "surprise: "),
             (lambda m: m.pop("weights"), "weights: "),
+            (lambda m: m.update(members=[]), "members: "),
+            (lambda m: m["members"][0].update(weight=0), r"members\.0\.weight: "),
+            (lambda m: m["members"][0].update(name="../secret"), r"members\.0\.name: "),
+            (lambda m: m["members"][0].update(kind="os:system"), "member 'network_tree-0' is of the unknown kind"),
+            (lambda m: m["members"][0].update(tree=2), "member 'network_tree-0' has no label tree 2"),
+            (lambda m: m["members"].append(m["members"][0]), "two members have the same name"),
+            (lambda m: m["members"].pop(), "is no file of a bundle"),
+            (lambda m: m.update(combiner="os:system"), "unknown combiner 'os:system'"),
         ],
     )
     def test_a_manifest_of_something_else(self, copy, edit, message):
@@ -372,7 +374,8 @@ class TestOpen:
         (copy / name).write_bytes(b'{"a": 1}' if name.endswith("json") else b"\x08" + b"\0" * 40)
         sign(copy)
         bundle = Bundle.open(copy)
-        with pytest.raises(BundleError, match=f"{name}: cannot be used"):
+        place = str(Path(name).parent) if name == MODEL else name
+        with pytest.raises(BundleError, match=f"{place}: cannot be used"):
             _ = bundle.tokenizer, bundle.labels, bundle.calibration, bundle.ensemble()
 
     def test_signed_parts_of_another_size(self, copy):
@@ -386,7 +389,7 @@ class TestOpen:
         ]:
             save_file({**state, **changed}, copy / MODEL)
             sign(copy)
-            with pytest.raises(BundleError, match=f"{MODEL}: cannot be used .*{message}"):
+            with pytest.raises(BundleError, match=f"{Path(MODEL).parent}: cannot be used .*{message}"):
                 Bundle.open(copy).ensemble()
         save_file({name: value for name, value in state.items() if name != "head.output.bias"}, copy / MODEL)
         sign(copy)
@@ -397,18 +400,25 @@ class TestOpen:
         change(copy / MANIFEST, lambda content: content.update(labels=13))
         with pytest.raises(BundleError, match=LABELS):
             _ = Bundle.open(copy).labels
-        with pytest.raises(BundleError, match=r"tree-0/tree\.safetensors: cannot be used"):
-            Bundle.open(copy).tree(0)
+        with pytest.raises(BundleError, match=r"trees/0\.safetensors: cannot be used"):
+            Bundle.open(copy).label_tree(0)
+
+    @pytest.mark.parametrize("change_config", [{"beam": "wide"}, {"surprise": 1}, {"network": None}])
+    def test_signed_config_of_something_else(self, copy, change_config):
+        change(copy / MANIFEST, lambda content: content["members"][0]["config"].update(change_config))
+        with pytest.raises(BundleError, match="members/network_tree-0: cannot be used"):
+            Bundle.open(copy).ensemble()
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
 def test_tables_lie_in_the_file_itself(tiny_run, tmp_path, weights):
     """Mapped, not copied: so processes that open the same bundle share its memory."""
-    export_bundle(tiny_run.settings, tmp_path / "bundle", weights)
-    tree = Bundle.open(tmp_path / "bundle").tree(0, precision=weights)
-    for number, network in enumerate(tree.networks, start=1):
-        file = str(tmp_path / "bundle" / "tree-0" / f"level-{number}" / "model.safetensors")
+    export_bundle(tiny_run, tmp_path / "bundle", weights)
+    bundle = Bundle.open(tmp_path / "bundle")
+    member = bundle.member(bundle.manifest.members[0], precision=weights)
+    for number, network in enumerate(member.networks, start=1):
+        file = str(tmp_path / "bundle" / "members" / "network_tree-0" / f"level-{number}" / "model.safetensors")
         lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(file)]
         ranges = [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
         for name in (TABLE, WORDS):
@@ -447,7 +457,7 @@ def test_the_package_says_its_version():
 
 
 def test_a_manifest_is_plain_json(bundle_directory):
-    assert json.loads((bundle_directory / MANIFEST).read_text())["version"] == 1
+    assert json.loads((bundle_directory / MANIFEST).read_text())["version"] == 2
 
 
 def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
@@ -461,10 +471,9 @@ def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
     named = {"text_field": "body", "title_field": "title", "id_field": "number"}
     for fields in (plain, named):
         corpus = tiny_run.settings.corpus.model_copy(update=fields)
-        export_bundle(tiny_run.settings.model_copy(update={"corpus": corpus}), tmp_path / "bundle")
+        settings = tiny_run.settings.model_copy(update={"corpus": corpus})
+        export_bundle(Run(settings, tiny_run.corpus), tmp_path / "bundle")
         bundle = Bundle.open(tmp_path / "bundle")
         assert read(bundle) == fields
         assert read(bundle, text_field="abstract") == fields | {"text_field": "abstract"}
         assert not read(bundle, title_field="")["title_field"]
-        # What older programs don't know is only written where it is needed.
-        assert ("title_field" in (tmp_path / "bundle" / SETTINGS).read_text()) == (fields is named)

@@ -16,7 +16,6 @@ from axml_ray import Tagger
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.highlight import as_ansi, as_html
 from axml_ray.inference.tagger import Tag
-from axml_ray.settings import SettingsError
 
 TEXT = "Key3: noise1, <b>key0</b> [bold]ẞtrange İ unseen[/bold] & noise2"
 WORDS = ("Key3", "noise1", "b", "key0", "b", "bold", "ẞtrange", "İ", "unseen", "bold", "noise2")
@@ -25,6 +24,11 @@ WORDS = ("Key3", "noise1", "b", "key0", "b", "bold", "ẞtrange", "İ", "unseen"
 @pytest.fixture(scope="module")
 def tagger(bundle_directory):
     return Tagger.load(bundle_directory)
+
+
+@pytest.fixture(scope="module")
+def mixed_tagger(mixed_bundle):
+    return Tagger.load(mixed_bundle)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,9 @@ class TestExplain:
     def test_weights_are_the_attention_of_the_equation(self, tagger, tags):
         ids = tagger.codec.encode([TEXT])[0].tolist()
         for tag in tags:
-            for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
+            assert [member.name for member in tag.explanation.paths] == list(tagger.ensemble.members)
+            for info, path in tag.explanation.paths.items():
+                tree = tagger.ensemble.members[info.name]
                 node = int(tree.tree.leaf_of_label[tagger.labels.index(tag.label)])
                 for network, step in reversed(list(zip(tree.networks, path, strict=True))):
                     p = parameters_of(network)
@@ -69,16 +75,19 @@ class TestExplain:
         [whole] = tagger.tag([TEXT], labels=[tag.label for tag in tags], explain=True)
         for tag in whole:
             found = 0.0
-            for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
+            for info, path in tag.explanation.paths.items():
+                tree = tagger.ensemble.members[info.name]
                 score = 1.0
                 for network, step in zip(tree.networks, path, strict=True):
                     score = step.probability * score**network.path_weight
-                found += score
+                found += info.weight * score
             assert found == pytest.approx(tag.score, rel=1e-4)
 
     def test_clusters_are_named_by_their_most_frequent_labels(self, tagger, tags):
         for tag in tags:
-            for tree, path in zip(tagger.ensemble.trees, tag.explanation.paths, strict=True):
+            assert [member.name for member in tag.explanation.paths] == list(tagger.ensemble.members)
+            for info, path in tag.explanation.paths.items():
+                tree = tagger.ensemble.members[info.name]
                 cluster, leaf = path
                 siblings = next(
                     tree.tree.label_order[start:end]
@@ -116,14 +125,57 @@ class TestExplain:
     def test_as_json(self, tags):
         content = tags[0].explanation.as_json()
         assert [word["word"] for word in content["words"]] == list(WORDS)
-        assert len(content["trees"]) == 2 and [step["level"] for step in content["trees"][0]] == [1, 2]
+        assert [path["member"] for path in content["paths"]] == ["network tree 1", "network tree 2"]
+        assert [step["level"] for step in content["paths"][0]["path"]] == [1, 2]
+        assert sum(each["points"] for each in content["contributions"]) == pytest.approx(tags[0].score, rel=1e-5)
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_of_networks_without_attention(self, tmp_path, kind):
         run = train_run(tmp_path, trees=1, epochs=1, kind=kind, bottleneck=8, filters=4)
-        export_bundle(run.settings, tmp_path / "bundle")
-        with pytest.raises(SettingsError, match="networks without attention"):
-            Tagger.load(tmp_path / "bundle").tag(["key1"], explain=True)
+        export_bundle(run, tmp_path / "bundle")
+        [[tag, *_]] = Tagger.load(tmp_path / "bundle").tag(["key1 noise0"], explain=True)
+        assert not tag.explanation.paths and tag.explanation.weights.tolist() == [0, 0]
+        [contribution] = tag.explanation.contributions
+        assert contribution.points == pytest.approx(tag.score, rel=1e-6)
+        assert tag.html() and tag.ansi()
+
+
+class TestContributions:
+    """Of members of all kinds, combined by the mean."""
+
+    def test_points_sum_to_the_score(self, mixed_tagger):
+        infos = mixed_tagger.ensemble.combination.members
+        tokens = mixed_tagger.codec.encode([TEXT])
+        scores = mixed_tagger.ensemble.score_members(tokens, np.arange(len(mixed_tagger.labels)))
+        rankings = mixed_tagger.ensemble.rank_members(tokens)
+        for tag in mixed_tagger.tag([TEXT], top_k=5, explain=True)[0]:
+            contributions, label = tag.explanation.contributions, mixed_tagger.codec.id_of[tag.label]
+            assert [each.member for each in contributions] == list(infos)
+            assert sum(each.share for each in contributions) == pytest.approx(1)
+            assert sum(each.points for each in contributions) == pytest.approx(tag.score, rel=1e-5)
+            for each in contributions:
+                ranked = label in rankings[each.member.name].labels[0]
+                expected = scores[each.member.name][0, label] if ranked else 0
+                assert each.share == pytest.approx(each.member.weight)
+                assert each.score == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+    def test_only_members_with_attention_have_paths(self, mixed_tagger):
+        for tag in mixed_tagger.tag([TEXT], explain=True)[0]:
+            explanation = tag.explanation
+            assert [member.name for member in explanation.paths] == ["network_tree-0", "network_tree-1"]
+            mean = np.mean([path[-1].weights for path in explanation.paths.values()], axis=0)
+            assert explanation.weights == pytest.approx(mean, rel=1e-6)
+            content = explanation.as_json()
+            assert [each["member"] for each in content["contributions"]] == [
+                "network tree 1", "network tree 2", "linear tree 1", "linear tree 2", "knn", "label names"]  # fmt: skip
+            assert len(content["paths"]) == 2
+
+    def test_are_shown(self, mixed_tagger):
+        [tag] = mixed_tagger.tag([TEXT], top_k=1, explain=True)[0]
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", tag.ansi())
+        for each in tag.explanation.contributions:
+            assert f"<td>{each.member.title}</td><td>{each.score:.3f}</td>" in tag.html()
+            assert f"{each.points:.3f} by {each.member.title}" in shown
 
 
 class TestShown:
@@ -133,7 +185,7 @@ class TestShown:
         assert shown_text(html).count(TEXT) == 1 + 2 * 2  # the mean, and two levels of two trees
         assert not re.search(r"<script|src=|href=|url\(|@import", html)
         assert as_html(tags[0].explanation, paths=False) != html
-        assert re.findall(r"<summary>tree (\d+)</summary>", html) == ["1", "2"]
+        assert re.findall(r"<summary>network tree (\d+)</summary>", html) == ["1", "2"]
 
     def test_html_shades_the_word_with_most_weight_fully(self, tags):
         explanation = next(tag.explanation for tag in tags if tag.label == "label-0")
@@ -145,7 +197,7 @@ class TestShown:
         shown = as_ansi(tags[0].explanation, width=200)
         assert "\x1b[" in shown
         plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
-        assert plain.count(TEXT) == 1 + 2 * 2 and re.findall(r"^tree (\d+)$", plain, re.MULTILINE) == ["1", "2"]
+        assert plain.count(TEXT) == 1 + 2 * 2 and re.findall(r"^network tree (\d+)$", plain, re.MULTILINE) == ["1", "2"]
 
     def test_a_text_cannot_move_the_cursor(self, tagger):
         [row] = tagger.tag(["key1 \x1b[2J key2 \r\x07"], top_k=1, explain=True)

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from axml_ray.inference.combining import combine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_run import texts_of
 
 import axml_ray
 from axml_ray import Tagger
 from axml_ray.corpus.tokenizer import SEPARATOR
 from axml_ray.inference import tagger as module
+from axml_ray.members.topk import TopK
 from axml_ray.settings import SettingsError
 
 
@@ -35,9 +36,9 @@ def scores_of(row) -> dict[str, float]:
 
 class TestTag:
     def test_is_what_the_run_predicts(self, tiny_run, tagger):
-        (labels, scores), _ = tiny_run.ensemble().predict(tiny_run.corpus.split("test").tokens)
+        labels, scores = tiny_run.open_ensemble().rank(tiny_run.corpus.split("test").tokens)
         names = tiny_run.corpus.labels.labels
-        for row, tags in enumerate(tagger.tag(tiny_run.texts("test"), top_k=20)):
+        for row, tags in enumerate(tagger.tag(texts_of(tiny_run, "test"), top_k=20)):
             kept = labels[row] >= 0
             assert [tag.label for tag in tags] == [names[label] for label in labels[row][kept]]
             assert [tag.score for tag in tags] == scores[row][kept].tolist()
@@ -45,28 +46,29 @@ class TestTag:
     def test_of_a_wide_beam_is_exhaustive(self, tiny_run, bundle_directory, tagger):
         """The same as scoring every label along its path."""
         wide = Tagger.load(bundle_directory)
-        for tree in wide.ensemble.trees:
-            tree.beam = 4
-        texts = tiny_run.texts("test")
+        for member in wide.ensemble.members.values():
+            member.beam = 4
+        texts = texts_of(tiny_run, "test")
         every = tagger.tag(texts, labels=tagger.labels)
         for found, expected in zip(wide.tag(texts, top_k=20), every, strict=True):
             assert len(found) == tiny_run.corpus.trained
             assert scores_of(found) == pytest.approx(scores_of(expected), rel=1e-4)
             assert [tag.score for tag in expected] == sorted((tag.score for tag in expected), reverse=True)
 
-    def test_given_labels_and_a_beam_agree_on_what_every_tree_found(self, tiny_run, tagger):
-        texts = tiny_run.texts("test")
+    def test_given_labels_and_a_beam_agree_on_what_every_member_ranks(self, tiny_run, tagger):
+        texts = texts_of(tiny_run, "test")
         expected = tagger.tag(texts, labels=tagger.labels)
-        (labels, scores), of_trees = tagger.ensemble.predict(tagger.codec.encode(texts))
+        rankings = tagger.ensemble.rank_members(tagger.codec.encode(texts))
+        labels, scores = tagger.ensemble.combination.rank(rankings)
         for row, wanted in enumerate(map(scores_of, expected)):
-            reached = set.intersection(*(set(one.labels[row].tolist()) for one in of_trees)) - {-1}
+            reached = set.intersection(*(set(one.labels[row].tolist()) for one in rankings.values())) - {-1}
             assert reached
             for label, score in zip(labels[row].tolist(), scores[row].tolist(), strict=True):
                 if label in reached:
                     assert score == pytest.approx(wanted[tagger.labels[label]], rel=1e-4)
 
     def test_top_k_and_threshold(self, tiny_run, tagger):
-        texts = tiny_run.texts("test")
+        texts = texts_of(tiny_run, "test")
         whole = tagger.tag(texts, top_k=20)
         least = whole[0][1].probability
         for row, few, above in zip(whole, tagger.tag(texts, 2), tagger.tag(texts, 20, threshold=least), strict=True):
@@ -78,14 +80,14 @@ class TestTag:
         threshold = tagger.threshold(**asked)
         assert 0 <= threshold <= 1
         top, names = tagger.bundle.settings.top_labels, tagger.labels
-        rows = tagger.tag(tiny_run.texts("valid"), top_k=top, threshold=threshold)
+        rows = tagger.tag(texts_of(tiny_run, "valid"), top_k=top, threshold=threshold)
         assert min(tag.probability for row in rows for tag in row) >= threshold
         truth = [{names[one] for one in row if one < len(names)} for row in tiny_run.corpus.split("valid").labels]
         hits = [tag.label in true for row, true in zip(rows, truth, strict=True) for tag in row]
         if "precision" in asked:
             assert sum(hits) / len(hits) >= asked["precision"]
         else:
-            whole = tagger.tag(tiny_run.texts("valid"), top_k=top)
+            whole = tagger.tag(texts_of(tiny_run, "valid"), top_k=top)
             of_probability = Counter(tag.probability for row in whole for tag in row)
             counts = np.cumsum([of_probability[one] for one in sorted(of_probability, reverse=True)]) / len(rows)
             assert len(hits) / len(rows) == min(counts, key=lambda count: abs(count - asked["count"]))
@@ -99,27 +101,29 @@ class TestTag:
         assert [tag.label for tag in tags] == wanted and [tag.score for tag in tags] == [0, 0]
         assert tagger.tag(["unheard-of"]) != [[]]
 
-    def test_trees_apart(self, tiny_run, tagger):
-        """As a server does that holds each tree in a process of its own."""
-        texts = tiny_run.texts("test")
+    def test_members_apart(self, tiny_run, tagger):
+        """As a server does that holds each member in a process of its own."""
+        texts = texts_of(tiny_run, "test")
         tokens = tagger.codec.encode(texts)
-        found = [tagger.bundle.tree(number).predict(tokens, 20) for number in range(tagger.bundle.trees)]
-        together = combine([labels for labels, _ in found], [scores for _, scores in found], 20)
-        assert tagger.codec.decode(together) == tagger.tag(texts, top_k=20)
+        rankings: dict[str, TopK] = {}
+        for entry in tagger.bundle.manifest.members:
+            rankings |= tagger.bundle.ensemble(names=[entry.name]).rank_members(tokens)
+        assert list(rankings) == ["network_tree-0", "network_tree-1"]
+        assert tagger.codec.decode(tagger.bundle.combination.rank(rankings)) == tagger.tag(texts, top_k=20)
 
     def test_of_nothing(self, tagger):
         assert tagger.tag([]) == []
         assert tagger.tag(["key1"], labels=[]) == [[]]
 
     def test_in_parts(self, tiny_run, tagger, monkeypatch):
-        texts = tiny_run.texts("test")
+        texts = texts_of(tiny_run, "test")
         whole = tagger.tag(texts)
         monkeypatch.setattr(module, "TEXTS", 5)
         for found, expected in zip(tagger.tag(texts), whole, strict=True):
             assert scores_of(found) == pytest.approx(scores_of(expected), rel=1e-4)
 
     def test_from_many_threads(self, tiny_run, tagger):
-        texts = tiny_run.texts("train")
+        texts = texts_of(tiny_run, "train")
         parts = [texts[start : start + 11] for start in range(0, 264, 11)]
         serial = [tagger.tag(part, explain=number % 3 == 0) for number, part in enumerate(parts)]
         with ThreadPoolExecutor(6) as pool:
@@ -141,7 +145,7 @@ class TestTag:
             scores = [tag.score for tag in row]
             assert bool(row) == any(map(tagger.codec.tokenizer.split, text.split(SEPARATOR)))
             assert len({tag.label for tag in row}) == len(row)
-            assert scores == sorted(scores, reverse=True) and all(0 <= score <= 2.001 for score in scores)
+            assert scores == sorted(scores, reverse=True) and all(0 <= score <= 1.001 for score in scores)
             assert all(0 <= tag.probability <= 1 and math.isfinite(tag.score) for tag in row)
             assert scores_of(tagger.tag([text], top_k=20)[0]) == pytest.approx(scores_of(row), rel=1e-3)
 

@@ -49,3 +49,9 @@ def train_run(
     content = yaml.safe_dump(settings.model_dump(mode="json"))
     run.layout.settings.write_text(content, encoding="utf-8")
     return run
+
+
+def texts_of(run: Run, split: str) -> list[str]:
+    """The texts of a split as they were written."""
+    texts: list[str] = run.corpus.table(split, ["text"])["text"].to_pylist()
+    return texts

@@ -1,5 +1,11 @@
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+# the tiny corpus
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,26 +1,19 @@
-"""Run: pytest tests/inference/test_frozen.py
+"""Run: pytest tests/network/test_frozen.py
 
 A network that only predicts: the weights it was given, in the format of the products, against the trained one.
 """
 
-import numpy as np
 import pytest
 import torch
-from axml_ray.inference.beam import TreePredictor
-from axml_ray.inference.frozen import WORDS, frozen
-from axml_ray.inference.texts import BATCH_COST, length_batches
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_corpus import DEEP, FLAT, key_documents, small_network
 
-from axml_ray.inference import frozen as module
+from axml_ray.network import frozen as module
+from axml_ray.network.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
-from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.beam_step import expand_rows
-from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level_files import read_level, save_level
-from axml_ray.tree.label_tree import LabelTree
+from axml_ray.training.scoring import expand_rows
+from axml_ray.training.distributed import DistributedContext
 
 SETTINGS = NetworkSettings(hidden=10, fully_connected=(12,), evidence=True)
 TOKENS, _ = key_documents(30, 10)
@@ -94,50 +87,3 @@ def test_vectors_are_what_was_placed():
     nodes, vectors = torch.tensor([9, 0, 3, 5]), torch.randn(4, 20)
     network.set_label_vectors(nodes, vectors)
     assert torch.equal(network.attention.vectors(nodes, network.first_child), vectors)
-
-
-class TestLengthBatches:
-    @given(st.lists(st.integers(1, 60), min_size=1, max_size=50), st.integers(1, 20), st.integers(1, 400))
-    def test_every_text_once_and_within_bounds(self, lengths, documents, places):
-        tokens = Ragged.from_rows(np.arange(1, length + 1) for length in lengths)
-        batches = list(length_batches(tokens, documents, places))
-        assert sorted(np.concatenate([batch.rows for batch in batches]).tolist()) == list(range(len(lengths)))
-        longest = [int(batch.lengths.max()) for batch in batches]
-        assert longest == sorted(longest, reverse=True)
-        for batch in batches:
-            assert len(batch.rows) <= documents
-            assert len(batch.rows) == 1 or batch.tokens.numel() <= places
-            assert batch.tokens.shape == (len(batch.rows), -(-int(batch.lengths.max()) // 8) * 8)
-            for row, words, length in zip(batch.rows, batch.tokens, batch.lengths, strict=True):
-                assert words[:length].tolist() == tokens[row].tolist() and not words[length:].any()
-
-    def test_a_batch_for_each_thread(self):
-        tokens = Ragged.from_rows([np.arange(1, 100)] * 64)
-        counts = {}
-        try:
-            for threads in (1, 2, 4, 17):
-                torch.set_num_threads(threads)
-                counts[threads] = [len(batch.rows) for batch in length_batches(tokens)]
-        finally:
-            torch.set_num_threads(1)
-        assert counts == {1: [64], 2: [32, 32], 4: [16] * 4, 17: [64]}
-
-    @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 9), st.integers(1, 200))
-    def test_no_other_cuts_cost_less(self, lengths, documents, places):
-        tokens = Ragged.from_rows(np.ones(length) for length in lengths)
-        cost = sum(batch.tokens.numel() + BATCH_COST for batch in length_batches(tokens, documents, places))
-        widths = sorted((-(-length // 8) * 8 for length in lengths), reverse=True)
-
-        def cheapest(start):  # over every way to cut, one batch after the other
-            if start == len(widths):
-                return 0
-            sizes = [size for size in range(1, min(documents, len(widths) - start) + 1)
-                     if (size < 8 or size % 8 == 0) and (size == 1 or size * widths[start] <= places)]  # fmt: skip
-            return min(size * widths[start] + BATCH_COST + cheapest(start + size) for size in sizes)
-
-        assert cost == cheapest(0)
-
-    def test_no_texts(self):
-        tree = LabelTree(label_order=np.arange(10, dtype=np.int32), first_child=(np.array([0, 10]),))
-        labels, scores = TreePredictor(tree, [small_network(FLAT)], 3, "float32").predict(Ragged.from_rows([]), 4)
-        assert labels.shape == scores.shape == (0, 4)
