@@ -1,4 +1,4 @@
-"""Settings from a YAML file and the command line, and one clear error where they are wrong.
+"""Settings from a YAML file and the command line, with one clear error if they are invalid.
 
 - The command line overrides the file, the file overrides the defaults: `--training.batch_size 64`.
 - pydantic-settings makes one flag of every setting, with its docstring as help.
@@ -22,13 +22,17 @@ from axml_ray.settings.presets import PRESETS
 from axml_ray.storage.layout import RunLayout
 
 FREE = ("resources", "evaluation", "runs", "corpora")
-"""Settings of a finished run that may change: where it runs and lies, and how it is judged."""
+"""Groups of settings of a finished run that may change: resources, evaluation and the paths of runs and corpora."""
 DEFAULT_PRESET = "paper"
 LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null stands for no value."
 
 
 def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
-    """An experiment from the YAML file `config` and keyword overrides (groups as dictionaries).
+    """Return the settings in a YAML file, with overrides.
+
+    Args:
+        config: path of the file; None starts from the preset alone.
+        overrides: settings by name, groups as dictionaries.
 
     Raises:
         SettingsError: the file is missing or not YAML, or a setting is unknown or has a wrong value.
@@ -37,10 +41,10 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
 
 
 def read_settings(directory: Path) -> Experiment:
-    """The settings of a run, wherever its directory is now.
+    """Return the settings of a run, adapted to the place where its directory is now.
 
     Raises:
-        SettingsError: it is not a run.
+        SettingsError: the directory is not a run.
     """
     path = RunLayout(directory).settings
     if not path.is_file():
@@ -49,12 +53,12 @@ def read_settings(directory: Path) -> Experiment:
 
 
 def moved_to(settings: Experiment, directory: Path) -> Experiment:
-    """The settings of a run whose directory (absolute) is now here."""
+    """Return the settings of a run whose directory was moved to the absolute path `directory`."""
     return settings.model_copy(update={"runs": directory.parent, "name": directory.name})
 
 
 def from_command_line(description: str, arguments: list[str] | None = None) -> Experiment:
-    """An experiment from `--config FILE` and one flag a setting; exits 2 with one message where that fails."""
+    """Return the settings from `--config FILE` and one flag per setting; on an error, print it and exit with 2."""
     return with_flags(description, lambda parser: None, arguments)[0]
 
 
@@ -64,16 +68,16 @@ def with_flags(
     arguments: list[str] | None = None,
     shown: tuple[str, ...] | None = None,
 ) -> tuple[Experiment, argparse.Namespace]:
-    """As `from_command_line`, for a job that takes flags beside the settings.
+    """Return settings like `from_command_line`, for a job that has flags in addition to the settings.
 
     Args:
-        description: what the job does.
-        add: adds the job's own flags to a parser; none may be the name of a setting.
-        arguments: of the command; by default the process's.
+        description: what the job does, for `--help`.
+        add: adds the job's own flags to a parser; none may have the name of a setting.
+        arguments: command-line arguments; by default the process's.
         shown: settings and groups of settings that `--help` lists; by default all.
 
     Returns:
-        The experiment, and the job's own flags.
+        The settings, and the job's own flags.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     config, rest = _take_config(arguments)
@@ -91,7 +95,7 @@ def with_flags(
 def only_flags(
     description: str, add: Callable[[argparse.ArgumentParser], None], arguments: list[str] | None = None
 ) -> argparse.Namespace:
-    """The flags of a job that takes no settings; exits 2 with one message where they are wrong."""
+    """Return the flags of a job that takes no settings; on an error, print it and exit with 2."""
     flags = _Parser(description)
     add(flags)
     try:
@@ -102,7 +106,7 @@ def only_flags(
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     Raises:
         SettingsError: the file is missing, not YAML, or not a mapping.
@@ -112,7 +116,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); --config takes a YAML file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date of a 13th month, lists in lists in lists
+    # PyYAML raises a ValueError for a date such as 2024-13-01, and a RecursionError for deeply nested lists.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
@@ -122,27 +127,27 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, the first of which would be lost without a word."""
+    """A YAML loader that refuses duplicate keys, of which PyYAML silently keeps the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping as it is written, before others are merged into it."""
+        """Return a mapping as it is written, before merge keys (`<<`) are resolved, which may repeat keys."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen = set()
+        keys = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"{key.value} is there twice; put both together", problem_mark=key.start_mark
+                    problem=f"duplicate key {key.value}; merge both into one", problem_mark=key.start_mark
                 )
-            seen.add(key.value)
+            keys.add(key.value)
         return node
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that names the wrong flag instead of printing its whole usage, and takes no abbreviations.
+    """An argument parser that names the wrong flag instead of printing the usage, and accepts no abbreviations.
 
     Args:
-        description: of the command.
-        parents: parsers whose flags it takes too.
+        description: description of the command.
+        parents: parsers whose flags are included.
         add_help: whether it has `--help`.
         shown: settings and groups of settings that `--help` lists, besides the parents' flags; by default all.
         epilog: last lines of `--help`.
@@ -161,25 +166,27 @@ class _Parser(argparse.ArgumentParser):
         self._own = {word for parent in parents for action in parent._actions for word in action.option_strings}
         self._own |= {"-h", "--help"}
 
-    def add_setting(self, group: Any, *words: str, **given: Any) -> None:
-        """Add a setting's flag to this parser or to a group of it, unless the command has a flag of that name.
+    def add_setting(self, group: Any, *words: str, **options: Any) -> None:
+        """Add the flag of a setting to this parser or to one of its groups; pydantic-settings calls this.
 
-        pydantic-settings has a hidden one for each group, such as `--tree`.
+        A flag of the job itself takes precedence: pydantic-settings adds a hidden flag for each group, such as
+        `--tree`, which `jobs/inspect_tree.py` uses otherwise.
         """
         if not self._own & set(words):
-            group.add_argument(*words, **given)
+            group.add_argument(*words, **options)
 
     def format_usage(self) -> str:
-        """The usage, without what isn't listed."""
+        """Return the usage without hidden flags."""
         self._tidy()
         return super().format_usage()
 
     def format_help(self) -> str:
-        """The help, with the values of lists as they are written."""
+        """Return the help without hidden flags, and with lists in the form in which they are written."""
         self._tidy()
         return super().format_help()
 
     def _tidy(self) -> None:
+        """Hide the flags that are not listed, and replace pydantic's names of list types."""
         for action in self._actions:
             if str(action.metavar).startswith("tuple["):
                 kind = "PATH" if "Path" in str(action.metavar) else "N"
@@ -195,19 +202,20 @@ class _Parser(argparse.ArgumentParser):
 
     def _is_shown(self, action: argparse.Action) -> bool:
         names = {word.removeprefix("--") for word in action.option_strings}
-        wanted = self._shown or ()
+        listed = self._shown or ()
         return bool((self._own | {"--config"}) & set(action.option_strings)) or any(
-            name == one or name.startswith(f"{one}.") for name in names for one in wanted
+            name == setting or name.startswith(f"{setting}.") for name in names for setting in listed
         )
 
     def error(self, message: str) -> NoReturn:
-        wrong = message.removeprefix("unrecognized arguments: ")
-        if wrong != message:
-            flag = wrong.split()[0].partition("=")[0]
+        """Raise a SettingsError for a message of argparse."""
+        unrecognized = message.removeprefix("unrecognized arguments: ")
+        if unrecognized != message:
+            flag = unrecognized.split()[0].partition("=")[0]
             if flag.startswith("-"):
                 near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-                mend = f"did you mean '{near[0]}'?" if near else "--help lists all"
-                raise SettingsError(f"command line: {flag}: unknown setting; {mend}")
+                fix = f"did you mean '{near[0]}'?" if near else "--help lists all"
+                raise SettingsError(f"command line: {flag}: unknown setting; {fix}")
             raise SettingsError(
                 f"command line: {flag}: belongs to no flag; write a list as 3,4, a value with blanks in quotes, and a "
                 "file of settings after --config"
@@ -216,6 +224,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _take_config(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Return the value of `--config`, and the remaining arguments."""
     config, rest, position = None, [], 0
     while position < len(arguments):
         word = arguments[position]
@@ -230,13 +239,13 @@ def _take_config(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of which those in `over` replace those in `base`, group by group."""
+    """Return the settings in `base`, replaced by those in `over` group by group."""
     both = {key: _merged(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
     return {**base, **over, **both}
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The keys of settings in groups, such as `tree.height`."""
+    """Yield the paths of nested settings, such as `tree.height`."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _keys(value, f"{prefix}{key}.")
@@ -245,7 +254,7 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _preset(words: list[str] | None) -> str | None:
-    """The preset that a command line names."""
+    """Return the preset that a command line names, if any."""
     for word, following in pairwise([*(words or []), ""]):
         if word == "--preset":
             return following
@@ -262,16 +271,15 @@ def _build(
     parser: _Parser | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> Experiment:
-    for key in content.keys() - Experiment.model_fields.keys():
-        raise SettingsError(f"{config}: {_unknown(str(key), Experiment)}")
-    for key, field in Experiment.model_fields.items():
-        group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
-        if group and not isinstance(content.get(key, {}), dict):
-            raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
+    """Validate settings: a preset's, overridden by a file's content, by `overrides`, and by the command line `cli`.
+
+    `config` is the path of the file, for messages; `parser` is the parser of the command line.
+    """
+    _check_groups(content, config)
     kinds()  # so that the model has the settings of plugins
     chosen = _merged(content, overrides or {})
     preset = _preset(cli) or chosen.get("preset", DEFAULT_PRESET)
-    # A wrong name is refused by the model, like any other wrong value.
+    # The model refuses an unknown preset, like any other wrong value.
     values = _merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen
     source: Any = None
     if cli is not None and parser is not None:
@@ -292,23 +300,36 @@ def _build(
         raise SettingsError(_explain(error, config, {word.partition("=")[0] for word in cli or ()})) from None
 
 
+def _check_groups(content: dict[str, Any], config: str | Path | None) -> None:
+    """Check that a file's top-level keys are known, and that groups of settings are mappings."""
+    for key in content.keys() - Experiment.model_fields.keys():
+        raise SettingsError(f"{config}: {_unknown(str(key), Experiment)}")
+    for key, field in Experiment.model_fields.items():
+        is_group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+        if is_group and not isinstance(content.get(key, {}), dict):
+            raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
+
+
 def _explain(error: ValidationError, config: str | Path | None, flags: set[str]) -> str:
+    """Return the message of a pydantic error: the file or command line, the key, what is wrong, and the value."""
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
-    whole = not where or message.startswith(where + ".")  # of settings that don't fit together
-    key = message.split()[0].rstrip(":") if whole else ".".join(str(part) for part in problem["loc"][:2])
+    # Validators of several settings name the key themselves, at the beginning of their message.
+    names_key = not where or message.startswith(where + ".")
+    key = message.split()[0].rstrip(":") if names_key else ".".join(str(part) for part in problem["loc"][:2])
     place = "command line: " if {f"--{key}", f"--{where}"} & flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":
         group: Any = Experiment
         for part in problem["loc"][:-1]:
             group = group.model_fields[str(part)].annotation
         return place + _unknown(where, group)
-    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
-    return place + message if whole else f"{place}{where}: {message}{given}"
+    value = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
+    return place + message if names_key else f"{place}{where}: {message}{value}"
 
 
 def _unknown(key: str, group: type[BaseModel]) -> str:
+    """Return the message for an unknown setting, with the most similar one of its group, or all of them."""
     near = difflib.get_close_matches(key.rpartition(".")[2], group.model_fields, n=1)
-    mend = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
-    return f"{key}: unknown setting; {mend}"
+    fix = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
+    return f"{key}: unknown setting; {fix}"

@@ -1,7 +1,7 @@
-"""What the jobs share: settings from the command line, progress as log lines, one line for an error or a stop.
+"""The command-line behaviour that all jobs share: settings, log lines, exit codes, and one line for an error.
 
-Settings are read before anything heavy is imported, so that a mistyped one is reported at once: this module imports
-neither PyTorch nor Ray, and a job imports them inside its function.
+Settings are read before slow imports, so that a mistyped one is reported immediately: this module imports neither
+PyTorch nor Ray, and a job imports them inside its function.
 """
 
 import argparse
@@ -19,17 +19,17 @@ from axml_ray.storage.layout import RunLayout
 
 Work = Callable[[], None]
 INTERRUPTED = 128 + signal.SIGINT
-"""Exit code of a process that Ctrl-C ended, as shells expect it."""
+"""Exit code after Ctrl-C, by the convention of shells."""
 
 
 class Command:
-    """A job as a command: reads the process's arguments, then works.
+    """A job as a command-line program.
 
-    It exits 2 for wrong settings or input, 1 for a failure and 130 after Ctrl-C, with one line on standard error.
+    It exits with 2 for invalid settings or input, 1 for a failure and 130 after Ctrl-C, with one line on stderr.
 
     Args:
-        parse: makes the arguments of `work` from the words of a command line; by default, the process's own.
-        work: the job.
+        parse: converts command-line words, or the process's own if None, to the arguments of `work`.
+        work: function that does the work.
     """
 
     def __init__(self, parse: Callable[[list[str] | None], tuple[Any, ...]], work: Callable[..., None]):
@@ -37,22 +37,26 @@ class Command:
         self.__doc__ = work.__doc__
 
     def __call__(self) -> None:
-        """Run the job with the process's arguments."""
+        """Run the job with the arguments of the process."""
         run_command(lambda: self.work(*self.parse(None)))
 
 
 def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Command]:
-    """Make a function of the settings a command."""
+    """Return a decorator that makes a command of a function of the settings.
+
+    Args:
+        description: what the job does, for `--help`.
+    """
     return lambda work: Command(lambda words: (from_command_line(description or "", words),), work)
 
 
 def job_with_flags(
     description: str | None, add: Callable[[argparse.ArgumentParser], None], shown: tuple[str, ...] | None = None
 ) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
-    """As `job`, for a function of the settings and of flags of its own.
+    """Return a decorator like `job` for a function of the settings and of the job's own flags.
 
     Args:
-        description: what the job does.
+        description: what the job does, for `--help`.
         add: adds the job's own flags to a parser.
         shown: settings and groups of settings that `--help` lists; by default all.
     """
@@ -62,20 +66,20 @@ def job_with_flags(
 def job_of_flags(
     description: str | None, add: Callable[[argparse.ArgumentParser], None]
 ) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
-    """As `job`, for a function of flags of its own alone, which `add` adds to a parser."""
+    """Return a decorator like `job` for a function of the job's own flags only, which `add` adds to a parser."""
     return lambda work: Command(lambda words: (only_flags(description or "", add, words),), work)
 
 
 def job_on_run(
     description: str | None, add: Callable[[argparse.ArgumentParser], None]
 ) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
-    """As `job_with_flags`, for a job on a finished run: the settings are those of `--run DIRECTORY`.
+    """Return a decorator like `job_with_flags` for a job on a finished run, with the settings of `--run DIRECTORY`.
 
-    Where it runs and how it is judged may be changed by flags, nothing else.
+    Flags can change only the groups in `configuration.FREE`: resources, evaluation and paths.
     """
 
     def add_run(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="the run; its settings are used")
+        parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="directory of a run, with its settings")
         add(parser)
 
     return lambda work: Command(lambda words: _settings_of_run(description or "", add_run, words), work)
@@ -84,6 +88,7 @@ def job_on_run(
 def _settings_of_run(
     description: str, add: Callable[[argparse.ArgumentParser], None], words: list[str] | None
 ) -> tuple[Experiment, argparse.Namespace]:
+    """Return the settings of the run that `--run` names, with changes by flags, and the job's own flags."""
     arguments = sys.argv[1:] if words is None else words
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--run", type=absolute)
@@ -98,23 +103,23 @@ def _settings_of_run(
     changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
     if changed:
         raise SettingsError(
-            f"command line: the settings of {directory} are its own; only {', '.join(FREE)} may be "
-            f"given, not {', '.join(changed)}"
+            f"command line: the settings of {directory} cannot be changed, except for {', '.join(FREE)}; remove the "
+            f"flags of {', '.join(changed)}"
         )
     return now, given
 
 
 def count(word: str) -> int:
-    """A whole number above 0, for a parser."""
+    """Convert a word to a whole number above 0, as the `type` of a flag."""
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
     return int(word)
 
 
 def run_command(work: Work) -> None:
-    """Run a job's work; an error ends the process with 2 for wrong settings or input, 1 for a failure, and one line.
+    """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
-    Ctrl-C ends it with 130 and one line that repeats the command: what was finished is kept, and it goes on from there.
+    Ctrl-C exits with 130 and one line that repeats the command, which continues from what is finished.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -124,14 +129,14 @@ def run_command(work: Work) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        # Ending Ray takes a second or two; a second Ctrl-C in the middle of it would spill a traceback.
+        # Shutting down Ray takes a second or two; another Ctrl-C meanwhile would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print(f"stopped; the same command goes on from here: {shlex.join(sys.orig_argv)}", file=sys.stderr)
+        print(f"stopped; run the same command to continue from here: {shlex.join(sys.orig_argv)}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except (RuntimeError, OSError) as error:
         message: object = error
         if isinstance(error, OSError):
-            if error.strerror is None:  # not the system's
+            if error.strerror is None:  # raised by a library, not by the operating system: a traceback tells more
                 raise
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         keep_logs()

@@ -10,8 +10,8 @@ from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.member import Member, MemberSpec
 from axml_ray.run import Run
 from axml_ray.settings.members import kinds
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.progress import Journal
-from axml_ray.training.workers import Workers
 from axml_ray.tree.kinds import build_tree
 
 
@@ -48,7 +48,7 @@ def fit_features(run: Run) -> None:
 def fit_member(
     run: Run,
     spec: MemberSpec,
-    workers: Workers | None = None,
+    context: DistributedContext | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
     """Fit and save a member, or this worker's part of it; the caller marks it as fitted when all workers are done.
@@ -56,12 +56,12 @@ def fit_member(
     Args:
         run: with its label trees, and its features where the kind reads them.
         spec: of the member.
-        workers: the distributed context; by default this process alone.
+        context: the distributed context; by default this process alone.
         report: called with records of progress; by default they go to the journal of the member's label tree.
     """
     spec.directory.mkdir(parents=True, exist_ok=True)
     implementation: type[Member] = kinds()[spec.kind].load()
-    more: dict[str, Any] = {"workers": workers or Workers()}
+    more: dict[str, Any] = {"context": context or DistributedContext()}
     if report is not None:
         more["report"] = report
     elif spec.tree is not None:

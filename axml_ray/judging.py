@@ -93,7 +93,7 @@ def predicted(run: Run, split: str) -> Predictions:
     if not run.corpus.documents(split):
         raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
     stored = Predictions.open(run.layout.predictions(split))
-    if stored is None or set(stored.members) != {each.name for each in run.members}:
+    if stored is None or set(stored.members) != set(run.member_names):
         stored = _predict(run, split)
     _check_documents(stored, run.corpus, split)
     return stored if _are_current(run, stored) else _predict(run, split)

@@ -3,7 +3,7 @@
 All cache keys and member specifications come from here; other modules receive paths, keys and their own settings.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from axml_ray.files import read_json, write_json
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
 from axml_ray.settings import Experiment, SettingsError, fingerprint
-from axml_ray.settings.members import kinds
+from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
 from axml_ray.tree.label_tree import LabelTree
@@ -112,17 +112,15 @@ class Run:
     @cached_property
     def members(self) -> tuple[MemberSpec, ...]:
         """The members that the settings ask for: kinds in the order of the registry, trees in theirs."""
-        chosen, trees = self.settings.members.chosen, self.settings.ensemble.trees
-        total = sum(own.weight for own in chosen.values())
+        total = sum(own.weight for own in self.settings.members.chosen.values())
         specs = []
-        for kind, own in chosen.items():
+        for kind, own, numbers in self._kinds():
             implementation = kinds()[kind].load()
             config = implementation.configure(self.settings, own)
-            numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
             for number in numbers:
                 specs.append(
                     MemberSpec(
-                        name=kind if number is None else f"{kind}-{number}",
+                        name=_member_name(kind, number),
                         kind=kind,
                         tree=number,
                         weight=own.weight / total / len(numbers),
@@ -132,6 +130,17 @@ class Run:
                     )
                 )
         return tuple(specs)
+
+    @property
+    def member_names(self) -> list[str]:
+        """Names of the members, in order; unlike `members`, without reading what their cache keys depend on."""
+        return [_member_name(kind, number) for kind, _, numbers in self._kinds() for number in numbers]
+
+    def _kinds(self) -> Iterator[tuple[str, MemberSettings, list[int | None]]]:
+        """The chosen kinds, their settings, and the label tree of each of their members, None for one of the run."""
+        for kind, own in self.settings.members.chosen.items():
+            of_trees = kinds()[kind].load().scope == "tree"
+            yield kind, own, [*range(self.settings.ensemble.trees)] if of_trees else [None]
 
     def spec(self, name: str) -> MemberSpec:
         """The member of this name."""
@@ -259,3 +268,7 @@ class Run:
         members = {spec.name: self.open_member(spec, featurizer) for spec in self.members}
         combination = self.combination((combiner or self.open_combiner)())
         return Ensemble(combination, members, self.corpus.translation)
+
+
+def _member_name(kind: str, tree: int | None) -> str:
+    return kind if tree is None else f"{kind}-{tree}"

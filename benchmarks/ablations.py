@@ -7,8 +7,8 @@ Each row is the whole main job with the given settings but for what the row name
 tables of K and H have), in a run below the config's `runs`. Rows that differ in nothing a tree is trained with share
 one, and what is trained is not trained again. Scores are of the test split, in percent, the mean over the seeds and
 half the distance between the best and the worst seed; nothing is chosen by them. What may choose is `valid`, the last
-level's nDCG@5 on validation. The config's linear classifiers, what goes with them, and its correction of scores are
-left out of every row, but for those of the table `additions` that name them.
+level's nDCG@5 on validation. Every row is of network trees and the mean alone, whatever members and combiner the config
+has, but for those of the table `additions` that name others.
 
 - `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
 - `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
@@ -19,8 +19,8 @@ left out of every row, but for those of the table `additions` that name them.
   with what the config adds to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
 - `additions`: the config's networks alone ("as it is"), without each of their additions to the paper's, and beside
-  linear classifiers, these and neighbours, these and names, or with the correction of scores. `valid` is the networks'
-  in every row, so it cannot choose among the latter.
+  other members, one kind more in each row, or with the combiner `calibrated`. `valid` is the networks' in every row, so
+  it cannot choose among the latter; `benchmarks/members.py` compares members and combiners on validation.
 - `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `validation`: 50 to 1,000 validation documents. They choose each level's best moment and, as trees are not corrected
@@ -40,13 +40,13 @@ from pathlib import Path
 from typing import Any
 
 import results_file
-from axml_ray.experiment import run
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from axml_ray import configuration
+from axml_ray.pipeline import run
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.training.progress import JOURNAL
 
@@ -88,18 +88,19 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
     }
     starts = (start for start in ("features", "names") if start != settings.network.attention_start)
-    classifiers = {"weight": 0.5, "neighbours": 0, "name_matches_weight": 0}
-    neighbours = {**classifiers, "neighbours": settings.linear.neighbours or 20}
-    named = {**neighbours, "name_matches_weight": settings.linear.name_matches_weight or 0.15}
+    # Weights of the members beside the networks, which have 0.5; their other settings are the config's.
+    linear = {"network_tree": 0.5, "linear_tree": 0.5}
+    knn = {**linear, "linear_tree": 0.35, "knn": 0.15}
+    names = {**knn, "linear_tree": 0.275, "label_names": 0.075}
     additions: list[Row] = [
         ("as it is", {}),
         *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
         *((f"start at {start}", {"network": {"attention_start": start}}) for start in starts),
         ("without both", {"network": PLAIN_ATTENTION}),
-        ("with linear", {"linear": classifiers}),
-        ("with linear and neighbours", {"linear": neighbours}),
-        ("with linear, neighbours and names", {"linear": named}),
-        ("with frequency correction", {"ensemble": {"frequency_correction": True}}),
+        ("with linear trees", {"members": linear}),
+        ("with linear trees and kNN", {"members": knn}),
+        ("with linear trees, kNN and label names", {"members": names}),
+        ("calibrated", {"ensemble": {"combiner": "calibrated"}}),
     ]
     words = {"train": "train", "random": "random"} | ({"file": str(vectors)} if vectors else {})
     name = settings.corpus.name
@@ -135,10 +136,13 @@ def scores(
     `runs` are the names of those there are by what they were trained with, and this one's is added.
     """
     values = settings.model_dump() | {"seed": seed}
-    values["linear"] = values.get("linear", {}) | {"weight": 0.0, "learned_join": False}
-    values["ensemble"] |= {"trees": 1, "frequency_correction": False}
+    values["ensemble"] |= {"trees": 1, "combiner": "mean"}
+    weights = changes.get("members", {"network_tree": 1.0})
+    own = {kind: group.model_dump() for kind, group in settings.members}
+    values["members"] = {kind: group | {"weight": weights.get(kind, 0.0)} for kind, group in own.items()}
     for group, change in changes.items():
-        values[group] |= change
+        if group != "members":
+            values[group] |= change
     if documents:
         values["corpus"] |= {"max_train_documents": documents, "name": f"{values['corpus']['name']}-{documents}"}
     plain = Experiment(**values)
@@ -181,7 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
                 row = {"table": table_name, "row": name, "settings": changes, "seeds": len(found), "scores": means}
                 row |= {"half_spread": spread}
                 row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": found[0]["corpus"]}
-                rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["train"] for one in found)})
+                rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["network_tree"] for one in found)})
                 console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}", highlight=False)
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -13,15 +13,14 @@
   of each, in percent, and `equal_labels_share`, of our five best labels those that the literal implementation has too.
   If it is below `LEAST_EQUAL_LABELS`, the exit status is 1.
 
-All parts are of the networks alone: linear classifiers, neighbours, names of labels and the frequency correction, which
-a run may have beside them, take no part on either side.
+All parts are of network trees alone: other members of a run and its combiner take no part on either side.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,18 +33,23 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.configuration import load, open_run
+from axml_ray.combine.combiner import Mean
+from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus, Split
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.inference.beam import TreePredictor, open_tree, trained_levels
-from axml_ray.inference.combining import Votes
-from axml_ray.inference.ensemble import Ensemble
-from axml_ray.inference.frozen import frozen
-from axml_ray.inference.texts import each_batch, length_batches
-from axml_ray.network.level_network import Level
-from axml_ray.network.networks import network_of
+from axml_ray.judging import open_run
+from axml_ray.members.member import MemberInfo
+from axml_ray.members.network_tree import NetworkTree
+from axml_ray.members.text_batch import length_batches, map_batches
+from axml_ray.members.topk import TopK
+from axml_ray.network.frozen import frozen
+from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
+from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, absolute
 from axml_ray.tree.label_tree import LabelTree, level_depths
 
@@ -134,25 +138,51 @@ def settings_and_corpus(name: str) -> tuple[Experiment, Corpus]:
     return settings, Corpus.open(settings.corpus_directory)
 
 
-def random_tree(settings: Experiment, corpus: Corpus, number: int) -> TreePredictor:
+def random_tree(settings: Experiment, corpus: Corpus, number: int) -> NetworkTree:
     """A tree of the shape that these settings give, its labels in any order, its weights drawn."""
     torch.manual_seed(SEED + number)
     order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
     depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
     cuts = [np.linspace(0, corpus.trained, 2**depth + 1).astype(np.int64) for depth in depths]
-    tree = LabelTree.of_cuts(order, cuts)
+    tree = LabelTree.from_cuts(order, cuts)
     vectors = torch.from_numpy(corpus.word_vectors())
     networks = []
-    for level in (Level.of(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
-        state = network_of(level, vectors, settings.network).state_dict()
+    for level in (Level.from_tree(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
+        state = build_network(level, vectors, settings.network).state_dict()
         networks.append(frozen(level, state, settings.network, settings.training.precision))
-    return TreePredictor(tree, networks, settings.tree.beam, settings.training.precision)
+    return NetworkTree(tree, networks, settings.tree.beam, precision=settings.training.precision)
 
 
 def some_tests(corpus: Corpus, documents: int) -> Ragged:
     """Test documents drawn at random."""
     tokens = corpus.split("test").tokens
     return tokens.take(np.random.default_rng(SEED).permutation(len(tokens))[:documents])
+
+
+def predict(member: NetworkTree, tokens: Ragged, k: int, batches: Iterable[np.ndarray] | None = None) -> TopK:
+    """A member's best k labels of each text, [texts, k].
+
+    Args:
+        member: of a corpus without a dictionary.
+        tokens: of the texts.
+        k: labels of each.
+        batches: rows of each; by default the tagger's.
+    """
+    found = TopK.empty(len(tokens), k)
+
+    def of_batch(rows: np.ndarray) -> tuple[np.ndarray, TopK]:
+        return rows, member.rank(TextViews(tokens.take(rows)), k)
+
+    for rows, ranking in map_batches(of_batch, batches or length_batches(tokens)):
+        found.labels[rows], found.scores[rows] = ranking
+    return found
+
+
+def ensemble_of(trees: Sequence[NetworkTree]) -> Ensemble:
+    """The paper's ensemble of some trees: the mean of their scores."""
+    members = [MemberInfo(f"network_tree-{n}", "network_tree", n, 1 / len(trees)) for n in range(len(trees))]
+    combination = Combination(tuple(members), Mean(), TOP)
+    return Ensemble(combination, {info.name: tree for info, tree in zip(members, trees, strict=True)})
 
 
 # Parts
@@ -169,22 +199,21 @@ def against_literal(name: str, documents: int, rounds: int) -> Result:
 
     def by_64(some: Ragged) -> None:
         batches = length_batches(some, documents=BATCH, places=BATCH * int(some.lengths.max() + 8))
-        for _ in each_batch(lambda batch: ours.predict_batch(batch, top), batches):
-            pass
+        predict(ours, some, top, batches)
 
     systems: dict[str, Callable[[Ragged], Any]] = {
         "ours, 64 a batch": by_64,
-        "ours, as the tagger": lambda some: ours.predict(some, top),
+        "ours, as the tagger": lambda some: predict(ours, some, top),
         "literal, 64 a batch": lambda some: literal.predict(some, top, BATCH),
     }
     seconds: dict[str, list[float]] = {system: [] for system in systems}
     first = tokens.take(np.arange(min(documents, len(tokens))))
-    for system, predict in systems.items():  # kernels are made, memory is touched
-        predict(first if system.startswith("ours") else first.take(np.arange(min(len(first), BATCH))))
+    for system, work in systems.items():  # kernels are made, memory is touched
+        work(first if system.startswith("ours") else first.take(np.arange(min(len(first), BATCH))))
     for number in range(rounds):
         some = tokens.take(np.arange(number * documents, min((number + 1) * documents, len(tokens))))
-        for system, predict in systems.items():
-            seconds[system].append(timed(predict, some))
+        for system, work in systems.items():
+            seconds[system].append(timed(work, some))
     ratios = {
         system: [slow / fast for slow, fast in zip(seconds["literal, 64 a batch"], seconds[system], strict=True)]
         for system in list(systems)[:2]
@@ -220,15 +249,15 @@ def single_text(documents: int, rounds: int) -> Result:
     trees = [random_tree(settings, corpus, number) for number in range(3)]
     rows, figures = [], {}
     for count in (1, 3):
-        ensemble = Ensemble(trees[:count], Votes(TOP))
+        ensemble = ensemble_of(trees[:count])
 
-        def predict(some: list[str], ensemble: Ensemble = ensemble) -> None:
-            ensemble.predict(corpus.tokenizer.encode(some, settings.corpus.max_tokens))
+        def tag(some: list[str], ensemble: Ensemble = ensemble) -> None:
+            ensemble.rank(corpus.tokenizer.encode(some, settings.corpus.max_tokens))
 
         for text in texts[: documents // 4]:
-            predict([text])
-        alone = [1_000 * timed(predict, [text]) for text in texts]
-        whole = [1_000 * timed(predict, texts) / len(texts) for _ in range(rounds + 1)][1:]
+            tag([text])
+        alone = [1_000 * timed(tag, [text]) for text in texts]
+        whole = [1_000 * timed(tag, texts) / len(texts) for _ in range(rounds + 1)][1:]
         p50, p99 = (float(value) for value in np.percentile(alone, [50, 99]))
         rows.append({"trees": count, "single_text_ms_p50": p50, "single_text_ms_p99": p99, "texts": len(texts),
                      "ms_per_text": statistics.median(whole)})  # fmt: skip
@@ -239,39 +268,38 @@ def single_text(documents: int, rounds: int) -> Result:
 
 def equality(documents: int, rounds: int, directory: Path) -> Result:
     """The networks of a run's first tree, by both implementations."""
-    settings = open_run(directory)
-    corpus = Corpus.open(settings.corpus_directory)
-    split = corpus.split("test")
+    run = open_run(directory)
+    split = run.corpus.split("test")
     split = split.take(np.random.default_rng(SEED).permutation(len(split))[:documents])
-    ours = networks_alone(settings, corpus, 0)
-    return equality_of(ours, LiteralTree.like(ours, evidence=True), split, len(corpus.labels))
+    ours = networks_of(run, 0)
+    literal = LiteralTree.like(ours, evidence=True, translation=run.corpus.translation)
+    return equality_of(ours, literal, split, len(run.corpus.labels))
 
 
-def networks_alone(settings: Experiment, corpus: Corpus, number: int) -> TreePredictor:
-    """The networks of a finished run's tree in float32, without the other members of its ensemble.
+def networks_of(run: Run, number: int) -> NetworkTree:
+    """The networks of a finished run's label tree, in float32.
 
     Raises:
         SettingsError: the tree or a level is missing, cut short, or was trained with other settings.
     """
-    tree = open_tree(settings, corpus, number)
-    networks = [
-        frozen(Level.of(tree, level), state, settings.network, "float32")
-        for level, state in enumerate(trained_levels(settings, corpus, number, tree), start=1)
-    ]
-    reads = settings.network.max_tokens or settings.corpus.max_tokens, corpus.translation
-    return TreePredictor(tree, networks, settings.tree.beam, "float32", None, *reads)
+    training = run.settings.training.model_copy(update={"precision": "float32"})
+    exact = Run(run.settings.model_copy(update={"training": training}), run.corpus)
+    member = exact.open_member(run.spec(f"network_tree-{number}"), None)
+    assert isinstance(member, NetworkTree)
+    return member
 
 
-def equality_of(ours: TreePredictor, literal: LiteralTree, split: Split, labels: int) -> Result:
+def equality_of(ours: NetworkTree, literal: LiteralTree, split: Split, labels: int) -> Result:
     """P@5 of both on some documents, and the share of our five best labels that the literal implementation has too.
 
     Args:
-        ours: a tree without other members than its networks.
+        ours: the networks of a tree.
         literal: the same tree.
         split: documents and their true labels.
         labels: how many there are.
     """
-    found = {"ours": ours.predict(split.tokens, 5)[0], "literal": literal.predict(split.tokens, 5)[0]}
+    translated = split.translated(literal.translation).tokens
+    found = {"ours": predict(ours, translated, 5).labels, "literal": literal.predict(split.tokens, 5)[0]}
     figures = {}
     for system, best in found.items():
         scores = Scores(np.ones(labels))

@@ -15,7 +15,7 @@ from literal_training import LiteralLevel, padded
 from torch import Tensor
 
 from axml_ray.corpus.translation import Translation
-from axml_ray.inference.beam import TreePredictor
+from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
@@ -49,21 +49,16 @@ class LiteralTree:
         self.children = [_children(first_child) for first_child in tree.first_child[1:]]
 
     @classmethod
-    def like(cls, predictor: TreePredictor, *, evidence: bool) -> "LiteralTree":
+    def like(cls, member: NetworkTree, *, evidence: bool, translation: Translation | None = None) -> "LiteralTree":
         """The same tree with the same weights.
 
         Args:
-            predictor: of ours.
+            member: of ours.
             evidence: also compute what the paper hasn't, where the networks were trained with it.
-
-        Raises:
-            ValueError: the tree has other members than its networks, whose part the literal one would lack.
+            translation: of the words of texts in another language, where there are such.
         """
-        if predictor.linear is not None:
-            raise ValueError("a literal tree has networks alone, and this one has linear classifiers beside them")
-        levels = [literal_level(network, evidence) for network in predictor.networks]
-        reads = predictor.max_tokens, predictor.translation
-        return cls(predictor.tree, levels, predictor.beam, predictor.networks[0].path_weight, *reads)
+        levels = [literal_level(network, evidence) for network in member.networks]
+        return cls(member.tree, levels, member.beam, member.networks[0].path_weight, member.max_tokens, translation)
 
     @torch.inference_mode()
     def predict(self, tokens: Ragged, top: int, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +102,7 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()
-    sizes = [len(bias) for bias in head.rest()[:-2:2]]
+    sizes = [len(bias) for bias in head.parameters_after_projection()[:-2:2]]
     literal = LiteralLevel(level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, sizes)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(literal.lstm, f"{name}_l0").copy_(getattr(encoder.forward_lstm, f"{name}_l0"))

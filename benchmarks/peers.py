@@ -14,15 +14,14 @@ the table's measures, and `ours_train_seconds`, `ours_predict_seconds`, `ours_pe
 - The peers' settings are those that their documentation gives: omikuji's README for each method, the defaults of
   napkinXC's `PLT` and of libpecos's `XLinearModel` with PIFA label embeddings. The rows note them, libpecos's
   where they aren't its defaults, and the versions.
-- "ours" is the whole ensemble as the run was evaluated: its networks and, where its settings have them, linear
-  classifiers, neighbours, names of labels and what corrects or joins their scores; `members` of its row names them.
-  `jobs/evaluate.py` tells what the networks' trees reach one by one.
+- "ours" is the whole ensemble as the run was evaluated; `members` and `combiner` of its row say of what.
+  `jobs/evaluate.py` tells what each member reaches alone.
 - `peak_gib` is of the whole process of a peer, which trains and predicts; of the run it is the largest of one worker's,
-  as its networks' training noted, without the fitting of linear classifiers. `model_mib` is what lies on disk, without
+  as its networks' training noted, without the fitting of other members. `model_mib` is what lies on disk, without
   the words that features are made of.
 - The peers see whole texts; the run's network sees at most `corpus.max_tokens` words of each.
-- Validation documents, which choose the run's best weights and, where its settings ask for that, fit the correction and
-  the join of its scores, are kept from the peers unless `--with-valid`.
+- Validation documents, which choose the run's best weights and fit its combiner, are kept from the peers unless
+  `--with-valid`.
 - `--quick` gives the peers at most 50,000 training and 10,000 test documents, spread evenly; the rows say how
   many. It bounds documents, not labels: 33,000 of those are fine.
 - omikuji draws its clusters without a seed, so its scores move by some tenths of a point from call to call.
@@ -62,10 +61,10 @@ from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import DEEPEST, Scores, propensities
 from axml_ray.files import read_json
-from axml_ray.inference.ensemble import FREQUENCY, LEARNED_JOIN
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.training.tree import NAME_MATCHES, NEIGHBOURS
+from axml_ray.storage.layout import RunLayout
+from axml_ray.training.progress import EVENTS
 
 WORKER = Path(__file__).with_name("peer_worker.py")
 
@@ -373,17 +372,8 @@ def judge(run: Run, top: np.ndarray, truth: Ragged) -> dict[str, float]:
 
 def ours(run: Run) -> dict[str, Any]:
     """The row of the run itself."""
-    memory, linear = list(_memory_gib(run.directory)), run.settings.linear
-    corrected = run.settings.ensemble.frequency_correction
-    members = {
-        "networks": True,
-        "linear classifiers": linear.weight,
-        "neighbours": linear.weight and linear.neighbours,
-        "label names": linear.weight and linear.name_matches_weight,
-        "frequency correction": corrected,
-        "learned join": linear.learned_join,
-    }
-    fitted = ", its correction or join of scores fitted on valid" if corrected or linear.learned_join else ""
+    memory, ensemble = list(_memory_gib(run.directory)), run.settings.ensemble
+    fitted = "" if ensemble.combiner == "mean" else ", its combiner fitted on valid"
     return {
         "system": "ours",
         "scores": dict(run.metrics["ensemble"]),
@@ -392,8 +382,9 @@ def ours(run: Run) -> dict[str, Any]:
         "run": run.name,
         "corpus": run.metrics.get("corpus", run.corpus.directory.name),
         "fingerprint": run.corpus.fingerprint,
-        "trees": len(run.metrics.get("trees", [])),
-        "members": [name for name, used in members.items() if used],
+        "trees": ensemble.trees,
+        "members": list(run.settings.members.chosen),
+        "combiner": ensemble.combiner,
         "trained_on": f"train, best weights chosen on valid{fitted}",
         "training_documents": run.corpus.documents("train"),
         "test_documents": run.corpus.documents("test"),
@@ -412,15 +403,15 @@ def _memory_gib(directory: Path) -> Iterator[float]:
 
 
 def _model_files(directory: Path) -> Iterator[Path]:
-    """Trees and weights of a run: what prediction reads."""
+    """What prediction reads of a run: label trees, members, combiner."""
+    layout = RunLayout(directory)
     yield from directory.glob("tree-*/tree.*")
-    yield from directory.glob("tree-*/linear.*")
-    for name in (NEIGHBOURS, NAME_MATCHES, FREQUENCY, LEARNED_JOIN):
-        yield from directory.glob(name)
-    for path in directory.glob("tree-*/level-*/*"):
-        # Beside a level lie the scores of its documents, which only training reads.
-        if path.is_file() and not path.parent.suffix:
-            yield path
+    for members in (*directory.glob("tree-*/*/"), layout.features.parent, layout.combiner):
+        for path in members.rglob("*"):
+            # Beside a level lie the scores of its documents and its checkpoint, which only training reads.
+            only_training = any(part.startswith("level-") and "." in part for part in path.parts)
+            if path.is_file() and members.name != EVENTS and not only_training:
+                yield path
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ COSTS = ("train_seconds", "predict_seconds", "peak_gib", "model_mib")
 def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Seconds to train and to predict, from texts to scores; None where a phase was not measured.
 
-    Training is all that a new corpus costs: features, label trees and fit. For the run that is `prepare` (its
-    words, word vectors and label features), `cluster`, `train` and, where it has them, `linear` and `correct`.
+    Training is all that a new corpus costs: features, label trees and fit. For the run that is every phase but
+    `predict`: `prepare` (its words, word vectors and label features), `cluster`, each kind of member, `combiner`.
     """
     measured, run = row["seconds"], row["system"] == "ours"
 
@@ -28,9 +28,9 @@ def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
         return sum(measured[phase] for phase in phases) if all(phase in measured for phase in phases) else None
 
     if run:
-        extra = sum(measured.get(phase, 0) for phase in ("linear", "correct"))
-        trained = total(("prepare", "cluster", "train"))
-        return None if trained is None else trained + extra, total(("predict",))
+        phases = ["prepare", "cluster", *(phase for phase in measured if phase != "predict")]
+        fitted = set(phases) - {"prepare", "cluster", "combiner"}
+        return total(tuple(dict.fromkeys(phases))) if fitted else None, total(("predict",))
     return total(("features", "fit")), total(("transform", "predict"))
 
 

@@ -12,9 +12,8 @@ config's are trained to see what one more is worth.
 - Rows: for each seed its settings, seconds, and the scores of one tree, two, and so on: the mean over all choices of so
   many of its trees, and half the distance between the best choice and the worst. Nothing is chosen by them. Trees of a
   run differ by their seeds alone, so those of one tree are of as many seeds as there are trees.
-- A correction or join of scores that the config asks for is fitted once a run, for all of its trees, and is applied to
-  the mean of the trees chosen. With `--trees` it has so seen more trees than the config's: train without `--trees` for
-  figures of the config exactly.
+- A combiner is fitted once a run, for all of its trees, and is applied to the members of the trees chosen. With
+  `--trees` it was fitted on more trees than the config's: train without `--trees` for figures of the config exactly.
 - `--part` tells results of other settings apart: `benchmarks/results/quality-CORPUS-NAME.json`.
 - The table of README is made of these files: `python benchmarks/quality_table.py`.
 """

@@ -148,7 +148,7 @@ def trained(settings: Experiment, seconds: float, start: float) -> dict[str, flo
         raise RuntimeError(f"came {time.time() - start:.0f} s after all should have started")
     while time.time() < start:  # as busy as the others
         next(steps)
-    began, before, first = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF), level.at.documents
+    began, before, first = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF), level.state.documents
     count = 0
     while time.perf_counter() - began < seconds:
         next(steps)
@@ -156,7 +156,7 @@ def trained(settings: Experiment, seconds: float, start: float) -> dict[str, flo
     took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     kernel, user = after.ru_stime - before.ru_stime, after.ru_utime - before.ru_utime
     return {
-        "documents_per_second": (level.at.documents - first) / took,
+        "documents_per_second": (level.state.documents - first) / took,
         "page_faults_per_step": (after.ru_minflt - before.ru_minflt) / count,
         "kernel_share": kernel / (kernel + user),
     }

@@ -5,9 +5,9 @@
 Both runs are of one prepared corpus with the same settings and seed. Only their stored predictions are read, whichever
 version of the program wrote them.
 
-Figures: `P@1_before`, `P@1_after` and so on, in percent; `P@1_difference`; `same_top_label`, the percentage of documents
-with the same best label. Exit status 1 where a precision differs by more than `MOST_POINTS`, or fewer than `LEAST_SAME`
-percent of the best labels are the same.
+Figures: `P@1_before`, `P@1_after` and so on, in percent; `P@1_difference`; `same_top_label`, the share of documents
+with the same best label, in percent. Exit status 1 where a precision differs by more than `MOST_POINTS`, or fewer than
+`LEAST_SAME` percent of the best labels are the same.
 """
 
 import argparse

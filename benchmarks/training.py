@@ -54,13 +54,13 @@ from axml_ray.memory import keep_freed_memory
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.precision import bfloat16_is_faster, use_threads
 from axml_ray.network.tree_level import Level
-from axml_ray.plan.work import TRAINING, forward_operations
+from axml_ray.planning.work import TRAINING, forward_operations
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, absolute
 from axml_ray.training.batches import LevelData
+from axml_ray.training.distributed import CPU, DistributedContext
 from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.training.progress import memory_gib
-from axml_ray.training.workers import CPU, Workers
 
 NODES = 2_048
 DEEP_NODES, GROWTH_NODES, SHARED_NODES = 670_000, (100_000, 2_800_000), 1_000_000
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def our_training(
-    task: Task, hidden: int, workers: Workers | None = None, precision: Precision = "auto"
+    task: Task, hidden: int, workers: DistributedContext | None = None, precision: Precision = "auto"
 ) -> LevelTraining:
     """The training of a level, as `training.tree` sets it up."""
     torch.manual_seed(SEED)
@@ -176,7 +176,7 @@ def our_training(
     deep = data.parents is not None
     first_child = np.arange(0, task.nodes + 1, CHILDREN, dtype=np.int64) if deep else None
     level = Level(2 if deep else 1, task.nodes, first_child)
-    workers = workers or Workers()
+    workers = workers or DistributedContext()
     network = AttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
     network.head.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
     validation = Validation(data.tokens, data.positives)  # never scored here
@@ -187,7 +187,7 @@ def our_training(
 def our_steps(training: LevelTraining) -> Iterator[np.ndarray]:
     """Train step by step, as `LevelTraining.run` does; yields this worker's documents of each."""
     for epoch in itertools.count():
-        training.at.epoch, training.at.batch = epoch, 0
+        training.state.epoch, training.state.batch = epoch, 0
         for batch in training.batches():
             training.step(batch)
             yield batch.rows
@@ -408,7 +408,7 @@ def serve_level(pipe: Connection, place: Place) -> None:
         dist.init_process_group("gloo", init_method=f"file://{place.store}", rank=place.rank, world_size=place.workers)
     task = deep_level(place.nodes)
     before = memory_gib(CPU)
-    training = our_training(task, place.hidden, Workers.current(CPU))
+    training = our_training(task, place.hidden, DistributedContext.current(CPU))
     ours = our_steps(training)
     next(ours)
     touch([training.optimizer])

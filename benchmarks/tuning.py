@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 import results_file
-from axml_ray.experiment import prepare_corpus
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.cluster import connect
+from axml_ray.pipeline import prepare_corpus
 from axml_ray.settings import SettingsError
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.outcome import best_trial

@@ -1,9 +1,9 @@
-"""Judge a finished run: scores with intervals, by tree and label frequency, against another run, and the report.
+"""Evaluate a finished run: scores with confidence intervals, by member and label frequency, and an HTML report.
 
 python jobs/evaluate.py --run runs/quickstart [--split test] [--against runs/other] [--open]
 
-Stored predictions are used; only where they are missing, or of other trees, is the split predicted. The run's directory
-gets metrics.json and report/index.html (of another split than test: metrics-SPLIT.json and report/SPLIT.html).
+Stored predictions are reused; the split is predicted only if they are missing or stale. The results are metrics.json and
+report/index.html in the run's directory (for other splits than test: metrics-SPLIT.json and report/SPLIT.html).
 """
 
 import argparse
@@ -14,18 +14,18 @@ from axml_ray.console import job_on_run
 from axml_ray.settings import SPLITS, Experiment, absolute
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """What the job takes beside the settings."""
-    parser.add_argument("--split", choices=SPLITS, default="test", help="of the run's corpus; test where none is named")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this job to a parser."""
+    parser.add_argument("--split", choices=SPLITS, default="test", help="split of the run's corpus (default: test)")
     parser.add_argument(
         "--against", type=absolute, metavar="DIRECTORY", help="a run to compare with, document by document"
     )
     parser.add_argument("--open", action="store_true", help="show the report in the browser")
 
 
-@job_on_run(__doc__, flags)
+@job_on_run(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
-    """Judge the run, show its tables and say where the report lies."""
+    """Evaluate the run, print its tables and the path of the report."""
     from rich.console import Console
 
     from axml_ray.corpus.store import Corpus
@@ -36,8 +36,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     other = None
     if given.against:
         others, stored = read_settings(given.against), read_settings(settings.run_directory)
-        here = {key: getattr(settings, key) for key in ("corpora", "resources")}
-        others = others.model_copy(update={key: now for key, now in here.items() if now != getattr(stored, key)})
+        # Flags that change the paths or resources of this run hold for the other one, too.
+        current = {key: getattr(settings, key) for key in ("corpora", "resources")}
+        others = others.model_copy(update={key: now for key, now in current.items() if now != getattr(stored, key)})
         other = Run(others, Corpus.open(others.corpus_directory))
     run = Run(settings, Corpus.open(settings.corpus_directory))
     metrics = evaluate(run, given.split, other=other)

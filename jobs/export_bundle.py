@@ -1,8 +1,8 @@
-"""Make a bundle of a finished run: one directory that predicts anywhere.
+"""Export a finished run as a bundle: one directory with everything that prediction needs.
 
 python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart [--weights bfloat16]
 
-Weights of fewer bits make it smaller; what they cost on the validation documents is printed.
+Weights of fewer bits make it smaller; the loss of accuracy on the validation documents is printed.
 """
 
 import argparse
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """The job's flags."""
-    parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="a finished run")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this job to a parser."""
+    parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="directory of a finished run")
     parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
     parser.add_argument("--weights", choices=get_args(Weights), default="float32", help="number format of matrices")
-    parser.add_argument("--corpora", type=absolute, metavar="DIR", help="where the run's corpus lies now, if it moved")
+    parser.add_argument("--corpora", type=absolute, metavar="DIR", help="directory of the corpora, if it was moved")
 
 
 def table(exported: "Exported") -> "Table":
-    """What the weights cost, as a table for a rich console."""
+    """Return the scores by number format of the weights as a table for a rich console."""
     from rich import box
     from rich.table import Table
 
@@ -50,9 +50,9 @@ def table(exported: "Exported") -> "Table":
     return shown
 
 
-@job_of_flags(__doc__, flags)
+@job_of_flags(__doc__, add_flags)
 def main(given: argparse.Namespace) -> None:
-    """Export, and say what came of it."""
+    """Export the run, and print scores and size of the bundle."""
     from rich.console import Console
 
     from axml_ray.corpus.store import Corpus

@@ -1,8 +1,8 @@
-"""Show a label tree: its levels, its balance, and the clusters around a label, by name and as a picture.
+"""Show a label tree: its levels, their balance, and the clusters around a label, by name and as a picture.
 
 python jobs/inspect_tree.py --config configs/quickstart.yaml [--tree N] [--label NAME] [--picture PATH]
 
-The tree is that of the run where there is one; else it is built from the prepared corpus, and not kept.
+The tree is that of the run if there is one; otherwise it is built from the prepared corpus, and not saved.
 """
 
 import argparse
@@ -20,30 +20,32 @@ if TYPE_CHECKING:
     from axml_ray.tree.label_tree import LabelTree
 
 SHOWN = ("name", "seed", "runs", "corpora", "corpus.name", "tree", "ensemble.trees")
-"""Settings that a look at a tree depends on; others are accepted, since a config has them."""
+"""Settings that `--help` lists; others are accepted, since a config contains them, but have no effect."""
 NEIGHBOURS = 5
+"""Number of clusters that are shown around a label."""
 NAMES = 24
+"""Largest number of labels that are listed of a cluster."""
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """The job's own flags."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this job to a parser."""
     parser.add_argument(
         "--tree", dest="number", type=count, default=1, metavar="N",
         help="which tree of the ensemble, from 1 (1); tree N is in the directory tree-(N-1) of the run",
     )  # fmt: skip
-    parser.add_argument("--label", metavar="NAME", help="whose clusters to show; by default the most frequent label's")
+    parser.add_argument("--label", metavar="NAME", help="label whose clusters to show; default: the most frequent")
     parser.add_argument(
         "--picture", type=absolute, metavar="PATH",
-        help="where to draw them, as SVG; by default clusters.svg beside the run's tree, or NAME-tree-N.svg here",
+        help="SVG file of the clusters; default: clusters.svg in the tree's directory of the run, or NAME-tree-N.svg",
     )  # fmt: skip
 
 
-@job_with_flags(__doc__, flags, SHOWN)
+@job_with_flags(__doc__, add_flags, SHOWN)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Print the tree and draw its clusters around a label.
 
     Raises:
-        SettingsError: there is no such tree or label, or no prepared corpus.
+        SettingsError: the tree or the label does not exist, or the corpus is not prepared.
     """
     from rich.console import Console
     from rich.text import Text
@@ -85,7 +87,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
 
 def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
-    """Tree `number`, from 0, and where it is from."""
+    """Return tree `number` (from 0), from the run or built now, and a description of its origin."""
     from axml_ray.run import Run
     from axml_ray.tree.kinds import build_tree, check_hierarchy
     from axml_ray.tree.label_tree import LabelTree
@@ -99,14 +101,14 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
         if not Run(settings, corpus).has_tree(number):
             raise SettingsError(
                 f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as --config, "
-                "or choose another --name to look at a tree of these settings"
+                "or choose another --name to build a tree of these settings"
             )
         return tree, f"of the run {settings.run_directory}"
-    return build_tree(corpus, settings.tree, settings.seed + number), "built for this look (there is no run)"
+    return build_tree(corpus, settings.tree, settings.seed + number), "built now and not saved (there is no run)"
 
 
 def table(rows: "list[LevelSummary]", labels: int) -> "Table":
-    """The levels, with the leaves below them, as a table for a rich console."""
+    """Return the levels, with the leaf level of `labels` labels, as a table for a rich console."""
     from rich import box
     from rich.table import Table
 

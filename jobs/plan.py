@@ -1,4 +1,4 @@
-"""What a training will hold and how long it will take, level by level, before anything is spent. Starts no Ray.
+"""Estimate the memory and time of a training, level by level, before it is started. Ray is not started.
 
 python jobs/plan.py --config configs/amazon3m.yaml --gpus 8
 """
@@ -20,41 +20,47 @@ def _positive(word: str) -> float:
     return value
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """The job's own flags."""
-    group = parser.add_argument_group("what to train on")
-    group.add_argument("--gpus", type=count, metavar="N", help="GPUs in all, one a worker")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this job to a parser."""
+    group = parser.add_argument_group("hardware and output")
+    group.add_argument("--gpus", type=count, metavar="N", help="total number of GPUs, one per worker")
     group.add_argument("--memory", type=_positive, metavar="GIB", help="memory of one worker")
-    group.add_argument("--rate", type=_positive, metavar="TFLOPS", help="what one worker sustains in training")
-    group.add_argument("--json", type=Path, metavar="PATH", help="write the same numbers there")
+    group.add_argument("--rate", type=_positive, metavar="TFLOPS", help="rate that one worker sustains in training")
+    group.add_argument("--json", type=Path, metavar="PATH", help="also write the plan to this JSON file")
 
 
-@job_with_flags(__doc__, flags)
+@job_with_flags(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
-    """Show the plan."""
+    """Print the plan, and write it to the file of --json.
+
+    Raises:
+        SettingsError: the sizes of the corpus are not known, or the file cannot be written.
+    """
     from rich.console import Console
 
     from axml_ray.files import write_json
-    from axml_ray.plan.estimate import make_plan
-    from axml_ray.plan.machines import machines_of
-    from axml_ray.plan.report import chosen, shown
-    from axml_ray.plan.shapes import counts_of
-    from axml_ray.plan.work import known_rates
+    from axml_ray.planning.estimate import make_plan
+    from axml_ray.planning.machines import choose_machines
+    from axml_ray.planning.report import choices_table, render
+    from axml_ray.planning.shapes import count_corpus
+    from axml_ray.planning.work import training_rates
 
-    counts = counts_of(settings)
+    counts = count_corpus(settings)
     settings, choices = adapt(settings, counts.documents, counts.labels)
-    machines = machines_of(settings, given.gpus, given.memory)
-    rates, source = known_rates(settings, counts, machines, given.rate)
+    machines = choose_machines(settings, given.gpus, given.memory)
+    rates, source = training_rates(settings, counts, machines, given.rate)
     plan = make_plan(settings, counts, machines, rates, source)
     console = Console(width=None if Console().is_terminal else 120)
-    console.print(shown(plan))
+    console.print(render(plan))
     if choices:
-        console.print(chosen(choices))
+        console.print(choices_table(choices))
     if given.json:
         try:
             write_json(given.json, plan.as_json())
         except OSError as error:
-            raise SettingsError(f"--json {given.json}: cannot be written ({error.strerror})") from None
+            raise SettingsError(
+                f"--json {given.json}: cannot be written ({error.strerror}); give a path in an existing directory"
+            ) from None
 
 
 if __name__ == "__main__":

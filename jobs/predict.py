@@ -1,9 +1,9 @@
-"""Labels for new texts: a bundle, files of texts in, Parquet or JSON lines out.
+"""Predict the labels of new texts with a bundle: from files of texts to Parquet or JSON lines.
 
 python jobs/predict.py --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
 
-Started again after a stop, it goes on with the blocks of texts that have no file yet. A text that cannot be read costs
-one row with its id and an error.
+After a stop, the same command continues with the missing blocks. A text that cannot be read becomes a row with its id
+and an error.
 """
 
 import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READING = ("text_field", "title_field", "id_field")
-"""Settings of a corpus that say how its files are read."""
+"""Settings of a corpus that name the fields of a record."""
 
 
 def _share(word: str) -> float:
@@ -40,50 +40,56 @@ def _delimiter(word: str) -> str:
     return "\t" if word == "tab" else word
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """The job's flags."""
-    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="as jobs/export_bundle.py wrote")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this job to a parser."""
+    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
     parser.add_argument(
         "--input", type=absolute_place, required=True, nargs="+", metavar="PATTERN",
-        help="files, directories, globs or URLs, in any format that corpora are prepared from",
+        help="files, directories, globs or URLs, in any format that a corpus can have",
     )  # fmt: skip
     for name, field in CorpusSettings.model_fields.items():
         if name in READING:
-            told = f"{field.description} By default as in training" + (
+            text = f"{field.description} By default as in training" + (
                 "; '' for none." if field.default is None else "."
             )
-            parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=told)
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=text)
     parser.add_argument(
         "--csv-delimiter", type=_delimiter, metavar="CHARACTER",
         help=CorpusSettings.model_fields["csv_delimiter"].description,
     )  # fmt: skip
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
-    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the predictions")
-    parser.add_argument("--top-k", type=count, default=5, metavar="N", help="labels of a text, at most")
+    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the predictions")
+    parser.add_argument("--top-k", type=count, default=5, metavar="N", help="largest number of labels of a text")
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
-        "--threshold", type=_share, metavar="PROBABILITY", help="leave out labels with a lower probability, 0 to 1"
+        "--threshold", type=_share, metavar="PROBABILITY", help="omit labels with a lower probability, 0 to 1"
     )
     group.add_argument(
         "--precision", type=_share, metavar="SHARE",
-        help="use the lowest threshold at which this share of all labels was right on validation, such as 0.8",
+        help="use the lowest threshold at which this share of labels was correct on validation, such as 0.8",
     )  # fmt: skip
-    parser.add_argument("--actors", type=count, metavar="N", help="that hold the bundle; by default as many as fit")
-    parser.add_argument("--cpus-per-actor", type=count, default=1, metavar="N", help="also its threads; default 1")
+    parser.add_argument("--actors", type=count, metavar="N", help="number of predictors; default: as many as fit")
+    parser.add_argument(
+        "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
+    )
 
 
-def reading_of(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
-    """Which fields of a record are read: those of the training texts, unless others are given."""
+def record_fields(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
+    """Return the names of the fields to read: those of the flags, by default those of the training texts."""
     flags = {name: getattr(given, name) for name in READING}
     return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
 
 
-@job_of_flags(__doc__, flags)
+@job_of_flags(__doc__, add_flags)
 def main(given: argparse.Namespace) -> None:
-    """Predict, and say what came of it."""
+    """Predict the texts, and print their number and the number of errors.
+
+    Raises:
+        SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
+    """
     from axml_ray.cluster import connect, room_for
     from axml_ray.corpus.sources import shards
-    from axml_ray.inference.batch import Wanted, predict_files
+    from axml_ray.inference.batch import PredictionOptions, predict_files
     from axml_ray.inference.bundle import Bundle
 
     log.info("predict: checking the bundle")
@@ -93,11 +99,11 @@ def main(given: argparse.Namespace) -> None:
         threshold = bundle.calibration.threshold(precision=given.precision)
         print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
     try:
-        reading = CorpusSettings.model_construct(**reading_of(given, bundle), csv_delimiter=given.csv_delimiter)
+        reading = CorpusSettings.model_construct(**record_fields(given, bundle), csv_delimiter=given.csv_delimiter)
         found = shards(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
-    wanted = Wanted(form=given.format, top_k=given.top_k, threshold=threshold)
+    options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
     fit, cpus = room_for({"CPU": given.cpus_per_actor}), given.cpus_per_actor
     actors = given.actors or max(1, fit)
@@ -107,7 +113,7 @@ def main(given: argparse.Namespace) -> None:
             "--cpus-per-actor"
         )
     began = time.monotonic()
-    result = predict_files(given.bundle, found, given.output, wanted, actors=actors, cpus_per_actor=cpus)
+    result = predict_files(given.bundle, found, given.output, options, actors=actors, cpus_per_actor=cpus)
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
     files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"

@@ -1,4 +1,4 @@
-"""Prepare a corpus: texts and label names in, integers, word vectors and label features out.
+"""Prepare a corpus: tokenise texts, index labels, and compute word vectors and label features.
 
 python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
 """
@@ -9,7 +9,7 @@ from axml_ray.settings import Experiment
 
 @job(__doc__)
 def main(settings: Experiment) -> None:
-    """Prepare the corpus and say where it is."""
+    """Prepare the corpus and print its path."""
     from axml_ray.pipeline import prepare_corpus
 
     corpus = prepare_corpus(settings)

@@ -1,9 +1,9 @@
-"""The main job: prepare a corpus where that isn't done, train an ensemble of label trees, judge it on test.
+"""The main job: prepare a corpus if necessary, train an ensemble, and evaluate it on the test split.
 
 python jobs/train_ensemble.py --config configs/quickstart.yaml
 ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
 
-Started again after a stop, it goes on: no finished level is trained twice.
+After a stop, the same command continues: finished levels are not trained again.
 """
 
 import shlex
@@ -18,7 +18,7 @@ OWN_TEXTS = """  For texts of your own, write JSON lines {"text": …, "labels":
 
 @job(__doc__)
 def main(settings: Experiment) -> None:
-    """Run the main job and show its table."""
+    """Run the main job, and print its scores and the next commands."""
     from rich.console import Console
 
     from axml_ray.evaluation.report import table
@@ -33,7 +33,7 @@ def main(settings: Experiment) -> None:
 
 
 def next_steps(settings: Experiment) -> str:
-    """The commands that make use of a finished run, with its paths."""
+    """Return the commands that evaluate, export and use a finished run, with its paths."""
     run = settings.run_directory
     bundle = run.parent.parent / "bundles" / run.name
     commands = (
@@ -48,7 +48,7 @@ def next_steps(settings: Experiment) -> str:
 
 
 def _as_typed(command: tuple[str | Path, ...]) -> list[str | Path]:
-    """Paths below the current directory as they are typed there."""
+    """Return the words of a command, with paths below the current directory made relative."""
     here = Path.cwd()
     return [
         word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word for word in command

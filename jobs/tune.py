@@ -1,10 +1,10 @@
-"""Find settings by trials on a part of the corpus, and write the best as a config.
+"""Search for good settings by trials on a part of the corpus, and write the best as a config.
 
 python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree --trials 20
 ray job submit --working-dir . -- python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree
 
-Started again after a stop, with the same flags, it goes on: finished trials are not run again. Other flags are
-settings, as for the other jobs: they hold for every trial. See docs/tuning.md.
+After a stop, the same command continues: finished trials are not run again. Further flags are settings, as for the
+other jobs, and apply to every trial. See docs/tuning.md.
 """
 
 import argparse
@@ -28,29 +28,35 @@ def _above(least: float, most: float) -> type[float]:
     return number  # type: ignore[return-value]
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """The job's own flags."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this job to a parser."""
     group = parser.add_argument_group("the sweep")
     add = group.add_argument
-    add("--space", nargs="+", default=[], metavar="NAME", help="modules or files that draw settings, :function added")
-    add("--trials", type=count, default=20, metavar="N", help="how many (20)")
+    add(
+        "--space",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="modules or files of search spaces, each with :function if needed",
+    )
+    add("--trials", type=count, default=20, metavar="N", help="number of trials (20)")
     add("--sweep", metavar="NAME", help="directory below runs; by default the config's name and the space's")
     add("--part", type=_above(0, 1), default=0.25, metavar="SHARE",
         help="share of the training documents that a trial trains on (0.25); or set --training.documents")  # fmt: skip
     add("--search", choices=("tpe", "random"), default="tpe", help="how settings are drawn (tpe)")
     add("--objective", choices=("accuracy", "accuracy,cost"), default="accuracy",
-        help="nDCG@5 on validation, or that against CPU milliseconds a text (accuracy)")  # fmt: skip
+        help="nDCG@5 on validation, alone or with CPU milliseconds per text (accuracy)")  # fmt: skip
     add("--no-early-stopping", action="store_true", help="let every trial train to its end")
     add("--grace", type=_above(0, 1e6), default=1.0, metavar="EPOCHS",
         help="epochs of a level before a trial may be stopped (1)")  # fmt: skip
     add("--reduction", type=_above(1, 1e3), default=2.0, metavar="R",
-        help="of the trials at a rung, one in R goes on (2)")  # fmt: skip
-    add("--at-once", type=count, metavar="N", help="trials side by side; by default as many as fit")
+        help="1/R of the trials at a rung continue (2)")  # fmt: skip
+    add("--at-once", type=count, metavar="N", help="number of concurrent trials; by default as many as fit")
 
 
-@job_with_flags(__doc__, flags)
+@job_with_flags(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
-    """Run the sweep and show what it found."""
+    """Run the sweep, and print its trials and the next command."""
     from rich.console import Console
 
     from axml_ray.cluster import connect
@@ -87,7 +93,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 def _name(word: str) -> str:
     if not re.fullmatch(NAME, word):
         raise SettingsError(
-            "--sweep: letters from a to z, digits, '-', '_' and '.' make a name, a letter or digit first "
+            "--sweep: a name consists of letters, digits, '-', '_' and '.', and starts with a letter or digit "
             f"(given: {word!r})"
         )
     return word

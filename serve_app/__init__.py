@@ -1,1 +1,1 @@
-"""The ensemble behind HTTP: a Ray Serve application, its API, and a page."""
+"""A Ray Serve application that serves a bundle over HTTP, with a JSON API and a web page."""

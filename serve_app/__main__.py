@@ -2,8 +2,8 @@
 
 python -m serve_app bundle=bundles/quickstart [host=127.0.0.1] [port=8000] [key=value …]
 
-Interrupted or terminated, it refuses new requests, answers those under way, and ends. On a cluster, `serve deploy
-serve_app/serve.yaml` does the same from a file.
+On SIGINT or SIGTERM the server refuses new requests, drains those in flight and exits. On a cluster, use `serve deploy
+serve_app/serve.yaml` instead.
 """
 
 import argparse
@@ -23,48 +23,48 @@ from axml_ray.cluster import connect
 from axml_ray.console import job_of_flags
 from axml_ray.settings import SettingsError
 from serve_app.address import check_address
-from serve_app.serving import Served, given
+from serve_app.settings import ApplicationSettings, common_settings
 
 APPLICATION = "axml-ray"
 SENT_S = 0.5
-"""For the proxy to send on what was answered."""
+"""Seconds that the proxy gets to forward the last answers."""
 
 
-class Here(Served):
-    """Settings of the application, and where it is reached."""
+class ServerSettings(ApplicationSettings):
+    """Settings of the application and of the address that the server listens on."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; only this machine by default."""
+    """Address to listen on; by default only this machine can reach the server."""
     port: Annotated[int, Field(ge=1, le=65_535)] = 8000
     """Port to listen on."""
 
 
-def flags(parser: argparse.ArgumentParser) -> None:
-    """Add the command line's words to a parser, and all settings to its help."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the positional `key=value` arguments to a parser, and the descriptions of all settings to its help."""
     parser.prog, parser.formatter_class = "python -m serve_app", argparse.RawDescriptionHelpFormatter
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="bundle=DIRECTORY, and what else differs")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="bundle=DIRECTORY, and further settings")
     parser.epilog = "settings:\n" + "\n".join(
-        textwrap.fill(f"{name:<18} {told}", 110, initial_indent="  ", subsequent_indent=" " * 21)
-        for name, told in descriptions().items()
+        textwrap.fill(f"{name:<18} {description}", 110, initial_indent="  ", subsequent_indent=" " * 21)
+        for name, description in descriptions().items()
     )
 
 
 def descriptions() -> dict[str, str]:
-    """What each setting means, and its default; the one that must be given first, then the address."""
-    fields, first = Here.model_fields, ("bundle", "host", "port")
-    told = {}
+    """Return the description and default of each setting by name, with the bundle and the address first."""
+    fields, first = ServerSettings.model_fields, ("bundle", "host", "port")
+    texts = {}
     for name in (*first, *(name for name in fields if name not in first)):
         default = fields[name].default
-        shown = "required" if fields[name].is_required() else f"default {str(default).lower()}"
-        told[name] = f"{fields[name].description}" + ("" if default in (None, "") else f" ({shown})")
-    return told
+        note = "required" if fields[name].is_required() else f"default {str(default).lower()}"
+        texts[name] = f"{fields[name].description}" + ("" if default in (None, "") else f" ({note})")
+    return texts
 
 
-@job_of_flags(__doc__, flags)
+@job_of_flags(__doc__, add_flags)
 def main(words: argparse.Namespace) -> None:
-    """Serve until a signal comes."""
-    settings = Here.of(pairs(words.settings))
-    stopped = {signal.SIGINT, signal.SIGTERM}
+    """Serve until SIGINT or SIGTERM."""
+    settings = ServerSettings.from_arguments(parse_pairs(words.settings))
+    end_signals = {signal.SIGINT, signal.SIGTERM}
     own_cluster = not os.environ.get("RAY_ADDRESS")
     if own_cluster:
         check_reach(settings)
@@ -75,41 +75,40 @@ def main(words: argparse.Namespace) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     from serve_app.app import build
 
-    application = build(given(settings, Served))
+    application = build(common_settings(settings, ApplicationSettings))
     check_fits(settings)
-    signal.pthread_sigmask(signal.SIG_BLOCK, stopped)  # a signal waits until the application stands
+    signal.pthread_sigmask(signal.SIG_BLOCK, end_signals)  # a signal is delivered once the application is running
     if own_cluster:
-        check_address(settings.host, settings.port)  # again: Ray took seconds to start
+        check_address(settings.host, settings.port)  # again, as another server may have started while Ray did
     serve.start(http_options={"host": settings.host, "port": settings.port})
     handle = serve.run(application, name=APPLICATION)
-    here = ray.get_runtime_context().get_node_id()
-    node = next(node for node in ray.nodes() if node["NodeID"] == here)
+    this_node = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == this_node)
     metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    print(
-        f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (the API: /docs; Prometheus: {metrics})"
-    )
-    print("Ctrl-C ends it.", flush=True)
-    signal.sigwait(stopped)
-    print("Answering what is under way …")
+    print(f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (API: /docs; Prometheus: {metrics})")
+    print("Press Ctrl-C to stop.", flush=True)
+    signal.sigwait(end_signals)
+    print("Draining requests in flight …")
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    with suppress(TimeoutError, ray.exceptions.RayError):  # what isn't answered by then never will be
+    with suppress(TimeoutError, ray.exceptions.RayError):  # requests that exceed the limit are not waited for
         if any(handle.broadcast("drain").results(timeout_s=settings.drain_s)):
             time.sleep(SENT_S)
     if not own_cluster:
         serve.shutdown()
         return
-    # Serve's own end takes ten seconds or more, and so does Python's, which frees all that PyTorch and Ray loaded.
+    # `serve.shutdown` takes ten seconds or more, and so does the interpreter's exit, which frees all that PyTorch and
+    # Ray loaded. Exit handlers are run by hand, as `os._exit` skips them.
     ray.shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)
 
 
-def check_reach(settings: Here) -> None:
-    """Check the address, and warn where other machines may use the server without a key.
+def check_reach(settings: ServerSettings) -> None:
+    """Check the address, and warn if other machines could use the server without an API key.
 
     Raises:
-        SettingsError: the port is in use, or the address can't be listened on.
+        SettingsError: the port is in use, or the server cannot listen on the address.
     """
     if check_address(settings.host, settings.port):
         return
@@ -117,51 +116,51 @@ def check_reach(settings: Here) -> None:
 
     if not keys_of_environment():
         print(
-            f"warning: host={settings.host} lets everyone who reaches this machine use the server; set {KEYS_VARIABLE} "
-            "to one or more keys, separated by commas, of which clients must send one",
+            f"warning: host={settings.host} lets everyone who can reach this machine use the server; set "
+            f"{KEYS_VARIABLE} to one or more keys, separated by commas, of which clients must send one",
             file=sys.stderr,
         )
 
 
-def check_fits(settings: Served) -> None:
-    """Raise where replicas could never start on a cluster of our own, instead of waiting for ever.
+def check_fits(settings: ApplicationSettings) -> None:
+    """Check that all replicas fit on this process's own cluster; otherwise Serve would wait for CPUs indefinitely.
 
     Raises:
-        SettingsError: they ask for more CPUs than this machine has.
+        SettingsError: the replicas need more CPUs than this machine has.
     """
     import ray
 
     from axml_ray.inference.bundle import Bundle
-    from serve_app.app import INGRESS_CPUS, parts_of
+    from serve_app.app import INGRESS_CPUS, group_members
 
     if os.environ.get("RAY_ADDRESS"):
-        return  # that cluster may grow
-    parts = 1 if settings.together else len(parts_of(Bundle.open(settings.bundle, verify=False)))
-    holders = settings.replicas * parts
-    asked = holders * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
-    have = ray.cluster_resources().get("CPU", 0)
-    if asked > have:
+        return  # an existing cluster may scale up
+    deployments = 1 if settings.together else len(group_members(Bundle.open(settings.bundle, verify=False)))
+    replicas = settings.replicas * deployments
+    required = replicas * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
+    available = ray.cluster_resources().get("CPU", 0)
+    if required > available:
         raise SettingsError(
-            f"replicas: {holders} of members × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the ingress × "
-            f"{INGRESS_CPUS} ask for {asked:g}, Ray has {have:g} here; lower replicas or cpus"
+            f"replicas: {replicas} replicas of members × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the "
+            f"ingress × {INGRESS_CPUS} need {required:g} CPUs, this machine has {available:g}; lower replicas or cpus"
         )
 
 
-def pairs(words: list[str]) -> dict[str, Any]:
-    """`key=value` words as settings.
+def parse_pairs(words: list[str]) -> dict[str, Any]:
+    """Parse `key=value` arguments into a dictionary.
 
     Raises:
-        SettingsError: a word isn't one, or a key stands there twice.
+        SettingsError: an argument has another form, or a key is repeated.
     """
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals):
             raise SettingsError(f"command line: {word!r}: expected key=value, such as bundle=bundles/quickstart")
-        if key in found:
-            raise SettingsError(f"command line: {key} is given twice")
-        found[key] = value
-    return found
+        if key in pairs:
+            raise SettingsError(f"command line: {key} is given twice; keep one of them")
+        pairs[key] = value
+    return pairs
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks of the address that a server is told to listen on, before anything starts."""
+"""A check that a server can listen on an address, made before anything is started."""
 
 import errno
 import ipaddress
@@ -11,34 +11,39 @@ from axml_ray.settings import SettingsError
 def check_address(host: str, port: int) -> bool:
     """Check that a server can listen on an address now.
 
-    Serve's proxies set SO_REUSEPORT, so that two servers may share a port without an error and answer in turn. A socket
-    without it can't be bound to a port that another one listens on, whether on this address or on all of them.
+    Serve's proxies set SO_REUSEPORT, with which two servers can share a port without an error, and clients reach either
+    of them. A socket without that option cannot be bound to a port that is in use, on this address or on all of them.
 
     Args:
-        host: a name or an address of this machine.
-        port: of TCP.
+        host: name or address of this machine.
+        port: TCP port.
 
     Raises:
-        SettingsError: the port is in use, or `host` or `port` can't be listened on.
+        SettingsError: the port is in use, or a server cannot listen on this host or port.
 
     Returns:
-        Whether only this machine can reach it.
+        Whether only this machine can reach the address.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise SettingsError(f"host: {host!r} can't be resolved ({error}); give an address such as 127.0.0.1") from None
-    for family, kind, protocol, _, place in found:
-        with socket.socket(family, kind, protocol) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that just ended don't count
+    for family, kind, protocol, _, address in candidates:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore connections in TIME_WAIT
             try:
-                one.bind(place)
+                probe.bind(address)
             except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise SettingsError(
-                        f"port: {port} is in use on {host} by another server; end it, or give another port=…"
-                    ) from None
-                setting = "port" if error.errno == errno.EACCES else "host"
-                reason = os.strerror(error.errno or 0)
-                raise SettingsError(f"{setting}: can't listen on {host}, port {port} ({reason})") from None
-    return all(ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+                raise _address_error(host, port, error) from None
+    # An IPv6 address may have a zone, as in fe80::1%eth0.
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in candidates)
+
+
+def _address_error(host: str, port: int, error: OSError) -> SettingsError:
+    """Return the error for an address to which a socket could not be bound."""
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(f"port: {port} is in use on {host} by another server; stop it, or give another port=…")
+    setting, fix = "host", "give an address of this machine, such as 127.0.0.1"
+    if error.errno == errno.EACCES:
+        setting, fix = "port", "give a port above 1023"
+    return SettingsError(f"{setting}: can't listen on {host}, port {port} ({os.strerror(error.errno or 0)}); {fix}")

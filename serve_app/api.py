@@ -1,4 +1,4 @@
-"""The HTTP API, as a FastAPI application around a `Service`."""
+"""The HTTP API: a FastAPI application around a `Service`."""
 
 import asyncio
 import time
@@ -16,24 +16,24 @@ from axml_ray import __version__
 from axml_ray.inference.codec import Tag
 from serve_app.guard import Guard, closing
 from serve_app.meter import Meter
-from serve_app.problems import Problem, add_handlers, described, problem
+from serve_app.problems import Problem, add_handlers, problem, problem_responses
 from serve_app.service import Service
-from serve_app.serving import Serving
+from serve_app.settings import ServingSettings
 
 PAGE = Path(__file__).parent / "page"
 ABSENT: Any = None
-"""What a field has that was left out; null itself is refused, as the schema says."""
+"""Value of a field that is missing from a request. Its type excludes None, so that null is refused as in the schema."""
 READY_S = 5.0
-"""Limit for the members' answer that they are ready."""
+"""Time limit of the readiness check in seconds."""
 
 
 def _whole(value: Any) -> Any:
-    """5.0 is a whole number of JSON; "5" is not."""
+    """Convert a float without a fraction: 5.0 is an integer of JSON Schema, "5" is not."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class TagRequest(BaseModel):
-    """What `POST /v1/tag` takes. What is left out is None."""
+    """A request to `POST /v1/tag`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -42,18 +42,19 @@ class TagRequest(BaseModel):
     )
 
     text: str = Field(ABSENT)
-    """A text; or give `texts`."""
+    """One text; give either this or `texts`."""
     texts: list[str] = Field(ABSENT)
     """Several texts."""
     top_k: Annotated[int, Field(ge=1, le=1_000, strict=True), BeforeValidator(_whole)] = 5
-    """Labels a text, at most; at most as many as the model's `top_labels` are found."""
+    """Largest number of labels of a text; the model's `top_labels` is another limit."""
     threshold: float = Field(ABSENT, ge=0, le=1, strict=True)
-    """Leave out labels with a lower probability."""
+    """Omit labels with a lower probability."""
     explain: Annotated[bool, Field(strict=True)] = False
-    """Also return each member's contribution, the words that each label attended to, and its path down each tree; costs
-    about a text a label."""
+    """Also return each member's contribution, the words that each label attends to, and its path down each tree; takes
+    about the time of another text per label."""
     labels: list[str] = Field(ABSENT)
-    """Score these labels alone, and give all of them back whatever `top_k` is; 0 for a text without a word."""
+    """Score these labels only, and return all of them regardless of `top_k`; their scores are 0 for a text without a
+    word."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -71,9 +72,10 @@ class WordWeight(BaseModel):
     start: int
     """First character (code point) of the word."""
     end: int
-    """The one after its last."""
+    """Index after its last character."""
     weight: float
-    """Attention of the label to it, the mean over members with attention; all words' sum to one, or are zero."""
+    """Attention of the label to the word, the mean over members with attention; the weights of all words sum to one, or
+    are all zero."""
 
 
 class Node(BaseModel):
@@ -83,26 +85,26 @@ class Node(BaseModel):
 
     level: int
     name: str
-    """Its most frequent labels."""
+    """Names of its most frequent labels."""
     probability: float
-    """The level's network's probability of it."""
+    """Probability that the level's network gives the node."""
     weights: list[float]
-    """Its attention to each word."""
+    """Attention of the node to each word."""
 
 
 class MemberContribution(BaseModel):
-    """What a member of the ensemble contributes to a label's score."""
+    """The contribution of an ensemble member to a label's score."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     member: str
     """Its name."""
     score: float
-    """Its own score of the label, 0 to 1; 0 where the label is not among its best."""
+    """The member's score of the label, 0 to 1; 0 if the label is not among its best."""
     share: float
-    """Its weight among the members that answered."""
+    """The member's weight divided by that of all members that answered."""
     points: float
-    """Share times score; all members' sum to the weighted mean, which the combiner may calibrate."""
+    """Share times score; over all members they sum to the weighted mean, which the combiner may calibrate."""
 
 
 class MemberPath(BaseModel):
@@ -116,8 +118,8 @@ class MemberPath(BaseModel):
     """From the top; the last node is the label itself."""
 
 
-class Why(BaseModel):
-    """Why a text has a label."""
+class LabelExplanation(BaseModel):
+    """The explanation of a label of a text."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -125,9 +127,9 @@ class Why(BaseModel):
     name: str
     words: list[WordWeight]
     contributions: list[MemberContribution]
-    """Of each member that answered."""
+    """Contributions of the members that answered."""
     paths: list[MemberPath]
-    """Of each member that attends to words."""
+    """Tree paths of the members with attention."""
 
 
 class LabelOfText(BaseModel):
@@ -136,15 +138,15 @@ class LabelOfText(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     label: str
-    """As the corpus writes it."""
+    """The label as in the corpus."""
     name: str
-    """What a person reads."""
+    """Its name for display."""
     score: float
     """Weighted mean of the members' scores, 0 to 1, calibrated where the bundle's combiner does so."""
     probability: float
-    """Share of validation predictions of about this score that were right."""
-    explanation: Why | None = None
-    """If it was asked for."""
+    """Share of correct labels among validation predictions of about this score."""
+    explanation: LabelExplanation | None = None
+    """The explanation, if it was requested."""
 
 
 class TextResult(BaseModel):
@@ -153,30 +155,30 @@ class TextResult(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     words: int
-    """Words that were read; longer texts are cut."""
+    """Number of words that were read; longer texts are cut."""
     labels: list[LabelOfText]
-    """Best first; none for a text without a word."""
+    """Labels, best first; none for a text without a word."""
 
 
 class TagResponse(BaseModel):
-    """What `POST /v1/tag` answers."""
+    """A response of `POST /v1/tag`."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     edition: str
-    """Of the bundle that answered."""
+    """Identifier of the bundle that answered."""
     members: int
-    """Of the ensemble."""
+    """Number of members of the ensemble."""
     members_used: int
-    """Members that answered; fewer while some are away."""
+    """Number of members that answered; fewer while some are unavailable."""
     milliseconds: float
-    """That the server took."""
+    """Duration on the server in milliseconds."""
     results: list[TextResult]
-    """Of each text, in their order."""
+    """Result of each text, in the order of the request."""
 
 
-class FoundLabel(BaseModel):
-    """A label by name."""
+class LabelMatch(BaseModel):
+    """A label whose name matches a search."""
 
     label: str
     name: str
@@ -192,7 +194,7 @@ class ModelMember(BaseModel):
 
 
 class Model(BaseModel):
-    """What the server answers from."""
+    """The model that the server uses."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -201,27 +203,27 @@ class Model(BaseModel):
     axml_ray: str
     labels: int
     words: int
-    """Of the vocabulary."""
+    """Number of words of the vocabulary."""
     trees: int
     level_sizes: list[list[int]]
     weights: str
     max_tokens: int
-    """Words of a text that are read."""
+    """Number of words of a text that are read."""
     top_labels: int
-    """Most labels of a text that can be had."""
+    """Largest number of labels of a text that are ranked."""
     members: list[ModelMember]
     limits: dict[str, int]
-    """Of a request."""
+    """Limits of a request by name."""
 
 
 class Health(BaseModel):
-    """That the server lives."""
+    """The result of the liveness check."""
 
     status: Literal["ok"]
 
 
 class Ready(BaseModel):
-    """Which members answer."""
+    """The result of the readiness check."""
 
     ready: bool
     members: int
@@ -229,11 +231,11 @@ class Ready(BaseModel):
 
 
 def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
-    """The application.
+    """Return the FastAPI application.
 
     Args:
-        service: that tags, with its limits.
-        keys: that clients may use; none lets everyone in.
+        service: the service that tags texts, with its limits.
+        keys: accepted API keys; if there are none, no key is required.
     """
     app = FastAPI(
         title="axml-ray",
@@ -245,14 +247,15 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
     )
     add_handlers(app, TagRequest.model_fields)
     app.add_middleware(Guard, service=service, keys=keys)
-    patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")  # its files come from the package
+    # Serves the files of Swagger's page from the package instead of from a content delivery network.
+    patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")
     _add_routes(app, service, [Depends(HTTPBearer(auto_error=False))] if keys else [])
     _add_page(app, service)
     return app
 
 
-def _limited(serving: Serving) -> type[TagRequest]:
-    """The request with the limits of the settings, for OpenAPI and in the messages."""
+def _limited(serving: ServingSettings) -> type[TagRequest]:
+    """Return the class of requests with the limits of the settings, so that OpenAPI and error messages name them."""
     text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
     limited: dict[str, Any] = {
         "text": text,
@@ -274,21 +277,21 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     @app.post(
         "/v1/tag",
         response_model=TagResponse,
-        responses=described(400, *refused, 408, 413, 415, 422, 500, 503, 504),
+        responses=problem_responses(400, *refused, 408, 413, 415, 422, 500, 503, 504),
         dependencies=guarded,
         summary="Tag one text or many",
     )
-    async def tag(given: Annotated[request_type, Body()]) -> Any:  # type: ignore[valid-type]
+    async def tag(body: Annotated[request_type, Body()]) -> Any:  # type: ignore[valid-type]
         started = time.perf_counter()
-        asked: TagRequest = given
-        texts = asked.texts if asked.text is None else [asked.text]
+        request: TagRequest = body
+        texts = request.texts if request.text is None else [request.text]
         with meter.request(len(texts)) as count:
             async with asyncio.timeout(serving.time_limit_s):
-                tagged = await service.tag(texts, asked.top_k, asked.explain, asked.threshold, asked.labels)
+                tagged = await service.tag(texts, request.top_k, request.explain, request.threshold, request.labels)
             count(len(tagged.members_used))
         content = {
-            "edition": tagged.front.edition.name,
-            "members": len(tagged.front.bundle.combination.members),
+            "edition": tagged.served.edition.name,
+            "members": len(tagged.served.bundle.combination.members),
             "members_used": len(tagged.members_used),
             "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
             "results": [
@@ -300,23 +303,25 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
 
     @app.get(
         "/v1/labels",
-        response_model=list[FoundLabel],
-        responses=described(*refused, 422, 500),
+        response_model=list[LabelMatch],
+        responses=problem_responses(*refused, 422, 500),
         dependencies=guarded,
         summary="Search labels by name",
     )
     async def labels(
         query: Annotated[str, Query(max_length=200, description="Words of the name, in any order and case")] = "",
-        limit: Annotated[int, Query(ge=1, le=100, description="Labels wanted; the most frequent come first")] = 20,
+        limit: Annotated[
+            int, Query(ge=1, le=100, description="Largest number of labels; the most frequent come first")
+        ] = 20,
     ) -> Any:
-        return JSONResponse(await asyncio.to_thread(service.front.search, query, limit))
+        return JSONResponse(await asyncio.to_thread(service.served.search, query, limit))
 
     @app.get(
         "/v1/model",
         response_model=Model,
-        responses=described(*refused, 500),
+        responses=problem_responses(*refused, 500),
         dependencies=guarded,
-        summary="What the server answers from",
+        summary="Describe the model",
     )
     async def model() -> Any:
         limits = {
@@ -326,23 +331,28 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
             "explanations": serving.max_explanations,
             "body_bytes": serving.max_body_bytes,
         }
-        return {**service.front.description, "limits": limits}
+        return {**service.served.description, "limits": limits}
 
     @app.get(
         "/v1/examples",
         response_model=list[str],
-        responses=described(*refused, 500),
+        responses=problem_responses(*refused, 500),
         dependencies=guarded,
-        summary="Texts to try",
+        summary="Example texts",
     )
     async def examples() -> Any:
         return JSONResponse(service.examples)
 
-    @app.get("/healthz", response_model=Health, responses=described(500), summary="Does the server live?")
+    @app.get("/healthz", response_model=Health, responses=problem_responses(500), summary="Liveness check")
     async def healthz() -> Any:
         return {"status": "ok"}
 
-    @app.get("/readyz", response_model=Ready, responses=described(500, 503), summary="Do the members answer?")
+    @app.get(
+        "/readyz",
+        response_model=Ready,
+        responses=problem_responses(500, 503),
+        summary="Readiness check: do the members answer?",
+    )
     async def readyz() -> Any:
         if service.draining:
             return closing()
@@ -350,14 +360,14 @@ def _add_routes(app: FastAPI, service: Service, guarded: list[Any]) -> None:
             async with asyncio.timeout(READY_S):
                 used = await service.ready()
         except TimeoutError:
-            return problem(503, "no member answers", headers={"Retry-After": "2"})
-        return {"ready": True, "members": len(service.front.bundle.combination.members), "members_used": len(used)}
+            return problem(503, "no member answers; try again soon", headers={"Retry-After": "2"})
+        return {"ready": True, "members": len(service.served.bundle.combination.members), "members_used": len(used)}
 
-    # The problems are described by reference, so the schema has to be there.
-    described_by_fastapi = app.openapi
+    # `problem_responses` refers to the schema of Problem, which FastAPI does not add, as no route returns it.
+    original_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
-        document = described_by_fastapi()
+        document = original_openapi()
         schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(schema.pop("$defs", {}))

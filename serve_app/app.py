@@ -1,12 +1,12 @@
-"""The application that Ray Serve runs.
+"""The Ray Serve application.
 
 serve run serve_app.app:build bundle=bundles/quickstart [key=value …]
 
-One ingress answers HTTP, tokenises, collects batches and combines; the members are in one deployment, or each label
-tree's in one of its own, and those of the whole run in another (`together=false`). `serve_app.serving` lists the
-settings. A new bundle is rolled out by deploying the same application with another `bundle`, or with another
-`revision` after exporting to the same place again: requests are answered from the old one until all deployments hold
-the new one.
+The ingress answers HTTP, tokenises, forms batches and combines the members' scores. The members are in one deployment
+or, with `together=false`, in one for each label tree and another for the members of the whole run. `serve_app.settings`
+lists the settings. To roll out a new bundle, deploy the same application with another `bundle`, or with another
+`revision` after exporting to the same directory again: requests are answered from the old bundle until all deployments
+have opened the new one.
 """
 
 import os
@@ -25,77 +25,79 @@ from serve_app.fan_out import FanOut
 from serve_app.guard import KEYS_VARIABLE, keys_of_environment
 from serve_app.members import Members
 from serve_app.service import Service, logger, read_examples
-from serve_app.serving import Served, Serving
+from serve_app.settings import ApplicationSettings, ServingSettings
 
 MANY = 10_000
-"""Requests that Serve lets through; the application's own limit of waiting texts comes first."""
+"""Requests that Serve admits to a deployment: more than the application's own queue ever lets through."""
 INGRESS_CPUS = 0.1
-"""That Ray reserves for a replica of the ingress."""
+"""CPUs that Ray reserves for a replica of the ingress."""
 
 
 @serve.ingress()
 class Ingress:
-    """Answers HTTP.
+    """The deployment that answers HTTP requests.
 
     Args:
-        serving: settings.
-        holders: the deployments that hold the members.
+        serving: settings of the server.
+        handles: handles of the deployments with the members.
     """
 
-    def __init__(self, serving: Serving, *holders: DeploymentHandle):
-        self.service = Service(serving, FanOut(holders, serving.tree_patience_s, serving.time_limit_s))
+    def __init__(self, serving: ServingSettings, *handles: DeploymentHandle):
+        self.service = Service(serving, FanOut(handles, serving.tree_patience_s, serving.time_limit_s))
 
     async def reconfigure(self, config: dict[str, str]) -> None:
-        """Answer from a bundle from now on."""
+        """Answer new requests from another bundle; Serve calls this with `user_config`."""
         await self.service.use(Edition(**config))
 
     async def drain(self) -> bool:
-        """Refuse new requests from now on, and wait for those under way: the server is about to end."""
+        """Refuse new requests and drain those in flight, before the server exits; return whether there were any."""
         return await self.service.drain()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         keys = keys_of_environment()
-        logger.info("%s", f"{len(keys)} keys are in force" if keys else f"{KEYS_VARIABLE} is not set: all may ask")
+        access = f"{len(keys)} API keys are accepted" if keys else f"{KEYS_VARIABLE} is not set: no key is required"
+        logger.info("%s", access)
         return make_api(self.service, keys)
 
 
-def parts_of(bundle: Bundle) -> dict[str, list[str] | None]:
-    """Names of a bundle's members by deployment: one for each label tree, and one for the members of the whole run."""
-    parts: dict[str, list[str] | None] = {}
+def group_members(bundle: Bundle) -> dict[str, list[str] | None]:
+    """Return member names by deployment: one deployment per label tree, and one for the members of the whole run."""
+    groups: dict[str, list[str] | None] = {}
     for entry in bundle.manifest.members:
-        place = "run" if entry.tree is None else f"tree-{entry.tree + 1}"
-        parts[place] = [*(parts.get(place) or []), entry.name]
-    return parts
+        deployment = "run" if entry.tree is None else f"tree-{entry.tree + 1}"
+        groups[deployment] = [*(groups.get(deployment) or []), entry.name]
+    return groups
 
 
 def build(args: dict[str, Any]) -> Application:
-    """The application.
+    """Build the application for `serve run` and `serve deploy`.
 
     Args:
-        args: settings of `Served`, by name.
+        args: values of `ApplicationSettings` by name.
 
     Raises:
-        SettingsError: a setting is unknown or wrong, or the bundle, the examples or the keys can't be used.
+        SettingsError: a setting is unknown or has a wrong value, or the bundle, the examples or the keys are unusable.
     """
-    serving = Served.of(args)
-    if serving.examples:  # in a replica the same error would be a page of Serve's
+    serving = ApplicationSettings.from_arguments(args)
+    # Checked here, since an error in a replica is reported as a long traceback by Serve.
+    if serving.examples:
         read_examples(serving.examples)
     keys_of_environment()
     edition = Edition.checked(serving.bundle)
-    parts: dict[str, list[str] | None] = {"members": None}
+    groups: dict[str, list[str] | None] = {"members": None}
     if not serving.together:
-        parts = parts_of(edition.open())
-    threads = serving.threads or max(1, (os.cpu_count() or 1) // len(parts))
-    size: dict[str, Any] = {"num_replicas": serving.replicas}
+        groups = group_members(edition.open())
+    threads = serving.threads or max(1, (os.cpu_count() or 1) // len(groups))
+    scaling: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:
-        size = {
+        scaling = {
             "autoscaling_config": {
                 "min_replicas": serving.replicas,
                 "max_replicas": serving.max_replicas,
                 "target_ongoing_requests": serving.batches_at_once,
             }
         }
-    holders = [
+    members = [
         serve.deployment(Members)
         .options(
             name=name,
@@ -104,10 +106,10 @@ def build(args: dict[str, Any]) -> Application:
             graceful_shutdown_timeout_s=serving.drain_s,
             user_config=asdict(edition),
             ray_actor_options={"num_cpus": serving.cpus},
-            **size,
+            **scaling,
         )
         .bind(names, threads, serving.precision)
-        for name, names in parts.items()
+        for name, names in groups.items()
     ]
     return (
         serve.deployment(Ingress)
@@ -120,5 +122,5 @@ def build(args: dict[str, Any]) -> Application:
             user_config=asdict(edition),
             ray_actor_options={"num_cpus": INGRESS_CPUS},
         )
-        .bind(serving.alone, *holders)
+        .bind(serving.without_bundle, *members)
     )

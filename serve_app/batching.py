@@ -1,8 +1,8 @@
-"""Requests that wait for the trees, grouped by length.
+"""A queue that groups requests for the members into batches of similar length.
 
-The longest-waiting request leads a batch, and those that are nearest to it in length fill it up: a batch of short texts
-is answered soon, and nobody is passed over for ever. While as many batches as are useful are under way,
-requests wait and batches grow, so that no time limit for collecting is needed.
+The oldest request in the queue starts a batch, and those most similar to it in length fill it up: short texts do not
+wait for long ones, and no request is passed over indefinitely. While the maximum number of batches is in flight,
+requests queue up and the next batches grow, so no time limit for collecting a batch is needed.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ B = TypeVar("B")
 
 
 class Busy(Exception):
-    """Too many texts wait already.
+    """The queue is full.
 
     Attributes:
-        seconds: after which it is worth trying again.
+        seconds: estimated time in seconds until the queue has been processed.
     """
 
     def __init__(self, seconds: int):
@@ -30,103 +30,110 @@ class Busy(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting(Generic[A, B]):
+class _QueuedItem(Generic[A, B]):
+    """An item in the queue, and the future of its result."""
+
     item: A
     kind: Hashable
     texts: int
     words: int
-    answer: "asyncio.Future[B]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    result: "asyncio.Future[B]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Batcher(Generic[A, B]):
     """Collects items into batches.
 
     Args:
-        work: what is done with the items of a batch; gives a result for each.
-        words: of a batch; an item of more is a batch of its own.
-        at_once: batches under way, at most.
-        waiting: texts that may wait, at most.
+        work: processes the items of a batch, and returns a result for each.
+        words: largest number of words of a batch; a larger item is a batch of its own.
+        at_once: largest number of batches in flight.
+        waiting: largest number of texts in the queue.
     """
 
     def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], words: int, at_once: int, waiting: int):
-        self._work, self._words, self._at_once, self._most = work, words, at_once, waiting
-        self._waiting: list[_Waiting[A, B]] = []
+        self._work, self._words, self._at_once, self._capacity = work, words, at_once, waiting
+        self._queue: list[_QueuedItem[A, B]] = []
         self._running: set[asyncio.Task[None]] = set()
-        self._texts_a_second = 0.0
+        self._texts_per_second = 0.0
 
     @property
     def texts(self) -> int:
-        """How many wait."""
-        return sum(one.texts for one in self._waiting)
+        """The number of texts in the queue."""
+        return sum(queued.texts for queued in self._queue)
 
     async def submit(self, item: A, kind: Hashable, texts: int, words: int) -> B:
-        """The result for an item. A caller that is cancelled leaves the queue.
+        """Queue an item and return its result. An item whose caller is cancelled is removed from the queue.
 
         Args:
-            item: of some texts.
-            kind: only items of the same kind share a batch.
-            texts: how many.
-            words: of all of them.
+            item: item with some texts.
+            kind: only items of equal kind share a batch.
+            texts: number of its texts.
+            words: number of words of all its texts.
 
         Raises:
-            Busy: too many wait.
+            Busy: the queue is full.
         """
-        if self._waiting and self.texts + texts > self._most:
+        # An item larger than the whole queue is admitted to an empty queue, or it could never be processed.
+        if self._queue and self.texts + texts > self._capacity:
             raise Busy(self._seconds_to_wait())
-        one: _Waiting[A, B] = _Waiting(item, kind, texts, words)
-        self._waiting.append(one)
-        self._start()
+        queued: _QueuedItem[A, B] = _QueuedItem(item, kind, texts, words)
+        self._queue.append(queued)
+        self._start_batches()
         try:
-            return await one.answer
+            return await queued.result
         finally:
-            if one in self._waiting:
-                self._waiting.remove(one)
+            if queued in self._queue:
+                self._queue.remove(queued)
 
     def _seconds_to_wait(self) -> int:
-        return max(1, min(60, math.ceil(self.texts / self._texts_a_second))) if self._texts_a_second else 1
+        """Estimate the time in seconds until the queue has been processed, from 1 to 60."""
+        return max(1, min(60, math.ceil(self.texts / self._texts_per_second))) if self._texts_per_second else 1
 
-    def _start(self) -> None:
-        while self._waiting and len(self._running) < self._at_once:
-            # In a context of its own: in a request's, Serve would take all for that request's, and end it with it.
-            task = asyncio.create_task(self._run(self._next()), context=Context())
+    def _start_batches(self) -> None:
+        while self._queue and len(self._running) < self._at_once:
+            # In a context of its own: in a request's context, Serve would attribute the batch to that request, and
+            # cancel it together with the request.
+            task = asyncio.create_task(self._run(self._next_batch()), context=Context())
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_done)
 
-    def _next(self) -> list[_Waiting[A, B]]:
-        first = self._waiting[0]
-        alike = sorted(
-            (one for one in self._waiting[1:] if one.kind == first.kind),
-            key=lambda one: abs(one.words / one.texts - first.words / first.texts),
+    def _next_batch(self) -> list[_QueuedItem[A, B]]:
+        """Take the oldest item and the items most similar to it in mean length from the queue."""
+        first = self._queue[0]
+        similar = sorted(
+            (queued for queued in self._queue[1:] if queued.kind == first.kind),
+            key=lambda queued: abs(queued.words / queued.texts - first.words / first.texts),
         )
         batch, words = [first], first.words
-        for one in alike:
-            if words + one.words > self._words:
+        for queued in similar:
+            if words + queued.words > self._words:
                 break
-            batch.append(one)
-            words += one.words
+            batch.append(queued)
+            words += queued.words
         taken = set(map(id, batch))
-        self._waiting = [one for one in self._waiting if id(one) not in taken]
+        self._queue = [queued for queued in self._queue if id(queued) not in taken]
         return batch
 
-    async def _run(self, batch: list[_Waiting[A, B]]) -> None:
+    async def _run(self, batch: list[_QueuedItem[A, B]]) -> None:
+        """Process a batch, and set the result or the error of each item."""
         started = time.monotonic()
         try:
-            results = await self._work([one.item for one in batch])
+            results = await self._work([queued.item for queued in batch])
         except asyncio.CancelledError:
-            for one in batch:
-                one.answer.cancel()
+            for queued in batch:
+                queued.result.cancel()
             raise
         except Exception as error:
-            for one in batch:
-                if not one.answer.done():
-                    one.answer.set_exception(error)
+            for queued in batch:
+                if not queued.result.done():
+                    queued.result.set_exception(error)
             return
-        rate = sum(one.texts for one in batch) / max(1e-6, time.monotonic() - started)
-        self._texts_a_second = 0.8 * (self._texts_a_second or rate) + 0.2 * rate
-        for one, result in zip(batch, results, strict=True):
-            if not one.answer.done():
-                one.answer.set_result(result)
+        rate = sum(queued.texts for queued in batch) / max(1e-6, time.monotonic() - started)
+        self._texts_per_second = 0.8 * (self._texts_per_second or rate) + 0.2 * rate
+        for queued, result in zip(batch, results, strict=True):
+            if not queued.result.done():  # a caller that was cancelled has cancelled its future
+                queued.result.set_result(result)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._start()
+        self._start_batches()

@@ -1,4 +1,7 @@
-"""Which bundle an answer comes from. A roll-out changes it while requests are under way, so each call names it."""
+"""The identity of a deployed bundle.
+
+A roll-out replaces the bundle while requests are in flight, so each call to a deployment names the edition it is for.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,45 +11,45 @@ from axml_ray.settings import SettingsError
 
 
 class EditionError(RuntimeError):
-    """A bundle that was deployed can't be used any more: the server's fault, and none of the request's."""
+    """A deployed bundle can no longer be used; an error of the server (500), not of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """A bundle as it was when its checksums were compared.
+    """A bundle in the state in which its checksums were verified.
 
     Attributes:
-        directory: where it lies, on every node.
-        mark: SHA-256 of its manifest, which holds the checksums of everything else.
+        directory: path of the bundle, the same on every node.
+        checksum: SHA-256 of its manifest, which contains the checksums of all other files.
     """
 
     directory: str
-    mark: str
+    checksum: str
 
     @property
     def name(self) -> str:
-        """Short, for people."""
-        return self.mark[:12]
+        """A short identifier of the edition: the first 12 digits of its checksum."""
+        return self.checksum[:12]
 
     @classmethod
     def checked(cls, directory: Path) -> "Edition":
-        """The edition in a directory, all of it compared with its checksums.
+        """Verify all checksums of the bundle in a directory, and return its edition.
 
         Raises:
-            BundleError: there is none, or it is incomplete or changed.
+            BundleError: there is no bundle, or it is incomplete or was changed.
         """
         bundle = Bundle.open(directory)
         return cls(str(bundle.directory), sha256(bundle.directory / MANIFEST))
 
     def open(self) -> Bundle:
-        """The bundle, without reading all of it again.
+        """Open the bundle without verifying all checksums again.
 
         Raises:
-            SettingsError: the directory holds another edition by now, or none.
+            SettingsError: the directory now contains another edition, or no bundle.
         """
         bundle = Bundle.open(self.directory, verify=False)
-        if sha256(bundle.directory / MANIFEST) != self.mark:
+        if sha256(bundle.directory / MANIFEST) != self.checksum:
             raise SettingsError(
-                f"{self.directory}: another bundle than the one deployed; deploy again, with another `revision`"
+                f"{self.directory}: the bundle was replaced since it was deployed; deploy again with another `revision`"
             )
         return bundle

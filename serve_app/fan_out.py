@@ -1,10 +1,10 @@
-"""Deployments of ensemble members, called at the same time; those that do not answer are left out until they are back.
+"""Parallel calls to the deployments of ensemble members; deployments that do not answer are left out until they do.
 
-- A replica that dies under a call costs another call, not an answer.
-- A deployment is given up for one answer once the others have had theirs for a while; from then on it is not waited
-  for, and is called in the background until it is back.
-- If no deployment is left, callers wait for the first to return. A time limit ends that, and the tries of a call
-  that ends every replica it comes to.
+- If a replica dies during a call, the call is repeated.
+- Once the other deployments have answered, a missing one is waited for at most `patience_s` longer. It is then marked
+  as away, is left out of further answers, and is probed in the background until it answers again.
+- If all deployments are away, callers wait for the first to return. A time limit ends this, and also the attempts of a
+  call that kills every replica.
 """
 
 import asyncio
@@ -21,131 +21,137 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.edition import Edition
 
 LOST = (RayActorError, TaskCancelledError, ReplicaUnavailableError)
-"""What a call raises whose replica died, or was stopped, before it answered."""
+"""Errors of a call whose replica died, or was stopped, before it answered."""
 PAUSE_S = 0.05
-"""Between a call that was lost and the next."""
+"""Seconds between a lost call and its repetition."""
 PROBE_S = 0.5
-"""Between questions whether a tree is back."""
+"""Seconds between probes of a deployment that is away."""
 
 logger = logging.getLogger("ray.serve")
 
 
-class Holder:
-    """A deployment that holds some of the members.
+class MemberDeployment:
+    """A deployment with some of the members.
 
     Args:
-        handle: of it.
+        handle: handle of the deployment.
+
+    Attributes:
+        is_away: whether it did not answer in time, and has not answered since.
     """
 
     def __init__(self, handle: DeploymentHandle):
-        self.handle, self.away = handle, False
+        self.handle, self.is_away = handle, False
         self.name = handle.deployment_name
 
     async def call(self, method: str, edition: Edition, *args: Any) -> dict[str, Any]:
-        """The deployment's answer by member, after as many tries as it takes."""
+        """Return the deployment's answer by member, repeating calls that are lost; the caller sets a time limit."""
         while True:
             try:
                 return await getattr(self.handle, method).remote(edition, *args)
             except (*LOST, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                    raise  # the caller was cancelled; otherwise Serve cancelled the call
+                    raise  # this task itself was cancelled; otherwise Serve cancelled the call
                 logger.warning("%s: a call was lost (%s); trying again", self.name, type(error).__name__)
                 await asyncio.sleep(PAUSE_S)
 
 
 class FanOut:
-    """All deployments of members.
+    """Calls all deployments of members in parallel.
 
     Args:
-        handles: of the deployments.
-        patience_s: how long a deployment is waited for, at the least, once others have answered.
-        limit_s: for an answer.
+        handles: handles of the deployments.
+        patience_s: least time in seconds that a deployment is waited for once the others have answered.
+        limit_s: time limit of an answer in seconds.
     """
 
     def __init__(self, handles: Sequence[DeploymentHandle], patience_s: float, limit_s: float):
-        self.holders = [Holder(handle) for handle in handles]
+        self.deployments = [MemberDeployment(handle) for handle in handles]
         self._patience, self._limit = patience_s, limit_s
         self._probes: set[asyncio.Task[None]] = set()
         self._newest: Edition | None = None
 
     async def call(self, method: str, edition: Edition, *args: Any) -> dict[str, Any]:
-        """The answers of all members that are there, by name.
+        """Return the answers of all members that are available, by name.
 
         Args:
-            method: of `Members`.
-            edition: the bundle that is meant.
-            args: of the method.
+            method: name of a method of `Members`.
+            edition: edition of the bundle that must answer.
+            args: arguments of the method.
 
         Raises:
-            TimeoutError: none answered within the limit.
-            Exception: raised by a deployment for a reason other than its end.
+            TimeoutError: no deployment answered within the limit.
+            Exception: an error that a deployment raised itself.
         """
         async with asyncio.timeout(self._limit):
             return await self._call(method, edition, *args)
 
     async def _call(self, method: str, edition: Edition, *args: Any) -> dict[str, Any]:
-        called = [holder for holder in self.holders if not holder.away] or self.holders
-        calls = {holder: asyncio.create_task(holder.call(method, edition, *args)) for holder in called}
-        started, left, patience = time.monotonic(), set(calls.values()), None
+        called = [deployment for deployment in self.deployments if not deployment.is_away] or self.deployments
+        calls = {each: asyncio.create_task(each.call(method, edition, *args)) for each in called}
+        started, pending, patience = time.monotonic(), set(calls.values()), None
         try:
-            while left:
-                done, left = await asyncio.wait(left, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            while pending:
+                done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
-                # A deployment may well need as long again as another.
+                # A slow deployment gets at least twice the time of the one that answered last.
                 patience = max(self._patience, time.monotonic() - started)
-            for holder, call in calls.items():
-                if call in left:
-                    self._lose(holder, edition)
+            for deployment, call in calls.items():
+                if call in pending:
+                    self._mark_away(deployment, edition)
                 elif not call.exception():
-                    holder.away = False
+                    deployment.is_away = False
             return {name: each for call in calls.values() if call.done() for name, each in call.result().items()}
         finally:
             for call in calls.values():
                 call.cancel()
 
     async def ready(self, edition: Edition) -> list[str]:
-        """Names of a bundle's members that are there."""
+        """Return the names of a bundle's members that are available."""
         return list(await self.call("ready", edition))
 
     async def open(self, edition: Edition, limit_s: float) -> None:
-        """Let all deployments open a bundle, within a limit.
+        """Make all deployments open a bundle; those that take longer than the limit are left out for now.
 
         Args:
-            edition: the bundle.
-            limit_s: seconds.
+            edition: edition of the bundle.
+            limit_s: time limit in seconds.
 
         Raises:
-            Exception: a deployment cannot open it.
+            Exception: a deployment cannot open the bundle.
         """
-        calls = [asyncio.create_task(holder.call("ready", edition)) for holder in self.holders]
-        done, late = await asyncio.wait(calls, timeout=limit_s)
-        for call in late:
+        calls = [asyncio.create_task(deployment.call("ready", edition)) for deployment in self.deployments]
+        done, pending = await asyncio.wait(calls, timeout=limit_s)
+        for call in pending:
             call.cancel()
         for call in done:
             call.result()
         self._newest = edition
-        for holder, call in zip(self.holders, calls, strict=True):
-            holder.away = holder.away and call not in done
+        for deployment, call in zip(self.deployments, calls, strict=True):
+            deployment.is_away = deployment.is_away and call not in done
 
-    def _lose(self, holder: Holder, edition: Edition) -> None:
-        if holder.away:
+    def _mark_away(self, deployment: MemberDeployment, edition: Edition) -> None:
+        """Leave a deployment out of further answers and start to probe it."""
+        if deployment.is_away:
             return
-        holder.away = True
-        logger.warning("%s does not answer; going on without it", holder.name)
-        probe = asyncio.create_task(self._until_back(holder, edition), context=Context())  # no request's, as a batch
+        deployment.is_away = True
+        logger.warning("%s does not answer; continuing without it", deployment.name)
+        # In a context of its own: in a request's context, Serve would cancel the probe together with the request.
+        probe = asyncio.create_task(self._probe(deployment, edition), context=Context())
         self._probes.add(probe)
         probe.add_done_callback(self._probes.discard)
 
-    async def _until_back(self, holder: Holder, edition: Edition) -> None:
-        while holder.away:
+    async def _probe(self, deployment: MemberDeployment, edition: Edition) -> None:
+        """Call a deployment until it answers again."""
+        while deployment.is_away:
             try:
-                # Once it is back it may be of the bundle that was rolled out meanwhile, and no longer of that one.
-                await holder.call("ready", self._newest or edition)
+                # A new bundle may have been rolled out meanwhile, and the deployment may no longer have the old one.
+                await deployment.call("ready", self._newest or edition)
             except Exception as error:
-                logger.warning("%s: %s", holder.name, error)
+                logger.warning("%s: %s", deployment.name, error)
                 await asyncio.sleep(PROBE_S)
             else:
-                holder.away = False
-                logger.warning("%s answers again", holder.name)
+                deployment.is_away = False
+                logger.warning("%s answers again", deployment.name)

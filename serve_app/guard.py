@@ -1,4 +1,4 @@
-"""What stands before the API: keys, limits of bodies, and headers that keep a browser safe. Plain ASGI."""
+"""ASGI middleware of the API: API keys, size and time limits of request bodies, and security headers."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from axml_ray.settings import SettingsError
-from serve_app.problems import Wrong, problem
+from serve_app.problems import FieldError, problem
 from serve_app.service import Service
 
 KEYS_VARIABLE = "AXML_RAY_API_KEYS"
@@ -38,24 +38,26 @@ DOCS_POLICY = POLICY.replace("script-src 'self'", "script-src 'self' 'unsafe-inl
 
 
 def keys_of_environment() -> list[str]:
-    """The keys that clients may use, from `AXML_RAY_API_KEYS`, separated by commas or blanks; none lets everyone in.
+    """Return the accepted API keys from `AXML_RAY_API_KEYS`, separated by commas or blanks; without any, all may ask.
 
     Raises:
-        SettingsError: one has other characters than ASCII's, which HTTP's headers have no agreed way to send.
+        SettingsError: a key has characters outside ASCII, which clients encode in HTTP headers in different ways.
     """
     keys = os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
     if wrong := [place for place, key in enumerate(keys, start=1) if not key.isascii()]:
-        raise SettingsError(f"{KEYS_VARIABLE}: key {wrong[0]} has letters that HTTP can't send; take ASCII's")
+        raise SettingsError(
+            f"{KEYS_VARIABLE}: key {wrong[0]} has characters that HTTP headers cannot carry; use ASCII only"
+        )
     return keys
 
 
 class Guard:
-    """Checks a request before the application sees it.
+    """Middleware that checks a request before the application sees it.
 
     Args:
-        app: what is guarded.
-        service: its limits, and whether it is about to end.
-        keys: that clients may use; none lets everyone in.
+        app: the application.
+        service: provides the limits, and counts requests in flight.
+        keys: accepted API keys; if there are none, no key is required.
     """
 
     def __init__(self, app: ASGIApp, service: Service, keys: Sequence[str] = ()):
@@ -63,12 +65,14 @@ class Guard:
         self._keys = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request, or refuse it with 401, 408, 413 or 503."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))  # as the routes are written
+        path = scope["path"].removeprefix(
+            scope.get("root_path", "").rstrip("/")
+        )  # paths below the prefix of the application, as in its routes
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -89,18 +93,18 @@ class Guard:
         if path.startswith(GUARDED) and self.service.draining:
             await closing()(scope, receive, send_safely)
             return
-        self.service.under_way += 1
+        self.service.in_flight += 1
         try:
-            await self._with_body(scope, receive, send_safely)
+            await self._read_and_forward(scope, receive, send_safely)
         finally:
-            self.service.under_way -= 1
+            self.service.in_flight -= 1
 
-    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on with all of its body, or refuse it."""
+    async def _read_and_forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within its limits, and forward the request to the application."""
         limit = self.serving.max_body_bytes
         length = Headers(scope=scope).get("content-length", "")
         detail = f"the body is larger than {limit:,} bytes; send fewer texts at a time"
-        too_large = problem(413, detail, [Wrong(field="body", message=detail, limit=limit)])
+        too_large = problem(413, detail, [FieldError(field="body", message=detail, limit=limit)])
         if length.isdecimal() and int(length) > limit:
             await too_large(scope, receive, send)
             return
@@ -108,46 +112,52 @@ class Guard:
             async with asyncio.timeout(self.serving.body_limit_s):
                 body = await _read(receive, limit)
         except TimeoutError:
-            late = problem(408, f"the body didn't arrive within {self.serving.body_limit_s:g} s")
+            late = problem(408, f"the body did not arrive within {self.serving.body_limit_s:g} s; send it again")
             await late(scope, receive, send)
             return
         except _TooLarge:
             await too_large(scope, receive, send)
             return
         if body is None:
-            return  # the client has left
-        given = False
+            return  # the client has disconnected
+        is_sent = False
 
         async def receive_again() -> Message:
-            nonlocal given
-            if given:
+            """Replay the body once, then forward further messages, such as a disconnect."""
+            nonlocal is_sent
+            if is_sent:
                 return await receive()
-            given = True
+            is_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app(scope, receive_again, send)
 
     def _allowed(self, authorization: str) -> bool:
+        """Return whether an Authorization header carries an accepted key, or none is required."""
         if not self._keys:
             return True
         scheme, _, key = authorization.partition(" ")
-        given = _digest(key.strip())
-        # All of them, whichever fits: neither length nor place of a key can be told from the time this takes.
-        fits = sum(hmac.compare_digest(given, known) for known in self._keys)
-        return scheme.lower() == "bearer" and fits > 0
+        digest = _digest(key.strip())
+        # Digests of all keys are compared in constant time, so the duration reveals nothing about the keys.
+        matches = sum(hmac.compare_digest(digest, known) for known in self._keys)
+        return scheme.lower() == "bearer" and matches > 0
 
 
 def closing() -> JSONResponse:
-    """The answer of a server that is about to end."""
-    return problem(503, "the server is about to end; try again soon", headers={"Retry-After": "5"})
+    """Return the response of a server that is draining."""
+    return problem(503, "the server is shutting down; try again soon", headers={"Retry-After": "5"})
 
 
 class _TooLarge(Exception):
-    pass
+    """A request's body exceeds the limit."""
 
 
 async def _read(receive: Receive, limit: int) -> bytes | None:
-    """A whole body; None if its sender left before its end."""
+    """Return the complete body of a request; None if the client disconnects before its end.
+
+    Raises:
+        _TooLarge: the body has more than `limit` bytes.
+    """
     body = bytearray()
     while True:
         message = await receive()

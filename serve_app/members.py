@@ -1,4 +1,4 @@
-"""A replica of ensemble members: all of a bundle's, or those of one label tree, or those of none."""
+"""The deployment of ensemble members: all of a bundle's, those of one label tree, or those of the whole run."""
 
 import asyncio
 import logging
@@ -20,88 +20,99 @@ from axml_ray.settings import Precision, SettingsError
 from serve_app.edition import Edition, EditionError
 
 EDITIONS = 2
-"""Bundles held at a time: while one is rolled out, requests of the one before are still under way."""
+"""Number of bundles held open: during a roll-out, requests for the previous bundle are still in flight."""
 
 T = TypeVar("T")
 logger = logging.getLogger("ray.serve")
 
 
 class Members:
-    """Some members of a bundle. A bundle that a call names and that is not open yet is opened then.
+    """A replica with some members of a bundle; it opens the bundle of a call's edition when it is needed.
 
-    Calls take turns: each uses all of the replica's threads.
+    Calls are processed one at a time, as each uses all of the replica's threads.
 
     Args:
-        names: of the members; None for all that a bundle has.
-        threads: of PyTorch.
-        precision: of matrix products; by default as the run was trained.
+        names: names of the members; None for all members of a bundle.
+        threads: number of PyTorch threads.
+        precision: number format of matrix products; by default that of the training.
     """
 
     def __init__(self, names: Sequence[str] | None, threads: int, precision: Precision | None = None):
         use_threads(threads)
         self.names, self.precision = names, precision
-        self._turn = threading.Lock()
-        self._held: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
 
     async def reconfigure(self, config: dict[str, str]) -> None:
-        """Open a bundle that is rolled out.
+        """Open a bundle that is rolled out; Serve calls this with `user_config`.
 
         Raises:
-            EditionError: it can't be used, and no other is held.
+            EditionError: the bundle is unusable, and no other is open.
         """
         edition = Edition(**config)
         try:
             await self.ready(edition)
         except EditionError as error:
-            if not self._held:
+            if not self._open:
                 raise
-            logger.error("the bundle stays as it is: %s", error)
+            logger.error("keeping the previous bundle: %s", error)
 
     async def ready(self, edition: Edition) -> dict[str, bool]:
-        """Open a bundle, if it is not open; true for the name of each member."""
-        held = self._held.get(edition)  # without waiting for a turn, since health checks come here
-        ensemble, _ = held if held else await self._in_turn(lambda: self._of(edition))
+        """Open a bundle if it is not open yet; return true for the name of each member."""
+        # Looked up without the lock, so that health checks do not wait for predictions.
+        opened = self._open.get(edition)
+        ensemble, _ = opened if opened else await self._run(lambda: self._get(edition))
         return dict.fromkeys(ensemble.members, True)
 
     async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:
-        """Each member's best labels of some documents: `Ensemble.rank_members`."""
-        return await self._in_turn(lambda: self._of(edition)[0].rank_members(tokens))
+        """Return each member's best labels of some documents, as `Ensemble.rank_members` does."""
+        return await self._run(lambda: self._get(edition)[0].rank_members(tokens))
 
     async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Each member's scores of given labels: `Ensemble.score_members`."""
-        return await self._in_turn(lambda: self._of(edition)[0].score_members(tokens, labels))
+        """Return each member's scores of given labels, as `Ensemble.score_members` does."""
+        return await self._run(lambda: self._get(edition)[0].score_members(tokens, labels))
 
     async def explain(
         self, edition: Edition, words: np.ndarray, real: int, labels: Sequence[int]
     ) -> dict[str, list[TreePath] | None]:
-        """The paths to some labels of one text, of each member that attends to words; None for the others."""
+        """Return each member's tree paths to some labels of one text; None for members without attention.
+
+        Args:
+            edition: edition of the bundle.
+            words: word ids of the text.
+            real: number of words of the text that the tokenizer found, without padding.
+            labels: ids of the labels.
+        """
 
         def work() -> dict[str, list[TreePath] | None]:
-            ensemble, index = self._of(edition)
+            ensemble, index = self._get(edition)
             text = ExplainedText.of(words, real, ensemble.translation)
             paths = paths_of(ensemble.members, text, labels, index)
             return {name: paths.get(name) for name in ensemble.members}
 
-        return await self._in_turn(work)
+        return await self._run(work)
 
-    def _of(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
-        if edition not in self._held:
-            self._held[edition] = self._opened(edition)
-            while len(self._held) > EDITIONS:
-                self._held.popitem(last=False)
-        self._held.move_to_end(edition)  # the one not asked for the longest goes first
-        return self._held[edition]
+    def _get(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
+        """Return the members and labels of an edition, opened now if necessary; the caller has the lock."""
+        if edition not in self._open:
+            self._open[edition] = self._load(edition)
+            while len(self._open) > EDITIONS:
+                self._open.popitem(last=False)
+        self._open.move_to_end(edition)  # the least recently used edition is closed first
+        return self._open[edition]
 
-    def _opened(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
+    def _load(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
         try:
             bundle = edition.open()
             return bundle.ensemble(self.precision, names=self.names), bundle.labels
         except SettingsError as error:
             raise EditionError(str(error)) from None
 
-    async def _in_turn(self, work: Callable[[], T]) -> T:
-        def alone() -> T:
-            with self._turn:
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Run blocking work in a thread, one piece at a time."""
+
+        def locked() -> T:
+            with self._lock:
                 return work()
 
-        return await asyncio.to_thread(alone)
+        return await asyncio.to_thread(locked)

@@ -1,4 +1,4 @@
-"""What Prometheus can ask of the application, beside Ray's own `ray_serve_*`; Ray exports both."""
+"""Prometheus metrics of the application, which Ray exports together with its own `ray_serve_*`."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +9,14 @@ from ray.serve import metrics
 from serve_app.service import Service
 
 SECONDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
-"""Upper bounds of the histogram's bars."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 
 class Meter:
-    """Counts what a service does.
+    """Records metrics of tagging requests.
 
     Args:
-        service: that is counted.
+        service: the service whose queue length is reported.
     """
 
     def __init__(self, service: Service):
@@ -25,19 +25,21 @@ class Meter:
         self.failed = metrics.Counter(
             "axml_ray_failed", description="Tagging requests that ended in an error.", tag_keys=("error",)
         )
-        self.seconds = metrics.Histogram("axml_ray_seconds", description="Of a tagging request.", boundaries=SECONDS)
-        self.waiting = metrics.Gauge("axml_ray_waiting_texts", description="Texts that wait for the members.")
+        self.seconds = metrics.Histogram(
+            "axml_ray_seconds", description="Duration of a tagging request.", boundaries=SECONDS
+        )
+        self.waiting = metrics.Gauge("axml_ray_waiting_texts", description="Texts in the queue for the members.")
         self.members = metrics.Gauge("axml_ray_members_used", description="Members that answered the last request.")
 
     @contextmanager
     def request(self, texts: int) -> Iterator[Callable[[int], None]]:
-        """Count one request.
+        """Measure one request.
 
         Args:
-            texts: that it has.
+            texts: number of its texts.
 
         Yields:
-            A function to call with the number of members that answered.
+            A function to be called with the number of members that answered.
         """
         started = time.perf_counter()
         try:

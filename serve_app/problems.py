@@ -1,4 +1,4 @@
-"""Every error as a problem document (RFC 9457): what is wrong, where, and the limit that was passed."""
+"""Errors of the API as problem documents (RFC 9457), with the field that is wrong and the limit that it exceeds."""
 
 import math
 from collections.abc import Iterable
@@ -13,74 +13,74 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from axml_ray.settings import SettingsError
 from serve_app.batching import Busy
-from serve_app.serving import nearest
+from serve_app.settings import nearest
 
 MEDIA_TYPE = "application/problem+json"
 LIMITS = ("max_length", "min_length", "le", "ge", "lt", "gt")
 
 
-class Wrong(BaseModel):
-    """A part of a request that is wrong."""
+class FieldError(BaseModel):
+    """An error in a field of a request."""
 
     field: str
-    """Such as `texts.3`."""
+    """Path of the field, such as `texts.3`."""
     message: str
-    """What is wrong with it."""
+    """Description of the error."""
     limit: float | None = None
-    """The limit that it passed."""
+    """The limit that the value exceeds."""
 
 
 class Problem(BaseModel):
-    """An error."""
+    """A problem document."""
 
     type: str = "about:blank"
-    """Nothing is known beyond the status."""
+    """Always "about:blank": the status says what kind of problem it is."""
     title: str
-    """Of the status."""
+    """Phrase of the HTTP status."""
     status: int
-    """Of HTTP."""
+    """HTTP status code."""
     detail: str
-    """What is wrong, and the mend."""
-    errors: list[Wrong] = []
-    """The fields that are wrong."""
+    """What is wrong, and how to fix it."""
+    errors: list[FieldError] = []
+    """Errors of single fields."""
 
 
 def problem(
-    status: int, detail: str, errors: list[Wrong] | None = None, headers: dict[str, str] | None = None
+    status: int, detail: str, errors: list[FieldError] | None = None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """The response for an error."""
+    """Return the response for an error."""
     content = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
     return JSONResponse(content.model_dump(exclude_none=True), status, headers, media_type=MEDIA_TYPE)
 
 
-def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Problems that a route may answer with, for OpenAPI."""
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of the problems that a route may answer with."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
 def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
-    """Make every error of an app a problem document.
+    """Make every error of an application a problem document.
 
     Args:
-        app: to be changed.
-        fields: that a request's body may have.
+        app: the application, to which handlers are added.
+        fields: names of the fields of a request's body, for advice on unknown ones.
     """
 
     @app.exception_handler(RequestValidationError)
     def _invalid(request: Request, error: RequestValidationError) -> Response:
         sent = request.headers.get("content-type", "")
-        if error.body and not is_json(sent):  # FastAPI then doesn't parse it
+        if error.body and not is_json(sent):  # FastAPI does not parse such a body, and reports the wrong field
             detail = f"send the header Content-Type: application/json ({f'it is {sent}' if sent else 'there is none'})"
-            return problem(415, detail, [Wrong(field="Content-Type", message=detail)])
-        wrong = [_wrong(one, fields) for one in error.errors()]
-        return problem(422, "; ".join(f"{one.field}: {one.message}" for one in wrong[:5]), wrong)
+            return problem(415, detail, [FieldError(field="Content-Type", message=detail)])
+        errors = [_field_error(each, fields) for each in error.errors()]
+        return problem(422, "; ".join(f"{each.field}: {each.message}" for each in errors[:5]), errors)
 
     @app.exception_handler(SettingsError)
     def _refused(request: Request, error: SettingsError) -> Response:
-        error = getattr(error, "cause", error)  # of an error in another process, which Ray's own has the trace of
+        error = getattr(error, "cause", error)  # Ray wraps errors of other processes, with the traceback as their text
         field, _, message = str(error).partition(": ")
-        return problem(422, str(error), [Wrong(field=field, message=message)])
+        return problem(422, str(error), [FieldError(field=field, message=message)])
 
     @app.exception_handler(Busy)
     def _busy(request: Request, error: Busy) -> Response:
@@ -94,29 +94,30 @@ def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
     def _http(request: Request, error: HTTPException) -> Response:
         detail = error.detail
         if isinstance(error.__cause__, UnicodeDecodeError):
-            detail = f"body: not UTF-8 (byte {error.__cause__.start})"
+            detail = f"body: not UTF-8 (byte {error.__cause__.start}); encode the JSON as UTF-8"
         return problem(error.status_code, detail, headers=dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     def _failed(request: Request, error: Exception) -> Response:
-        return problem(500, "the server failed; its log says why")
+        return problem(500, "internal error; see the server's log")
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a header says that a body is JSON."""
+    """Return whether the value of a Content-Type header denotes JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
-def _wrong(error: Any, fields: Iterable[str]) -> Wrong:
-    place = [str(part) for part in error["loc"][1:]]  # after body or query
+def _field_error(error: Any, fields: Iterable[str]) -> FieldError:
+    """Convert an error of pydantic."""
+    path = [str(part) for part in error["loc"][1:]]  # the first part is "body" or "query"
     if error["type"] == "json_invalid":
-        said = (error.get("ctx") or {}).get("error", "")
-        return Wrong(field="body", message=f"not JSON ({said} at character {error['loc'][-1]})")
+        reason = (error.get("ctx") or {}).get("error", "")
+        return FieldError(field="body", message=f"not JSON ({reason} at character {error['loc'][-1]})")
     if error["type"] == "extra_forbidden":
-        return Wrong(field=".".join(place), message=f"no such field; {nearest(place[-1], fields)}")
+        return FieldError(field=".".join(path), message=f"no such field; {nearest(path[-1], fields)}")
     context = error.get("ctx") or {}
     limit = next((context[key] for key in LIMITS if isinstance(context.get(key), int | float)), None)
-    said = error["msg"].removeprefix("Value error, ")
-    finite = limit if limit is None or math.isfinite(limit) else None
-    return Wrong(field=".".join(place) or "body", message=said, limit=finite)
+    message = error["msg"].removeprefix("Value error, ")
+    finite = limit if limit is None or math.isfinite(limit) else None  # JSON has no infinity
+    return FieldError(field=".".join(path) or "body", message=message, limit=finite)

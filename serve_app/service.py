@@ -1,4 +1,4 @@
-"""From texts to tags, with the members in other deployments: what the HTTP API calls."""
+"""The service behind the HTTP API: it tags texts by calling the deployments of members and combining their scores."""
 
 import asyncio
 import logging
@@ -26,26 +26,26 @@ from axml_ray.settings import SettingsError
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError
 from serve_app.fan_out import FanOut
-from serve_app.serving import Serving
+from serve_app.settings import ServingSettings
 
 OPEN_S = 60.0
-"""How long the trees may take to open a bundle before requests are answered from it."""
+"""Seconds that the members may take to open a bundle before requests are answered from it."""
 DRAIN_PAUSE_S = 0.05
-"""Between looks whether requests are still under way."""
+"""Seconds between checks whether requests are still in flight."""
 INLINE_CHARACTERS = 20_000
-"""Texts of fewer characters are tokenised at once; more would keep other requests waiting."""
+"""Longer texts are tokenised in a thread, as they would block other requests."""
 
 logger = logging.getLogger("ray.serve")
 
 
 @dataclass(frozen=True)
-class Front:
-    """What the ingress holds of a bundle.
+class ServedBundle:
+    """The parts of a bundle that the ingress needs.
 
     Attributes:
-        edition: of the bundle.
-        bundle: opened.
-        codec: its texts and labels.
+        edition: edition of the bundle.
+        bundle: the opened bundle.
+        codec: conversion of its texts and labels.
     """
 
     edition: Edition
@@ -53,18 +53,18 @@ class Front:
     codec: Codec
 
     @classmethod
-    def open(cls, edition: Edition) -> "Front":
-        """Read it from the bundle.
+    def open(cls, edition: Edition) -> "ServedBundle":
+        """Open an edition.
 
         Raises:
-            BundleError: the bundle can't be used.
+            SettingsError: the bundle cannot be used, or was replaced.
         """
         bundle = edition.open()
         return cls(edition, bundle, Codec(bundle))
 
     @property
     def description(self) -> dict[str, Any]:
-        """What `GET /v1/model` says of the bundle."""
+        """The description of the bundle that `GET /v1/model` returns."""
         manifest, settings, members = self.bundle.manifest, self.bundle.settings, self.bundle.combination.members
         return {
             "name": settings.name,
@@ -82,15 +82,15 @@ class Front:
 
     @cached_property
     def names(self) -> pa.Array:
-        """The labels' names, to search in."""
+        """The names of all labels, by id."""
         return pa.array(self.codec.index.names, pa.large_string())
 
     def search(self, query: str, limit: int) -> list[dict[str, Any]]:
-        """Labels whose name holds the words of a query, whatever their case; the most frequent first.
+        """Return the labels whose names contain all words of a query, ignoring case; the most frequent first.
 
         Args:
-            query: words, in any order; all labels for none.
-            limit: of labels.
+            query: words in any order; an empty query matches all labels.
+            limit: largest number of labels.
         """
         hits = np.ones(len(self.names), dtype=bool)
         for word in query.split():
@@ -103,52 +103,52 @@ class Front:
 
 
 @dataclass(frozen=True)
-class Tagged:
-    """What the trees said of some texts.
+class TagResult:
+    """The tags of some texts.
 
     Attributes:
-        tags: of each text, best first.
-        words: int64 [texts], words that were read.
+        tags: tags of each text, best first.
+        words: number of words read of each text, int64 [texts].
         members_used: names of the members that answered.
-        front: of the bundle.
+        served: the bundle that answered.
     """
 
     tags: list[list[Tag]]
     words: np.ndarray
     members_used: tuple[str, ...]
-    front: Front
+    served: ServedBundle
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Texts to be ranked.
+class RankRequest:
+    """Texts whose labels are to be ranked.
 
     Attributes:
-        front: of the bundle that is to answer.
-        tokens: of the texts.
-        labels: ids to be scored alone; None for the best of all.
-        explained: labels of each text whose contributions are wanted.
+        served: the bundle that must answer.
+        tokens: word ids of the texts.
+        labels: ids of the only labels to be scored; None ranks all labels.
+        explained: number of first labels of each text whose contributions are returned.
     """
 
-    front: Front
+    served: ServedBundle
     tokens: Ragged
     labels: tuple[int, ...] | None
     explained: int = 0
 
     @property
     def kind(self) -> Hashable:
-        """Questions of one kind can be answered together."""
-        return self.front.edition, self.labels, self.explained
+        """The key of the requests that can share a batch."""
+        return self.served.edition, self.labels, self.explained
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the members and the combiner make of a question.
+class RankResult:
+    """The ensemble's ranking of a request.
 
     Attributes:
-        ranking: of the ensemble.
+        ranking: ranking of the ensemble, [texts, k].
         members_used: names of the members that answered.
-        contributions: to the first `explained` labels of each text.
+        contributions: contributions to the first `explained` labels of each text.
     """
 
     ranking: TopK
@@ -157,67 +157,69 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class PathQuestion:
-    """Labels of a text whose paths are wanted; fields as of `Members.explain`."""
+class PathRequest:
+    """Labels of a text whose tree paths are required; the fields are the arguments of `Members.explain`."""
 
-    front: Front
+    served: ServedBundle
     words: np.ndarray
     real: int
     labels: list[int]
 
 
 class Service:
-    """Tags texts. Calls to the members wait in a queue whose length is limited.
+    """Tags texts; calls to the members go through queues of limited length.
 
     Args:
-        serving: settings.
+        serving: settings of the server.
         fan_out: the deployments of the members.
     """
 
-    def __init__(self, serving: Serving, fan_out: FanOut):
+    def __init__(self, serving: ServingSettings, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
         at_once, waiting = serving.most_batches, serving.waiting_texts
-        self._rankings: Batcher[Question, Answer] = Batcher(self._rank, serving.batch_words, at_once, waiting)
-        self._reasons: Batcher[PathQuestion, dict[str, list[TreePath] | None]] = Batcher(
+        self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(
+            self._rank, serving.batch_words, at_once, waiting
+        )
+        self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath] | None]] = Batcher(
             self._paths, 1, at_once, waiting
         )
         self.examples = read_examples(serving.examples) if serving.examples else []
         self.draining = False
-        """New requests are refused: the server is about to end."""
-        self.under_way = 0
-        """Requests that have no answer yet."""
-        self._front: Front | None = None
+        """Whether new requests are refused because the server is shutting down."""
+        self.in_flight = 0
+        """Number of requests in flight."""
+        self._served: ServedBundle | None = None
 
     @property
-    def front(self) -> Front:
-        """Of the bundle that new requests are answered from."""
-        assert self._front is not None
-        return self._front
+    def served(self) -> ServedBundle:
+        """The bundle from which new requests are answered."""
+        assert self._served is not None
+        return self._served
 
     @property
     def waiting_texts(self) -> int:
-        """Texts that wait for the trees."""
-        return self._rankings.texts + self._reasons.texts
+        """The number of texts in the queues for the members."""
+        return self._rank_batcher.texts + self._path_batcher.texts
 
     async def use(self, edition: Edition) -> None:
-        """Answer new requests from a bundle. Requests under way are answered from the one they began with.
+        """Answer new requests from a bundle; requests in flight are answered from the one they started with.
 
-        A bundle that can't be used is refused as long as there is another: its reason is logged.
+        If the bundle is unusable and there is a previous one, that stays in use and the error is logged.
 
         Raises:
-            SettingsError, EditionError: it can't be used, and there is no other.
+            SettingsError, EditionError: the bundle is unusable, and there is no previous one.
         """
-        if self._front and self._front.edition == edition:
+        if self._served and self._served.edition == edition:
             return
         try:
-            front = await asyncio.to_thread(Front.open, edition)
+            served = await asyncio.to_thread(ServedBundle.open, edition)
             await self.fan_out.open(edition, OPEN_S)
         except (SettingsError, EditionError) as error:
-            if not self._front:
+            if not self._served:
                 raise
-            logger.error("the bundle stays as it is: %s", error)
+            logger.error("keeping the previous bundle: %s", error)
             return
-        self._front = front
+        self._served = served
         logger.info("answering from %s (%s)", edition.directory, edition.name)
 
     async def tag(
@@ -227,104 +229,105 @@ class Service:
         explain: bool = False,
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
-    ) -> Tagged:
-        """The best labels of each text, as `Tagger.tag` gives them.
+    ) -> TagResult:
+        """Return the best labels of each text, as `Tagger.tag` does.
 
         Args:
-            texts: to tag.
-            top_k: labels a text, at most.
-            explain: also return each member's contribution and the words that each label attended to.
-            threshold: leave out labels with a lower probability.
-            labels: score these alone, and give all of them back.
+            texts: the texts.
+            top_k: largest number of labels of a text.
+            explain: also return each member's contribution and the words that each label attends to.
+            threshold: omit labels with a lower probability.
+            labels: score these labels only, and return all of them.
 
         Raises:
-            SettingsError: a label is unknown, there is nothing to explain with, or too much.
-            Busy: too many texts wait.
+            SettingsError: a label is unknown, or more explanations are requested than the limit allows.
+            Busy: the queue is full.
         """
-        front, some = self.front, [storable(text) for text in texts]
+        served, some = self.served, [storable(text) for text in texts]
         if explain:
-            each = min(top_k, front.bundle.settings.top_labels) if labels is None else len(labels)
-            self._check_explanations(front, len(some) * each)
-        wanted = None if labels is None else tuple((await asyncio.to_thread(front.codec.ids, labels)).tolist())
+            each = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
+            self._check_explanations(served, len(some) * each)
+        label_ids = None if labels is None else tuple((await asyncio.to_thread(served.codec.ids, labels)).tolist())
         long = sum(map(len, some)) > INLINE_CHARACTERS
-        tokens = await asyncio.to_thread(front.codec.encode, some) if long else front.codec.encode(some)
-        shown = top_k if wanted is None else len(wanted)
-        question = Question(front, tokens, wanted, shown if explain else 0)
-        answer = await self._rankings.submit(question, question.kind, len(some), len(tokens.values))
-        has_words = front.codec.has_words(some)
-        ids, scores = front.codec.mask(answer.ranking, has_words, None if wanted is None else np.array(wanted))
-        tags = front.codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
+        tokens = await asyncio.to_thread(served.codec.encode, some) if long else served.codec.encode(some)
+        shown = top_k if label_ids is None else len(label_ids)
+        request = RankRequest(served, tokens, label_ids, shown if explain else 0)
+        result = await self._rank_batcher.submit(request, request.kind, len(some), len(tokens.values))
+        has_words = served.codec.has_words(some)
+        ids, scores = served.codec.mask(result.ranking, has_words, None if label_ids is None else np.array(label_ids))
+        tags = served.codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
-            ready = zip(some, tags, answer.contributions, strict=True)
-            tags = [await self._explained(front, *each) for each in ready]
-        return Tagged(tags, np.where(has_words, tokens.lengths, 0), answer.members_used, front)
+            ready = zip(some, tags, result.contributions, strict=True)
+            tags = [await self._explained(served, *each) for each in ready]
+        return TagResult(tags, np.where(has_words, tokens.lengths, 0), result.members_used, served)
 
-    def _check_explanations(self, front: Front, labels: int) -> None:
+    def _check_explanations(self, served: ServedBundle, labels: int) -> None:
         if labels > self.serving.max_explanations:
-            most = f"at most {self.serving.max_explanations:,} are explained a request"
-            raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: ask for fewer texts or labels")
+            most = f"at most {self.serving.max_explanations:,} are explained per request"
+            raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: send fewer texts or labels")
 
-    async def _rank(self, questions: list[Question]) -> list[Answer]:
-        """The answers to questions of one kind."""
-        front, wanted, explained = questions[0].front, questions[0].labels, questions[0].explained
-        tokens, combination = Ragged.concatenate([question.tokens for question in questions]), front.bundle.combination
-        if wanted is None:
-            rankings = await self.fan_out.call("rank", front.edition, tokens)
+    async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
+        """Return the results of a batch of requests of one kind, each with its rows of the joint ranking."""
+        served, label_ids, explained = requests[0].served, requests[0].labels, requests[0].explained
+        tokens, combination = Ragged.concatenate([request.tokens for request in requests]), served.bundle.combination
+        if label_ids is None:
+            rankings = await self.fan_out.call("rank", served.edition, tokens)
             ranking = await asyncio.to_thread(combination.rank, rankings)
         else:
-            ids = np.array(wanted)
-            scores = await self.fan_out.call("score", front.edition, tokens, ids)
+            ids = np.array(label_ids)
+            scores = await self.fan_out.call("score", served.edition, tokens, ids)
             ranking = rank_given(ids, combination.score(ids, scores))
-            given = np.broadcast_to(ids.astype(np.int32), ranking.labels.shape)
-            rankings = {name: TopK(given, each) for name, each in scores.items()}
+            all_ids = np.broadcast_to(ids.astype(np.int32), ranking.labels.shape)
+            rankings = {name: TopK(all_ids, each) for name, each in scores.items()}
         contributions: list[list[tuple[Contribution, ...]]] = [[] for _ in range(len(tokens))]
         if explained:
             contributions = combination.contributions(ranking.labels[:, :explained], rankings)
         used = tuple(member.name for member in combination.members if member.name in rankings)
-        answers, start = [], 0
-        for question in questions:
-            rows = slice(start, start + len(question.tokens))
+        results, start = [], 0
+        for request in requests:
+            rows = slice(start, start + len(request.tokens))
             start = rows.stop
-            answers.append(Answer(TopK(*(part[rows] for part in ranking)), used, contributions[rows]))
-        return answers
+            results.append(RankResult(TopK(*(part[rows] for part in ranking)), used, contributions[rows]))
+        return results
 
     async def _explained(
-        self, front: Front, text: str, tags: list[Tag], contributions: list[tuple[Contribution, ...]]
+        self, served: ServedBundle, text: str, tags: list[Tag], contributions: list[tuple[Contribution, ...]]
     ) -> list[Tag]:
-        codec, ids = front.codec, [front.codec.id_of[tag.label] for tag in tags]
+        """Return a text's tags with their explanations."""
+        codec, ids = served.codec, [served.codec.id_of[tag.label] for tag in tags]
         words, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
-        paths = await self._reasons.submit(PathQuestion(front, words, len(spans), ids), None, 1, len(words))
-        found = {name: each for name, each in paths.items() if each is not None}
-        members = front.bundle.combination.members
-        # A threshold leaves out the last labels, so the first contributions are those of the tags.
-        why = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], found)
-        return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
+        paths = await self._path_batcher.submit(PathRequest(served, words, len(spans), ids), None, 1, len(words))
+        known_paths = {name: each for name, each in paths.items() if each is not None}
+        members = served.bundle.combination.members
+        # A threshold removes the last labels only, so the first contributions are those of the tags.
+        explanations = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], known_paths)
+        return [replace(tag, explanation=each) for tag, each in zip(tags, explanations, strict=True)]
 
-    async def _paths(self, questions: list[PathQuestion]) -> list[dict[str, list[TreePath] | None]]:
-        """The paths of each text's labels, one text after the other: texts are not explained together."""
+    async def _paths(self, requests: list[PathRequest]) -> list[dict[str, list[TreePath] | None]]:
+        """Return the tree paths of each text's labels; members explain one text at a time."""
         return [
-            await self.fan_out.call("explain", each.front.edition, each.words, each.real, each.labels)
-            for each in questions
+            await self.fan_out.call("explain", each.served.edition, each.words, each.real, each.labels)
+            for each in requests
         ]
 
     async def drain(self) -> bool:
-        """Refuse new requests from now on, and wait for those under way; returns whether there were any."""
+        """Refuse new requests and drain those in flight; return whether there were any."""
         self.draining, waited = True, False
-        while self.under_way:
+        while self.in_flight:
             waited = True
             await asyncio.sleep(DRAIN_PAUSE_S)
         return waited
 
     async def ready(self) -> list[str]:
-        """Names of the members that answer."""
-        return await self.fan_out.ready(self.front.edition)
+        """Return the names of the members that answer."""
+        return await self.fan_out.ready(self.served.edition)
 
 
 def read_examples(path: Path) -> list[str]:
-    """The texts of a file of JSON lines.
+    """Return the texts in a file of JSON lines.
 
     Raises:
-        SettingsError: it can't be read, or a line has no `text`.
+        SettingsError: the file cannot be read, or a line has no `text`.
     """
     texts = []
     try:

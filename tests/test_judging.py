@@ -14,11 +14,9 @@ import pytest
 import yaml
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 
-from axml_ray.configuration import load, open_run
-from axml_ray.corpus.store import Corpus
+from axml_ray.configuration import load
 from axml_ray.evaluation.predictions import MADE_BY
-from axml_ray.inference.ensemble import predictions_fingerprint
-from axml_ray.judging import evaluate, report_path
+from axml_ray.judging import evaluate, open_run
 from axml_ray.settings import SettingsError
 
 
@@ -29,21 +27,20 @@ def run(tmp_path):
 
 
 def judged(run, split="test", **options):
-    settings = open_run(run)
-    return evaluate(settings, Corpus.open(settings.corpus_directory), split, **options)
+    return evaluate(open_run(run), split, **options)
 
 
 def test_metrics_and_report_are_written(run):
-    (run / "metrics.json").write_text(json.dumps({"split": "test", "seconds": {"train": 2.5}}))
+    (run / "metrics.json").write_text(json.dumps({"split": "test", "seconds": {"knn": 2.5}}))
     metrics = judged(run)
     stored = json.loads((run / "metrics.json").read_text())
-    for key in ("corpus", "split", "documents", "ensemble", "trees", "seconds", "propensity"):
+    for key in ("corpus", "split", "documents", "ensemble", "members", "seconds", "propensity"):
         assert key in stored
-    assert stored["seconds"] == {"train": 2.5} and stored["corpus"] == "toy"
+    assert stored["seconds"] == {"knn": 2.5} and stored["corpus"] == "toy"
     assert stored["ensemble"]["P@1"] == pytest.approx(metrics["ensemble"]["P@1"], abs=1e-4)
     html = (run / "report" / "index.html").read_text()
     assert "of &lt;b&gt;bold&lt;/b&gt; words" in html and "Loss of level 2" in html
-    assert judged(run, seconds={"train": 3.0})["seconds"] == {"train": 3.0}
+    assert judged(run, seconds={"knn": 3.0})["seconds"] == {"knn": 3.0}
     (run / "metrics.json").write_text("{")
     assert "seconds" not in judged(run)
 
@@ -52,7 +49,7 @@ def test_another_split_has_files_of_its_own(run, tmp_path):
     write_predictions(run, tmp_path / "corpora/toy", "valid", skill=0.9, seed=0)
     assert judged(run, "valid")["documents"] <= 20
     assert json.loads((run / "metrics-valid.json").read_text())["split"] == "valid"
-    assert report_path(open_run(run), "valid").is_file()
+    assert open_run(run).layout.report("valid").is_file()
     assert not (run / "metrics.json").exists() and not (run / "report" / "index.html").exists()
 
 
@@ -101,29 +98,28 @@ def test_what_cannot_be_opened_is_named(run, tmp_path, monkeypatch):
     shutil.rmtree(run / "predictions")
     started = []
     monkeypatch.setattr("axml_ray.cluster.connect", lambda: started.append(True))
-    with pytest.raises(SettingsError, match=r"tree-0/tree.* no label tree .*run jobs/train_ensemble\.py"):
+    with pytest.raises(SettingsError, match=r"tree-0/network_tree: no network tree 1 .*run jobs/train_ensemble\.py"):
         judged(run)
     assert not started
 
 
-def test_predictions_with_fewer_trees_are_not_used(run):
+def test_predictions_by_fewer_members_are_not_used(run):
     for path in (run / "predictions/test").glob("*.parquet"):
         table = pq.read_table(path)
-        pq.write_table(table.drop_columns(["tree-1.labels", "tree-1.scores"]), path)
-    with pytest.raises(SettingsError, match="no label tree"):
+        pq.write_table(table.drop_columns(["network_tree-1.labels", "network_tree-1.scores"]), path)
+    with pytest.raises(SettingsError, match="no network tree 1"):
         judged(run)
 
 
-def test_predictions_by_other_trees_are_not_used(run, tmp_path):
-    def marked(mark: str) -> None:
+def test_predictions_by_other_members_are_not_used(run, tmp_path):
+    def marked(key: str) -> None:
         for path in (run / "predictions/test").glob("*.parquet"):
-            pq.write_table(pq.read_table(path).replace_schema_metadata({MADE_BY: mark}), path)
+            pq.write_table(pq.read_table(path).replace_schema_metadata({MADE_BY: key}), path)
 
-    settings = open_run(run)
-    marked(predictions_fingerprint(settings, Corpus.open(settings.corpus_directory)))
+    marked(open_run(run).predictions_key)
     assert judged(run)["documents"]
     marked("other")
-    with pytest.raises(SettingsError, match="no label tree"):
+    with pytest.raises(SettingsError, match="no network tree 1"):
         judged(run)
     # What can't be told any more is taken for granted.
     content = yaml.safe_load((run / "settings.yaml").read_text())
@@ -150,7 +146,7 @@ def test_the_page_about_judging_names_what_there_is(run, tmp_path):
     for rows in (metrics["bands"][0], metrics["frequency"][0], metrics["calibration"], metrics["against"]):
         assert set(rows) <= keys, set(rows) - keys
     assert set(metrics["against"]["measures"]["P@1"]) <= keys
-    settings = open_run(run).evaluation
+    settings = open_run(run).settings.evaluation
     assert all(hasattr(settings, name) for name in re.findall(r"`evaluation\.(\w+)`", page))
     given = {
         "train_counts": np.array([5, 3, 1]),

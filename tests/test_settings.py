@@ -1,3 +1,7 @@
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,6 @@ from axml_ray.settings import (
     CorpusSettings,
     ExpectedCounts,
     Experiment,
-    LinearSettings,
     SettingsError,
     TrainingSettings,
     TreeSettings,
@@ -17,6 +20,7 @@ from axml_ray.settings import (
     at_level,
     fingerprint,
 )
+from axml_ray.settings.members import KINDS
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 GROUPS = {
@@ -24,6 +28,11 @@ GROUPS = {
     for name, field in Experiment.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
+NESTED: dict[str, type[BaseModel]] = {
+    "corpus.expected": ExpectedCounts,
+    **{f"members.{name}": kind.settings for name, kind in KINDS.items()},
+}
+"""Groups in groups."""
 PACKAGES = "corpus:\n  source: installed_packages\n"
 
 
@@ -75,7 +84,25 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "training: {epochs: [0]}", "training.epochs.0: Input should be greater than or equal to 1"),
         (PACKAGES + "training: {average_after: [-1]}", "training.average_after.0: Input should be greater than"),
         (PACKAGES + "tree: {cluster_size: 12}", "tree.cluster_size is 12; take 8 or 16 (2^c)"),
-        (PACKAGES + "linear: {cluster_size: 600}", "linear.cluster_size is 600; take 512 or 1024 (2^c)"),
+        (PACKAGES + "members: {linear_tree: {cluster_size: 600}}", "linear_tree.cluster_size is 600; take 512 or 1024"),
+        (PACKAGES + "members: {knm: {weight: 1}}", "members.knm: unknown setting; did you mean 'knn'?"),
+        (
+            PACKAGES + "members: {knn: {neigbours: 1}}",
+            "members.knn.neigbours: unknown setting; did you mean 'neighbours'?",
+        ),
+        (PACKAGES + "members: {knn: {weight: 2}}", "members.knn.weight: Input should be less than or equal to 1"),
+        (
+            PACKAGES + "members: {network_tree: {weight: 0}}",
+            "members: every weight is 0; give at least one kind a weight",
+        ),
+        (
+            PACKAGES + "ensemble: {combiner: median}",
+            "ensemble.combiner: Input should be 'mean', 'calibrated' or 'stacked'",
+        ),
+        (
+            PACKAGES + "features: {lead_letters: 4}",
+            "features.lead_letters: it applies to the first features.lead_words",
+        ),
         (PACKAGES + "tree: {cluster_size: 1}", "tree.cluster_size: Input should be greater than or equal to 2"),
         (
             PACKAGES + "  label_features: f.svm\nnetwork: {attention_start: features}",
@@ -92,8 +119,8 @@ def test_there_are_shipped_configs() -> None:
         ("name: x", "corpus.train: give at least one file for source auto"),
         ("- a\n- b", "expected 'key: value' lines, found list"),
         ("just text", "expected 'key: value' lines, found str"),
-        (PACKAGES + "training: {epochs: [9]}\ntree: {height: 1}\ntraining: {batch_size: 7}", "training is there twice"),
-        (PACKAGES + "tree: {height: 1, beam: 9, height: 2}", "height is there twice; put both together in"),
+        (PACKAGES + "training: {epochs: [9]}\ntree: {height: 1}\ntraining: {batch_size: 7}", "duplicate key training"),
+        (PACKAGES + "tree: {height: 1, beam: 9, height: 2}", "duplicate key height"),
         ("5: 3", "5: unknown setting; known here: name, seed"),
         ("yes: 3", "True: unknown setting; known here: name, seed"),
         ("_env_file: 3", "_env_file: unknown setting; known here: name, seed"),
@@ -102,7 +129,7 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "  seed: 4294967296", "corpus.seed: Input should be less than 4294967296"),
         (PACKAGES + "evaluation: {seed: -1}", "evaluation.seed: Input should be greater than or equal to 0"),
         (PACKAGES + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
-        (PACKAGES + "linear: {cost: .nan}", "linear.cost: Input should be"),
+        (PACKAGES + "members: {linear_tree: {cost: .nan}}", "members.linear_tree.cost: Input should be"),
         (PACKAGES + "resources: {gpus_per_worker: 1.5}", "gpus_per_worker is 1.5; above 1, take a whole number"),
         (
             PACKAGES + "resources: {workers: 2, gpus_per_worker: 0.5}",
@@ -204,17 +231,11 @@ def test_a_value_per_level(tmp_path: Path, words: list[str]) -> None:
     assert from_command_line("A job.", ["--config", path, "--training.epochs", *words]).training.epochs == (6, 4)
 
 
-def test_letters_of_the_first_words_need_first_words(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"linear\.lead_letters: it is of the first linear\.lead_words.*set both"):
-        load(config(tmp_path, PACKAGES + "linear: {weight: 0.5, lead_letters: 4}"))
-    with pytest.raises(SettingsError, match=r"linear\.learned_join: it joins linear classifiers.*set both"):
-        load(config(tmp_path, PACKAGES + "linear: {learned_join: true}"))
-
-
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:
-    path = config(tmp_path, PACKAGES + "linear: {weight: 0.5, prefix_letters: 6}")
-    read = from_command_line("A job.", ["--config", path, "--linear.cluster_size", "null"])
-    assert read.linear.cluster_size is None and read.linear.prefix_letters == 6
+    path = config(tmp_path, PACKAGES + "members: {linear_tree: {weight: 0.5}}\nfeatures: {prefix_letters: 6}")
+    read = from_command_line("A job.", ["--config", path, "--members.linear_tree.cluster_size", "null"])
+    assert read.members.linear_tree.cluster_size is None and read.features.prefix_letters == 6
+    assert read.members.linear_tree.weight == 0.5
 
 
 def test_flags_alone_are_enough(tmp_path: Path) -> None:
@@ -249,9 +270,9 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeyp
     fields: dict[str, Any] = {name: field for name, field in Experiment.model_fields.items() if name not in GROUPS}
     for group, model in GROUPS.items():
         fields |= {f"{group}.{name}": field for name, field in model.model_fields.items()}
-    expected = fields.pop("corpus.expected")  # a group in a group
-    assert expected.description in shown
-    fields |= {f"corpus.expected.{name}": field for name, field in ExpectedCounts.model_fields.items()}
+    for name, model in NESTED.items():
+        assert " ".join(fields.pop(name).description.split()) in " ".join(shown.split()), name
+        fields |= {f"{name}.{field}": about for field, about in model.model_fields.items()}
     assert len(fields) > 40
     for name, field in fields.items():
         assert f"--{name} " in shown, name
@@ -304,36 +325,63 @@ def other(name: str, value: Any) -> Any:
 
 
 def test_the_fingerprint_changes_with_any_field() -> None:
-    linear = {"weight": 0.5}  # of no weight, the others' values are of no effect
-    base = load(corpus={"source": "installed_packages"}, linear=linear)
+    base = load(corpus={"source": "installed_packages"})
     seen = {fingerprint(base)}
     count = 1
-    for group in (base, *(getattr(base, name) for name in GROUPS)):
-        for name in type(group).model_fields:
-            if name in ("expected", "block_bytes") or (name in GROUPS and group is base):
+    for path, group in groups_of(base):
+        for name, value in group:
+            if isinstance(value, BaseModel) or name == "block_bytes":
                 continue
-            changed = group.model_copy(update={name: other(name, getattr(group, name))})
-            whole = changed if group is base else base.model_copy(update={_name_of(base, group): changed})
-            seen.add(fingerprint(whole))
+            changed = group.model_copy(update={name: other(name, value)})
+            seen.add(fingerprint(replaced(base, path, changed)))
             count += 1
-    assert len(seen) == count
-    expected = load(corpus={"source": "installed_packages", "expected": {"labels": 7}}, linear=linear)
+    assert len(seen) == count > 60
+    expected = load(corpus={"source": "installed_packages", "expected": {"labels": 7}})
     assert expected.corpus.expected.labels == 7
     assert fingerprint(expected) == fingerprint(base)  # no result depends on it
-    assert fingerprint(base) == fingerprint(load(corpus={"source": "installed_packages"}, linear=linear))
+    assert fingerprint(base) == fingerprint(load(corpus={"source": "installed_packages"}))
     assert fingerprint(base, 1) != fingerprint(base, 2)
     assert len(fingerprint(base)) == 12
-    plain = load(corpus={"source": "installed_packages"})
-    assert fingerprint(plain) == fingerprint(plain.model_copy(update={"linear": LinearSettings(cost=3)}))
 
 
-def _name_of(base: Experiment, group: Any) -> str:
-    return next(name for name in GROUPS if getattr(base, name) is group)
+def groups_of(base: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], BaseModel]]:
+    """Every group of settings but `expected`, and where it is."""
+    yield path, base
+    for name, value in base:
+        if isinstance(value, BaseModel) and name != "expected":
+            yield from groups_of(value, (*path, name))
+
+
+def replaced(base: BaseModel, path: tuple[str, ...], group: BaseModel) -> BaseModel:
+    if not path:
+        return group
+    return base.model_copy(update={path[0]: replaced(getattr(base, path[0]), path[1:], group)})
+
+
+def test_a_group_at_its_defaults_is_not_stored() -> None:
+    """A kind of member that comes later leaves stored settings as they are."""
+    plain = load(corpus={"source": "installed_packages"}).model_dump(mode="json")
+    assert plain["members"] == {} and "features" not in plain
+    added = load(corpus={"source": "installed_packages"}, members={"knn": {"weight": 0.2}}).model_dump(mode="json")
+    assert added["members"] == {"knn": {"weight": 0.2, "neighbours": 20}}
+
+
+def test_a_kind_of_member_can_be_registered() -> None:
+    """In another process, since the registry is the process's own."""
+    code = """
+        import most_frequent
+        from axml_ray.configuration import load
+        members = load(corpus={"source": "installed_packages"}, members={"most_frequent": {"weight": 0.5}}).members
+        assert list(members.chosen) == ["network_tree", "most_frequent"]
+        assert members.most_frequent.power == 1.0
+    """
+    room = Path(__file__).parent / "members"
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=room)
 
 
 def test_settings_are_frozen() -> None:
     experiment = load(corpus={"source": "installed_packages"})
-    for model in (experiment, *(getattr(experiment, name) for name in GROUPS)):
+    for _, model in groups_of(experiment):
         with pytest.raises(ValidationError, match="frozen"):
             setattr(model, next(iter(type(model).model_fields)), "x")
 

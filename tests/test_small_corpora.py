@@ -1,13 +1,13 @@
-"""configs/mine.yaml on 240 texts in one file: it prepares, warns, and the settings that it is warned with work."""
+"""configs/mine.yaml on 240 texts in one file: it prepares, its preset adapts to few texts, and the run is good."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic
 
 from axml_ray.configuration import load
-from axml_ray.experiment import SMALL_SETTINGS, SMALL_TEXTS, prepare_corpus, run, small_corpus_warning
+from axml_ray.pipeline import adapted, prepare_corpus, run, small_corpus_warning
+from axml_ray.run import Run
 from axml_ray.settings import SPLITS, Experiment
 
 MINE = Path(__file__).parents[1] / "configs" / "mine.yaml"
@@ -15,28 +15,25 @@ MINE = Path(__file__).parents[1] / "configs" / "mine.yaml"
 pytestmark = pytest.mark.slow
 
 
-def mine(directory: Path, **groups: dict[str, Any]) -> Experiment:
+def mine(directory: Path, preset: str) -> Experiment:
     written = synthetic.write(directory / "texts", train=240)
     corpus = {"train": written["train"], "test": []}
-    return load(MINE, runs=directory / "runs", corpora=directory / "corpora", corpus=corpus, **groups)
+    return load(MINE, preset=preset, runs=directory / "runs", corpora=directory / "corpora", corpus=corpus)
 
 
-def test_the_settings_that_few_texts_are_warned_with_work(ray_cluster: None, tmp_path: Path) -> None:
-    settings = mine(tmp_path)
-    corpus = prepare_corpus(settings)
+def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> None:
+    corpus = prepare_corpus(mine(tmp_path, "recommended"))
     documents = {split: corpus.documents(split) for split in SPLITS}
     assert sum(documents.values()) == 240 and 10 < documents["test"] < 40
     assert documents["valid"] == (documents["train"] + documents["valid"]) // 10
-    warning = small_corpus_warning(settings, corpus)
-    assert warning is not None and documents["train"] < SMALL_TEXTS
-    assert all(f"--{key} {value}" in warning for key, value in SMALL_SETTINGS.items())
+    assert small_corpus_warning(Run(mine(tmp_path, "recommended"), corpus)) is not None
 
-    changed: dict[str, dict[str, Any]] = {}
-    for key, value in SMALL_SETTINGS.items():
-        group, _, name = key.partition(".")
-        changed.setdefault(group, {})[name] = value
-    flat = mine(tmp_path, **changed)
-    assert small_corpus_warning(flat, corpus) is None
-    metrics = run(flat)
+    settings = mine(tmp_path, "auto")
+    small = adapted(settings, corpus)
+    weights = {kind: own.weight for kind, own in small.members.chosen.items()}
+    assert (small.tree.height, small.ensemble.trees) == (0, 1)
+    assert (weights["network_tree"], weights["linear_tree"]) == (0.2, 0.65)
+    assert small_corpus_warning(Run(small, corpus)) is None
+    metrics = run(settings)
     assert metrics["documents"] == documents["test"]
     assert metrics["ensemble"]["P@1"] > 80  # each label has a word of its own

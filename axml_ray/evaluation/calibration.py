@@ -1,7 +1,7 @@
 """Whether scores mean what they say: of the labels scored 0.8, are eight in ten true?
 
-The paper's ensemble sums the trees' probabilities of a label; the mean over the trees is taken for its probability
-here. Stored are the best labels of each document only, so that labels with a small score are mostly missing.
+The ensemble's score of a label, between 0 and 1, is taken for its probability. Only the best labels of each document
+are stored, so that labels with a small score are mostly missing.
 """
 
 import numpy as np

@@ -1,1 +1,1 @@
-"""Documents down trained trees."""
+"""Prediction with trained ensembles: bundles, the Tagger, batch prediction and explanations."""

@@ -1,6 +1,6 @@
-"""Many documents through an ensemble with Ray Data: model actors, one file a block.
+"""Batch prediction with Ray Data: actors hold the model, and each block of documents becomes one file.
 
-A block's file appears whole or not at all, so a job that was killed goes on with the blocks that have none.
+Files are written atomically, so a job that was killed and is started again predicts only the missing blocks.
 """
 
 import json
@@ -38,20 +38,26 @@ from axml_ray.settings import Experiment, Settings, SettingsError
 log = logging.getLogger(__name__)
 
 ROWS = 1_024
-"""Documents of a block."""
+"""Number of documents of a block."""
 READ_BYTES = 1 << 20
-"""About how much a reader hands on at a time, so that actors have something to do while it reads on."""
+"""Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
 JOB, RESULT = "job.json", "predictions.json"
 JOB_VERSION = 2
-"""Of what the files hold: since 2 `threshold` is a probability, and a text without a word has no labels."""
+"""Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels."""
 Format = Literal["parquet", "jsonl"]
 
 
-# A split of a run's corpus
+# Prediction of a split of a run's corpus
 
 
 class EnsemblePredictor:
-    """An actor that holds every member of a run."""
+    """A Ray Data actor with all members of a run.
+
+    Args:
+        settings: settings of the run.
+        directory: where files are written.
+        combiner: combiner of the members' scores; None takes the run's.
+    """
 
     def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
         use_threads(settings.resources.threads_of_worker)
@@ -60,10 +66,10 @@ class EnsemblePredictor:
         self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Predict one slice of a split's file and write it; returns how many rows it has."""
+        """Predict `ROWS` rows of a split's file from row `start` on, write them, and return their number."""
         table = pq.read_table(row["file"], columns=["id", "tokens", "labels"]).slice(row["start"], ROWS)
-        of_members = self.ensemble.rank_members(Ragged.from_arrow(table["tokens"]))
-        rankings = {ENSEMBLE: self.ensemble.combination.rank(of_members), **of_members}
+        member_rankings = self.ensemble.rank_members(Ragged.from_arrow(table["tokens"]))
+        rankings = {ENSEMBLE: self.ensemble.combination.rank(member_rankings), **member_rankings}
         columns = {"id": table["id"], "labels": table["labels"]}
         for name, (labels, scores) in rankings.items():
             columns[f"{name}.labels"], columns[f"{name}.scores"] = (
@@ -79,10 +85,10 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
     """Predict a split of the corpus with the run's members. Ray must be initialised.
 
     Args:
-        run: with all of its members fitted.
-        split: of the corpus.
-        directory: where to; by default the run's predictions of that split.
-        combiner: of the members' scores; by default the run's.
+        run: the run, with all of its members fitted.
+        split: name of the split.
+        directory: where to write; by default the run's predictions of that split.
+        combiner: combiner of the members' scores; by default the run's.
 
     Returns:
         A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each member
@@ -100,29 +106,37 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
     numbered = [{"number": number, **one} for number, one in enumerate(slices)]
     with whole_directory(directory) as work:
         quiet_data()
-        # Small blocks, so that every actor has something to do.
+        # Several blocks per actor, so that all actors are busy until the end.
         blocks = max(1, min(len(numbered), 4 * resources.predictors))
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
         actors = resources.predictors, resources.cpus_per_worker
-        then = f"the {split} split is not predicted; the same command predicts it, and trains nothing again"
+        then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
         predictor = EnsemblePredictor, (run.settings, work, combiner)
         with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
-            for row in _through(items, *predictor, *actors, then=then):
+            for row in _map_with_actors(items, *predictor, *actors, then=then):
                 heartbeat.add(int(row["rows"]))
         assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
     return directory
 
 
-def _through(
-    dataset: ray.data.Dataset, predictor: type, given: tuple[Any, ...], actors: int, cpus: float, *, then: str
+def _map_with_actors(
+    dataset: ray.data.Dataset, predictor: type, arguments: tuple[Any, ...], actors: int, cpus: float, *, then: str
 ) -> Iterator[dict[str, Any]]:
-    """What `actors` predictors, made with `given`, return for the rows of a dataset.
+    """Yield what a pool of actors returns for the rows of a dataset.
+
+    Args:
+        dataset: the rows.
+        predictor: class of the actors.
+        arguments: arguments of its constructor.
+        actors: number of actors.
+        cpus: CPUs of an actor.
+        then: advice that is appended to the message of an error.
 
     Raises:
-        RuntimeError: one failed; the message says why, and `then`.
+        RuntimeError: an actor failed.
     """
     predicted = dataset.map(
-        predictor, fn_constructor_args=given, compute=ray.data.ActorPoolStrategy(size=actors), num_cpus=cpus
+        predictor, fn_constructor_args=arguments, compute=ray.data.ActorPoolStrategy(size=actors), num_cpus=cpus
     )
     try:
         yield from predicted.iter_rows()
@@ -131,72 +145,81 @@ def _through(
 
 
 def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Convert [rows, k] to an array of fixed-size lists."""
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), kind), values.shape[1])
 
 
-# Files that the readers know
+# Prediction of files of texts
 
 
-class Wanted(Settings):
-    """What is written for each text."""
+class PredictionOptions(Settings):
+    """Options of the predictions that are written."""
 
     form: Format = "parquet"
-    """Of the files."""
+    """Format of the files."""
     top_k: int = 5
-    """Labels of a text, at most."""
+    """Largest number of labels of a text."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Labels with a lower probability are left out."""
+    """Omit labels with a lower probability."""
 
 
 class BundlePredictor:
-    """An actor that holds a bundle."""
+    """A Ray Data actor with an open bundle.
 
-    def __init__(self, bundle: Path, output: Path, wanted: Wanted, threads: int):
-        # The job has compared the checksums.
+    Args:
+        bundle: directory of the bundle.
+        output: directory of the files.
+        options: options of the predictions.
+        threads: number of PyTorch threads.
+    """
+
+    def __init__(self, bundle: Path, output: Path, options: PredictionOptions, threads: int):
+        # The driver has verified the checksums.
         self.tagger = Tagger.load(bundle, threads=threads, verify=False)
-        self.output, self.wanted = output, wanted
+        self.output, self.options = output, options
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Predict one block and write its file."""
         records = json.loads(row["records"])
         ids, texts, errors = (list(column) for column in zip(*records, strict=True))
-        good = [place for place, text in enumerate(texts) if text is not None]
+        readable = [row for row, text in enumerate(texts) if text is not None]
         tags: list[list[Tag]] = [[] for _ in records]
-        for place, found in zip(good, self._tagged([texts[place] for place in good]), strict=True):
-            if isinstance(found, str):
-                errors[place] = found
+        for row_number, result in zip(readable, self._tag_or_explain([texts[row] for row in readable]), strict=True):
+            if isinstance(result, str):
+                errors[row_number] = result
             else:
-                tags[place] = found
+                tags[row_number] = result
         with whole_file(self.output / row["part"]) as temporary:
-            _write(temporary, self.wanted.form, ids, tags, errors)
+            _write(temporary, self.options.form, ids, tags, errors)
         return {"rows": len(records)}
 
-    def _tagged(self, texts: list[str]) -> list[list[Tag] | str]:
-        """Tags of each text, or why it has none: what one text breaks costs that text alone."""
+    def _tag_or_explain(self, texts: list[str]) -> list[list[Tag] | str]:
+        """Return the tags of each text, or an error message: a text that cannot be tagged must not fail the others."""
         try:
             return list(self._tag(texts))
         except Exception as error:
             problem = error
-        found = [self._alone(text) for text in texts]
-        if all(isinstance(one, str) for one in found):
-            raise problem  # it isn't the texts
-        return found
+        results = [self._tag_one(text) for text in texts]
+        if all(isinstance(result, str) for result in results):
+            raise problem  # not a fault of single texts
+        return results
 
-    def _alone(self, text: str) -> list[Tag] | str:
+    def _tag_one(self, text: str) -> list[Tag] | str:
+        """Return the tags of a text, or an error message."""
         try:
             return self._tag([text])[0]
         except Exception as error:
             return f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
 
     def _tag(self, texts: list[str]) -> list[list[Tag]]:
-        return self.tagger.tag(texts, top_k=self.wanted.top_k, threshold=self.wanted.threshold)
+        return self.tagger.tag(texts, top_k=self.options.top_k, threshold=self.options.threshold)
 
 
 def predict_files(
     bundle: Path,
     shards: Sequence[Shard],
     output: Path,
-    wanted: Wanted,
+    options: PredictionOptions,
     *,
     actors: int = 1,
     cpus_per_actor: float = 1.0,
@@ -204,29 +227,29 @@ def predict_files(
     """Predict the documents of some shards. Ray must be initialised, and every node must see the same files.
 
     Args:
-        bundle: checked.
-        shards: to read.
-        output: a directory, in which `part-<shard>-<block>.parquet` or `.jsonl` appear and, when all do,
+        bundle: directory of a bundle whose checksums were verified.
+        shards: the shards to read.
+        output: directory in which `part-<shard>-<block>.parquet` or `.jsonl` are written and, when all are complete,
             `predictions.json`. Columns or keys: id; labels, names, scores and probabilities, lists, best first; and
             error, null unless the text could not be read or tagged.
-        wanted: what is written.
-        actors: that hold the bundle.
-        cpus_per_actor: reserved for each; also its threads.
+        options: options of the predictions.
+        actors: number of actors, each of which opens the bundle.
+        cpus_per_actor: CPUs reserved for an actor, and its number of threads.
 
     Returns:
-        What `predictions.json` says: documents, errors, files.
+        The content of `predictions.json`: documents, errors, files.
 
     Raises:
-        SettingsError: `output` holds something else, or what another job wrote; a table lacks a column.
+        SettingsError: `output` contains something else, or predictions of another job; a table lacks a column.
         RuntimeError: a reader or an actor failed.
     """
     _check_columns(shards)
     inputs = [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
-    # Which fields of a record are read.
+    # The fields that are read determine the result, so they are part of the job's identity.
     fields = sorted(
         {repr(getattr(shard, "fields", None)) + (getattr(shard, "delimiter", None) or "") for shard in shards}
     )
-    job = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS, **wanted.model_dump()}
+    job = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS, **options.model_dump()}
     job |= {"inputs": inputs, "fields": fields}
     _claim(output, job)
     finished = _finished(output)
@@ -240,23 +263,23 @@ def predict_files(
     blocks = numbers.map_batches(
         _read_blocks,
         batch_size=1,
-        # What is there now: a reader that Ray starts again must give the same blocks in the same order.
+        # Listed once: a reader task that Ray retries must yield the same blocks in the same order.
         fn_kwargs={
             "shards": list(shards),
             "finished": frozenset(path.name for path in output.glob("part-*")),
-            "form": wanted.form,
+            "form": options.form,
         },
-        num_cpus=0,  # while actors hold all CPUs
-        # Each is a process: of thousands of files not all at once, and yet no actor waits for one.
+        num_cpus=0,  # the actors hold all CPUs
+        # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
         compute=ray.data.TaskPoolStrategy(size=min(len(shards), actors + 1)),
     )
-    given = bundle, output, wanted, max(1, int(cpus_per_actor))
-    then = "the same job, started again, goes on from here"
+    arguments = bundle, output, options, max(1, int(cpus_per_actor))
+    then = "run the same command again to continue from here"
     log.info("predict: starting %d actors, which open the bundle", actors)
     with Heartbeat("predict", unit="texts") as heartbeat:
-        for row in _through(blocks, BundlePredictor, given, actors, cpus_per_actor, then=then):
+        for row in _map_with_actors(blocks, BundlePredictor, arguments, actors, cpus_per_actor, then=then):
             heartbeat.add(int(row["rows"]))
-    result = _counted(output, wanted.form)
+    result = _summarise(output, options.form)
     write_json(output / RESULT, result)
     return result
 
@@ -264,22 +287,22 @@ def predict_files(
 def _read_blocks(
     batch: dict[str, np.ndarray], shards: list[Shard], finished: frozenset[str], form: Format
 ) -> Iterator[dict[str, list[str]]]:
-    """The blocks of some shards that aren't finished, each as one row: the file's name, and its records as JSON."""
+    """Yield the unfinished blocks of some shards, each as one row: the name of its file, and its records as JSON."""
     for number in batch["number"].tolist():
         records = _records(shards[number])
         block = 0
-        while some := list(islice(records, ROWS)):
+        while chunk := list(islice(records, ROWS)):
             part = f"part-{number:05d}-{block:06d}.{form}"
             if part not in finished:
-                yield {"part": [part], "records": [json.dumps(some)]}
+                yield {"part": [part], "records": [json.dumps(chunk)]}
             block += 1
 
 
 def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
-    """Of each text of a shard; a file that is broken from somewhere on ends in a row that says so.
+    """Yield id, text and error of each document of a shard; a damaged file ends with a row that has an error.
 
     Raises:
-        OSError: the file can't be reached: the same job, started again, goes on.
+        OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
     """
     try:
         yield from map(_record, shard.read())
@@ -290,13 +313,14 @@ def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
 
 
 def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
-    """Id, text, error."""
+    """Return id, text and error of what a reader yields; one of text and error is None."""
     if isinstance(read, Rejection):
         return f"{Path(read.file).name}:{read.line}", None, read.reason
     return read.id, read.text, None
 
 
 def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], errors: list[str | None]) -> None:
+    """Write the predictions of a block in the given format."""
     columns: dict[str, tuple[list[Any], pa.DataType]] = {
         "id": (ids, pa.string()),
         "labels": ([[tag.label for tag in row] for row in tags], pa.list_(pa.string())),
@@ -314,7 +338,11 @@ def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], erro
 
 
 def _check_columns(shards: Sequence[Shard]) -> None:
-    """Before anything is claimed: of the first table of each kind. Others that are wrong end in a row that says so."""
+    """Check that the first shard of each kind has the columns to read; errors in others become rows with an error.
+
+    Raises:
+        SettingsError: a table lacks a column.
+    """
     for shard in {type(shard): shard for shard in reversed(shards)}.values():
         try:
             next(iter(shard.read()), None)
@@ -325,9 +353,13 @@ def _check_columns(shards: Sequence[Shard]) -> None:
 
 
 def _claim(output: Path, job: dict[str, Any]) -> None:
-    """Make a directory this job's, or find that it is."""
+    """Write a job's identity into its output directory, or check that the directory belongs to the same job.
+
+    Raises:
+        SettingsError: the directory contains something else, or predictions of another job.
+    """
     path = output / JOB
-    job = json.loads(json.dumps(job))
+    job = json.loads(json.dumps(job))  # tuples become lists, as in the stored job
     if not path.exists():
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
@@ -335,19 +367,19 @@ def _claim(output: Path, job: dict[str, Any]) -> None:
         write_json(path, job)
         return
     try:
-        before = read_json(path)
+        stored = read_json(path)
     except ValueError as error:
         raise SettingsError(f"{error}; remove {output} and start again") from None
-    changed = [key for key in job if not isinstance(before, dict) or before.get(key) != job[key]]
+    changed = [key for key in job if not isinstance(stored, dict) or stored.get(key) != job[key]]
     if changed:
         raise SettingsError(f"--output: {output} holds predictions made with another {', another '.join(changed)}; "
                             "choose a new directory")  # fmt: skip
-    for left in output.glob(".part-*"):  # a killed job's
-        left.unlink(missing_ok=True)
+    for temporary in output.glob(".part-*"):  # left by a job that was killed
+        temporary.unlink(missing_ok=True)
 
 
 def _finished(output: Path) -> dict[str, Any] | None:
-    """What an earlier start wrote of itself, if all of its files are there."""
+    """Return the result of an earlier run of the same job, if all of its files exist."""
     path = output / RESULT
     if not path.exists():
         return None
@@ -358,7 +390,8 @@ def _finished(output: Path) -> dict[str, Any] | None:
     return None
 
 
-def _counted(output: Path, form: Format) -> dict[str, Any]:
+def _summarise(output: Path, form: Format) -> dict[str, Any]:
+    """Count the documents and errors in all files."""
     files = sorted(path.name for path in output.glob(f"part-*.{form}"))
     documents = errors = 0
     for name in files:

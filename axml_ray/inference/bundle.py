@@ -1,21 +1,21 @@
-"""Everything that prediction needs in one directory that can be copied anywhere: written, checked, opened.
+"""A bundle: a directory with everything that prediction needs, which can be copied to other machines.
 
     <bundle>/
-      manifest.json             format, versions, members, combiner, and of every other file its bytes and SHA-256
-      settings.yaml             what prediction depends on
+      manifest.json             format, versions, members, combiner, and the size and SHA-256 of every other file
+      settings.yaml             settings on which prediction depends
       tokenizer.json            the vocabulary
       labels.parquet            id, label, name, training documents
       calibration.json          scores to probabilities
       trees/0.safetensors, …    shapes of the label trees
       members/<name>/…          the files of each member
-      combiner/…                what the combiner learned, where it learns something
-      features.safetensors      only where a member reads TF-IDF features
-      translation.safetensors   only of a corpus with a dictionary
-      word_vectors.safetensors  only where members share the corpus's own word vectors
+      combiner/…                the learned parameters of the combiner, if there are any
+      features.safetensors      the featurizer, if a member reads TF-IDF features
+      translation.safetensors   the dictionary, if the corpus has one
+      word_vectors.safetensors  the corpus's word vectors, if members share them
 
-- A bundle may come from a stranger: each file is data (JSON, YAML read without tags, Parquet, safetensors), checked
-  before it is used, and nothing in it is ever run. Kinds of members and combiners must be known to this program.
-- Weights are mapped, not read: processes of one machine that open the same bundle share its memory.
+- A bundle may come from an untrusted source: each file is data (JSON, YAML read without tags, Parquet, safetensors),
+  is checked before it is used, and is never executed. Kinds of members and combiners must be registered here.
+- Weights are memory-mapped: processes on one machine that open the same bundle share its memory.
 """
 
 import hashlib
@@ -57,110 +57,110 @@ T = TypeVar("T")
 
 
 class BundleError(SettingsError):
-    """A bundle can't be used; the message names the file and how to fix it."""
+    """A bundle is unusable; the message names the file and how to fix it."""
 
 
 class FileEntry(Settings):
-    """What the manifest says of a file."""
+    """A file in the manifest."""
 
     bytes: int
-    """Its size."""
+    """Size in bytes."""
     sha256: str
-    """Of its content."""
+    """SHA-256 of the content, in hexadecimal."""
 
 
 class MemberEntry(Settings):
-    """What the manifest says of a member."""
+    """A member in the manifest."""
 
     name: Name
-    """Unique in the bundle; its files are below `members/<name>`."""
+    """Unique name; the member's files are below `members/<name>`."""
     kind: str
-    """Of the registry."""
+    """Kind in the registry."""
     tree: Annotated[int, Field(ge=0)] | None
-    """Its label tree, from 0; null for a member of the whole run."""
+    """Number of its label tree, from 0; null for a member of the whole run."""
     weight: Annotated[float, Field(gt=0)]
-    """Share in the ensemble's scores."""
+    """Weight in the ensemble's scores."""
     config: dict[str, Any]
-    """What the member depends on; checked by its kind."""
+    """Settings of the member, validated by its kind."""
 
     @property
     def path(self) -> str:
-        """Its directory in the bundle."""
+        """The member's directory in the bundle."""
         return f"members/{self.name}"
 
     @property
     def info(self) -> MemberInfo:
-        """Its place in the ensemble."""
+        """Name, kind, tree and weight of the member."""
         return MemberInfo(self.name, self.kind, self.tree, self.weight)
 
 
 class Manifest(Settings):
-    """`manifest.json`."""
+    """The content of `manifest.json`."""
 
     format: str
     """Always "axml-ray bundle"."""
     version: int
-    """Of this layout."""
+    """Version of the layout."""
     axml_ray: str
-    """Version of the program that wrote it."""
+    """Version of axml-ray that wrote the bundle."""
     weights: Weights
     """Number format of large matrices."""
     labels: Positive
-    """Labels that can be predicted."""
+    """Number of labels that can be predicted."""
     words: Positive
-    """Of the vocabulary."""
+    """Number of words of the vocabulary."""
     level_sizes: tuple[tuple[Positive, ...], ...]
-    """Nodes of the levels of each label tree."""
+    """Number of nodes of each level of each label tree."""
     members: Annotated[tuple[MemberEntry, ...], Field(min_length=1)]
-    """Of the ensemble, in order."""
+    """Members of the ensemble, in order."""
     combiner: str
     """Kind of the combiner."""
     files: dict[str, FileEntry]
-    """Every other file, by its path below the bundle."""
+    """All other files, by their paths below the bundle."""
 
     @property
     def required_files(self) -> set[str]:
-        """The files that every such bundle has."""
+        """The paths of the files that every bundle with these trees has."""
         return {SETTINGS, TOKENIZER, LABELS, CALIBRATION, *map(tree_file, range(len(self.level_sizes)))}
 
     def is_known(self, name: str) -> bool:
-        """Whether a file's path is one that such a bundle may have."""
+        """Return whether a bundle may contain a file with this path."""
         below = (f"{COMBINER}/", *(f"{member.path}/" for member in self.members))
         return name in self.required_files | {FEATURES, TRANSLATION, WORD_VECTORS} or name.startswith(below)
 
 
 class BundleSettings(Settings):
-    """`settings.yaml`: what prediction depends on, besides the members."""
+    """The content of `settings.yaml`: settings on which prediction depends, besides those of the members."""
 
     name: str
-    """Of the run."""
+    """Name of the run."""
     max_tokens: Positive
-    """Texts are cut after this many words."""
+    """Number of words after which texts are cut."""
     top_labels: Positive
-    """Best labels of each member whose scores are combined."""
+    """Number of best labels of each member whose scores are combined."""
     precision: Precision
-    """Of matrix products."""
+    """Number format of matrix products."""
     text_field: str = "text"
-    """Field of a record that held the text, or the body, in training."""
+    """Field of the training records with the text, or the body."""
     title_field: str | None = None
-    """Field that held the title, where there was one."""
+    """Field of the training records with the title, if there was one."""
     id_field: str = "id"
-    """Field that held the id."""
+    """Field of the training records with the id."""
 
 
 def tree_file(number: int) -> str:
-    """Path of a label tree's shape in the bundle."""
+    """Return the path of a label tree (from 0) in the bundle."""
     return f"trees/{number}.safetensors"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle. Its parts are read when they are asked for, and are then kept.
+    """An opened bundle. Its parts are read when they are first accessed.
 
     Attributes:
-        directory: where it lies.
-        manifest: what it says of itself.
-        settings: what prediction depends on.
+        directory: absolute path of the bundle.
+        manifest: content of its manifest.
+        settings: settings on which prediction depends.
     """
 
     directory: Path
@@ -169,15 +169,16 @@ class Bundle:
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: bool = True) -> "Bundle":
-        """Open a bundle after checking all of it.
+        """Open a bundle after checking all of its files.
 
         Args:
-            directory: of the bundle.
-            verify: compare checksums. False spares reading every file, where another process of this machine has.
+            directory: directory of the bundle.
+            verify: whether to verify checksums, which reads every file; unnecessary if another process on this machine
+                already has.
 
         Raises:
-            BundleError: there is none, it is of another version, a file is missing, changed, or too much, or a path
-                leads out of the directory.
+            BundleError: there is no bundle, it has another version, a file is missing, changed or not in the manifest,
+                or a path leads out of the directory.
         """
         directory = Path(directory).absolute()
         manifest = read_manifest(directory)
@@ -193,7 +194,7 @@ class Bundle:
 
     @property
     def trees(self) -> int:
-        """Number of label trees."""
+        """The number of label trees."""
         return len(self.manifest.level_sizes)
 
     @cached_property
@@ -214,18 +215,18 @@ class Bundle:
 
     @cached_property
     def translation(self) -> Translation | None:
-        """Of the corpus, where it has a dictionary."""
+        """The translation of the corpus; None if it has no dictionary."""
         if TRANSLATION not in self.manifest.files:
             return None
         return self._read(TRANSLATION, lambda path: Translation.load(path, self.manifest.words))
 
     @cached_property
     def calibration(self) -> Calibration:
-        """Scores to probabilities."""
+        """The calibration of scores to probabilities."""
         return self._read(CALIBRATION, lambda path: Calibration.from_json(read_json(path)))
 
     def label_tree(self, number: int) -> LabelTree:
-        """The shape of a label tree (from 0)."""
+        """Return a label tree (numbered from 0)."""
         sizes = self.manifest.level_sizes[number]
         tree = self._read(tree_file(number), LabelTree.load)
         if tree.level_sizes != sizes or sizes[-1] != self.manifest.labels:
@@ -234,7 +235,7 @@ class Bundle:
 
     @cached_property
     def featurizer(self) -> Featurizer | None:
-        """The featurizer that members share, where one reads features."""
+        """The featurizer that members share; None if no member reads features."""
         if FEATURES not in self.manifest.files:
             return None
         return self._read(FEATURES, lambda path: Featurizer.load(path, self.manifest.words, self.translation))
@@ -242,12 +243,12 @@ class Bundle:
     def member(
         self, entry: MemberEntry, precision: Precision | None = None, device: torch.device | None = None
     ) -> Member:
-        """One of the members; a server may hold each in a process of its own, and combine their scores.
+        """Load one of the members; a server may hold each in another process and combine their scores.
 
         Args:
-            entry: of the manifest.
-            precision: of matrix products; by default as the run was trained.
-            device: of networks; by default the CPU.
+            entry: the member's entry in the manifest.
+            precision: number format of matrix products; by default that of the training.
+            device: device of networks; by default the CPU.
         """
         implementation = kinds()[entry.kind].load()
         inputs = LoadInputs(
@@ -271,7 +272,7 @@ class Bundle:
     def members(
         self, names: Sequence[str] | None = None, precision: Precision | None = None, device: torch.device | None = None
     ) -> dict[str, Member]:
-        """Some members by name, all by default; other arguments as of `member`."""
+        """Load the members in `names`, by default all, by name; other arguments are those of `member`."""
         return {
             entry.name: self.member(entry, precision, device)
             for entry in self.manifest.members
@@ -281,12 +282,12 @@ class Bundle:
     def ensemble(
         self, precision: Precision | None = None, device: torch.device | None = None, names: Sequence[str] | None = None
     ) -> Ensemble:
-        """The members, or some of them by name, and how they are combined; arguments as of `member`."""
+        """Load the ensemble with the members in `names`, by default all; other arguments are those of `member`."""
         return Ensemble(self.combination, self.members(names, precision, device), self.translation)
 
     @cached_property
     def combination(self) -> Combination:
-        """How the members' scores are combined."""
+        """The combination of the members' scores."""
 
         def load(path: Path) -> Combiner:
             return combiner_class(self.manifest.combiner).load(path, self.labels.counts)
@@ -296,20 +297,21 @@ class Bundle:
 
     @cached_property
     def word_vectors(self) -> torch.Tensor:
-        """The corpus's word vectors, mapped once, for members that share them.
+        """The corpus's word vectors, float [V, E], memory-mapped once for all members that share them.
 
         Raises:
-            ValueError: there are none.
+            ValueError: the bundle has none.
         """
         if WORD_VECTORS not in self.manifest.files:
-            raise ValueError("the bundle holds no word vectors")
+            raise ValueError(f"{WORD_VECTORS} is missing from the bundle")
         state = self._read(WORD_VECTORS, load_weights)
         if set(state) != {VECTORS}:
             raise self._wrong(WORD_VECTORS, "no word vectors")
         return state[VECTORS]
 
     def _read(self, name: str, read: Callable[[Path], T]) -> T:
-        # Parsers of other libraries raise what they like, some plain Exception.
+        """Read a part of the bundle; any error becomes a BundleError that names the file."""
+        # Libraries raise errors of many classes on damaged files, some of them plain Exception.
         try:
             return read(self.directory / name)
         except BundleError:
@@ -317,15 +319,15 @@ class Bundle:
         except Exception as error:
             raise self._wrong(name, " ".join(str(error).split()) or type(error).__name__) from None
 
-    def _wrong(self, name: str, what: str) -> BundleError:
-        return BundleError(f"{self.directory / name}: cannot be used ({what}); {EXPORT_AGAIN}")
+    def _wrong(self, name: str, reason: str) -> BundleError:
+        return BundleError(f"{self.directory / name}: cannot be used ({reason}); {EXPORT_AGAIN}")
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """What a bundle says of itself.
+    """Read the manifest of a bundle.
 
     Raises:
-        BundleError: there is no bundle, or one of another version.
+        BundleError: there is no bundle, its manifest is damaged, or it has another version.
     """
     path = directory / MANIFEST
     if not path.is_file():
@@ -351,17 +353,22 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> None:
-    """Check that a bundle's files are those of its manifest, no more and no less.
+    """Check that a bundle's files are exactly those of its manifest.
+
+    Args:
+        directory: directory of the bundle.
+        manifest: its manifest.
+        verify: whether to verify checksums in addition to sizes.
 
     Raises:
-        BundleError: they aren't.
+        BundleError: a file is missing, changed or unexpected, or a path leads out of the directory.
     """
     listed, inside = set(manifest.files), directory.resolve()
     for name in sorted(listed):
         parts = PurePosixPath(name)
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
-            raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; don't trust its maker")
+            raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; do not trust it")
     for name in sorted(manifest.required_files - listed):
         raise BundleError(f"{directory / MANIFEST}: {name!r} is missing from its files; {EXPORT_AGAIN}")
     for name in sorted(name for name in listed if not manifest.is_known(name)):
@@ -390,34 +397,35 @@ def check_members(directory: Path, manifest: Manifest) -> None:
     Raises:
         BundleError: it does not, or a name is used twice, or a label tree is missing.
     """
-    place, names = directory / MANIFEST, [entry.name for entry in manifest.members]
+    path, names = directory / MANIFEST, [entry.name for entry in manifest.members]
     if len(set(names)) != len(names):
-        raise BundleError(f"{place}: two members have the same name; {EXPORT_AGAIN}")
+        raise BundleError(f"{path}: two members have the same name; {EXPORT_AGAIN}")
     for entry in manifest.members:
         if entry.kind not in kinds():
             raise BundleError(
-                f"{place}: member {entry.name!r} is of the unknown kind {entry.kind!r}; name the module that registers "
+                f"{path}: member {entry.name!r} is of the unknown kind {entry.kind!r}; name the module that registers "
                 f"it in {PLUGINS_VARIABLE}"
             )
         if entry.tree is not None and entry.tree >= len(manifest.level_sizes):
-            raise BundleError(f"{place}: member {entry.name!r} has no label tree {entry.tree}; {EXPORT_AGAIN}")
+            raise BundleError(f"{path}: member {entry.name!r} has no label tree {entry.tree}; {EXPORT_AGAIN}")
     if manifest.combiner not in COMBINERS:
-        raise BundleError(f"{place}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
+        raise BundleError(f"{path}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def entries(directory: Path) -> Iterator[tuple[str, FileEntry]]:
-    """What a manifest says of the files in a directory."""
+    """Yield the manifest entry of each file below a directory, with its path."""
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         name = path.relative_to(directory).as_posix()
         yield name, FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
 
 
 def _first(error: ValidationError) -> str:
+    """Return the first problem of a pydantic error, with its key."""
     problem = error.errors()[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"

@@ -1,8 +1,8 @@
 """Calibration of the ensemble's scores: probabilities and thresholds, fitted on the validation predictions.
 
-The summed scores of an ensemble rank well but are no probabilities: each is an estimate times the estimates along its
-path (to the power of `network.path_weight`), and there are several. `Calibration.fit` maps a score to the share of true
-labels among validation predictions of about that score:
+The scores of an ensemble rank labels well but are not probabilities: each is a mean over members, and a network's score
+is the product of the estimates along the path (equation 1), to the power of `network.path_weight`. `Calibration.fit`
+maps a score to the share of true labels among validation predictions of about that score:
 
 1. Isotonic regression divides the predictions into blocks, from low to high scores, whose shares of true labels rise.
 2. A block of n predictions with s true labels gets the probability (s + 1/2) / (n + 1), the posterior mean under
@@ -26,39 +26,39 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
 VERSION = 2
-"""Of the JSON format. Version 1 had no such key, and its probabilities were a step function."""
+"""Version of the JSON format. Version 1 had no such key, and its probabilities were a step function."""
 LEAST_SCORE, GREATEST_SCORE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-"""Scores are float32; one below the first, such as 0, counts as it."""
+"""Range of float32 scores; lower ones, such as 0, count as the least."""
 ODDS_IN_BLOCK = 2.0
-"""Factor of a block's odds at its highest score, and divisor at its lowest."""
+"""Factor by which the odds rise from a block's mean to its highest score, and fall to its lowest."""
 SHARE_OF_GAP = 0.4
-"""Of the difference in log-odds to the next block, what a block's own may rise or fall by at most; below one half."""
+"""Largest change of the log-odds within a block, relative to the gap to the next block; below 0.5 to keep the order."""
 LEAST_SLOPE = 1e-3
-"""Log-odds that are gained at least when the score is multiplied by e, so that float64 tells all scores apart."""
+"""Least gain in log-odds when the score is multiplied by e, so that float64 distinguishes all scores."""
 CURVE_POINTS = 1_000
-"""Points of the curve of precision at most."""
+"""Largest number of points of the precision curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Probabilities and thresholds by score.
+    """A monotone map from scores to probabilities, and the precision of each threshold.
 
     Raises:
         ValueError: the curves are empty, of different lengths, not finite, or not monotone.
     """
 
     documents: int
-    """Validation documents."""
+    """Number of validation documents."""
     scores: tuple[float, ...]
     """Knots of the map from score to probability, above 0 and strictly rising."""
     probabilities: tuple[float, ...]
-    """At the knots, strictly rising, between 0 and 1, neither of which occurs."""
+    """Probabilities at the knots, strictly rising, between 0 and 1 exclusively."""
     cuts: tuple[float, ...]
-    """Scores, falling."""
+    """Score thresholds, falling."""
     precisions: tuple[float, ...]
-    """Share of true labels among those with at least the score of the cut."""
+    """Share of true labels among predictions with at least the score of the cut."""
     counts: tuple[float, ...]
-    """Labels a document with at least the score of the cut."""
+    """Mean number of labels of a document with at least the score of the cut."""
 
     def __post_init__(self) -> None:
         curves = (self.scores, self.probabilities), (self.cuts, self.precisions, self.counts)
@@ -89,6 +89,7 @@ class Calibration:
         Raises:
             ValueError: there is no prediction.
         """
+        # Documents and labels are joined into one integer, so that one `isin` finds the true predictions.
         predicted = labels >= 0
         if not predicted.any():
             raise ValueError("nothing was predicted for the validation documents")
@@ -112,7 +113,7 @@ class Calibration:
         )
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
-        """The calibrated probability of each score (float32, any shape), float64 of the same shape.
+        """Return the calibrated probability of each score (float32, any shape), float64 of the same shape.
 
         A higher score has a higher probability; negative scores count as 0.
         """
@@ -122,18 +123,18 @@ class Calibration:
         return probability
 
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
-        """The lowest probability so that labels with at least that are as precise, or as many, on validation.
+        """Return the lowest probability threshold with a given precision, or mean number of labels, on validation.
 
         Args:
-            precision: share of labels at or above the threshold that should be true, 0 to 1.
-            count: labels a document that should be at or above it, on average.
+            precision: required share of true labels at or above the threshold, 0 to 1.
+            count: mean number of labels of a document at or above the threshold.
 
         Raises:
-            SettingsError: not exactly one of them is given, or validation never reached it.
+            SettingsError: not exactly one of the two is given, or validation never reached it.
         """
         if (precision is None) == (count is None):
             raise SettingsError("threshold: give either precision, such as 0.8, or count, such as 5")
-        # Several cuts may have one probability: a threshold admits the labels of all of them, so the last counts.
+        # A threshold admits the labels of all cuts with the same probability, so the last of them is the one to use.
         least = self.probability(np.array(self.cuts))
         last = np.append(np.diff(least) != 0, True)
         least, precisions, counts = least[last], np.array(self.precisions)[last], np.array(self.counts)[last]
@@ -176,11 +177,11 @@ class Calibration:
 
 
 def _knots(scores: np.ndarray, hit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and probabilities between which `Calibration.probability` interpolates, float64 [knots].
+    """Return the scores and probabilities between which `Calibration.probability` interpolates, float64 [knots].
 
     Args:
-        scores: float64 [N], from `LEAST_SCORE` to `GREATEST_SCORE`.
-        hit: bool [N], which of the predictions are true.
+        scores: scores from `LEAST_SCORE` to `GREATEST_SCORE`, float64 [N].
+        hit: whether each prediction is true, bool [N].
     """
     block = _rising_blocks(scores, hit)
     weights = np.bincount(block) + 1.0
@@ -196,7 +197,7 @@ def _knots(scores: np.ndarray, hit: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     knots = np.stack([lowest, highest], axis=1).ravel()
     log_odds = np.stack([log_odds - room[0], log_odds + room[1]], axis=1).ravel()
 
-    # On to all scores that float32 holds; then a block of one score has one knot.
+    # Extend the map to the range of float32; `unique` then merges the two equal knots of a block with one score.
     knots = np.concatenate([[LEAST_SCORE], knots, [GREATEST_SCORE]])
     log_odds = np.concatenate([log_odds[:1], log_odds, log_odds[-1:]])
     log_odds[0] -= LEAST_SLOPE * math.log(knots[1] / LEAST_SCORE)
@@ -208,9 +209,9 @@ def _knots(scores: np.ndarray, hit: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _rising_blocks(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """The blocks of the isotonic regression of `y` on `x`, numbered from low to high: int64 [len(x)]."""
+    """Return the block of the isotonic regression of `y` on `x` of each point, from low to high, int64 [len(x)]."""
     from sklearn.isotonic import IsotonicRegression  # slow to import, and only the export fits
 
-    ranks = np.unique(x, return_inverse=True)[1]  # scikit-learn would take values less than 1e-15 apart as one
+    ranks = np.unique(x, return_inverse=True)[1]  # scikit-learn merges values less than 1e-15 apart
     fitted = IsotonicRegression().fit(ranks, y, sample_weight=weights).predict(ranks)
     return np.unique(fitted, return_inverse=True)[1]

@@ -1,6 +1,6 @@
-"""The two ends of a bundle without its trees: texts to word ids, label ids and scores to tags.
+"""Conversion at both ends of an ensemble: texts to word ids, and label ids with scores to tags.
 
-A server keeps them where requests arrive, and the trees wherever there is room.
+A server does this in the process that receives requests, while the members may be on other machines.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
 NEAR_LABELS, NEAR_CHARACTERS = 20_000, 100
-"""Labels, and characters of an unknown one, up to which it is compared with all."""
+"""Limits of the search for a similar label: number of labels, and characters of the unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Tag:
     """A label of a text.
 
     Attributes:
-        label: as the corpus writes it.
-        name: what a person reads.
+        label: the label as in the corpus.
+        name: its name for display.
         score: weighted mean of the members' scores, 0 to 1, calibrated where the combiner does so.
-        probability: share of validation predictions of about this score that were right.
-        explanation: why, if it was asked for.
+        probability: share of correct labels among validation predictions of about this score.
+        explanation: the explanation, if it was requested.
     """
 
     label: str
@@ -40,24 +40,24 @@ class Tag:
     explanation: Explanation | None = None
 
     def ansi(self) -> str:
-        """The explanation with a terminal's colours."""
-        return as_ansi(self._explained())
+        """Return the explanation as text with the terminal's colour codes."""
+        return as_ansi(self._require_explanation())
 
     def html(self) -> str:
-        """The explanation as a fragment of HTML."""
-        return as_html(self._explained())
+        """Return the explanation as a fragment of HTML."""
+        return as_html(self._require_explanation())
 
-    def _explained(self) -> Explanation:
+    def _require_explanation(self) -> Explanation:
         if self.explanation is None:
-            raise SettingsError("explanation: not asked for; call tag(..., explain=True)")
+            raise SettingsError("explanation: the tag has none; call tag(..., explain=True)")
         return self.explanation
 
 
 class Codec:
-    """Texts and labels of a bundle.
+    """Converts the texts and labels of a bundle.
 
     Args:
-        bundle: opened.
+        bundle: the opened bundle.
     """
 
     def __init__(self, bundle: Bundle):
@@ -65,25 +65,25 @@ class Codec:
         self.max_tokens = bundle.settings.max_tokens
 
     def encode(self, texts: Sequence[str]) -> Ragged:
-        """Word ids of texts, as the trees take them.
+        """Return the word ids of texts.
 
         Args:
-            texts: storable, see `axml_ray.corpus.records.storable`.
+            texts: texts, cleaned by `axml_ray.corpus.records.storable`.
         """
         return self.tokenizer.encode(texts, self.max_tokens)
 
     def has_words(self, texts: Sequence[str]) -> np.ndarray:
-        """bool [texts]: whether each text has a word, see `Tokenizer.has_words`."""
+        """Return whether each text has a word, bool [texts]; see `Tokenizer.has_words`."""
         return np.array([self.tokenizer.has_words(text) for text in texts], dtype=bool)
 
     @staticmethod
     def mask(ranking: TopK, has_words: np.ndarray, labels: np.ndarray | None = None) -> TopK:
-        """Replace the results of texts without a word, which the members read as one unknown word.
+        """Remove the results of texts without a word, which the members read as one unknown word.
 
         Args:
-            ranking: of the ensemble, [texts, k].
-            has_words: bool [texts].
-            labels: ids that were scored, integer [k]; None if the best of all labels were asked for.
+            ranking: ranking of the ensemble, [texts, k].
+            has_words: whether each text has a word, bool [texts].
+            labels: ids of the labels that were scored, integer [k]; None if all labels were ranked.
 
         Returns:
             The ranking, where such a text has no label, or each of the given labels in their order with score 0.
@@ -93,11 +93,11 @@ class Codec:
         return TopK(ids, np.where(known, ranking.scores, np.float32(0)))
 
     def decode(self, ranking: TopK, threshold: float | None = None) -> list[list[Tag]]:
-        """Rankings as tags.
+        """Convert a ranking to the tags of each text.
 
         Args:
-            ranking: of the ensemble.
-            threshold: leave out labels with a lower probability.
+            ranking: ranking of the ensemble, [texts, k].
+            threshold: omit labels with a lower probability.
         """
         ids, scores = ranking
         probabilities = self.calibration.probability(scores)
@@ -118,17 +118,21 @@ class Codec:
         return {label: number for number, label in enumerate(self.index.labels)}
 
     def ids(self, labels: Sequence[str]) -> np.ndarray:
-        """int64 [n]: ids of labels, each once, in their order.
+        """Return the ids of labels in their order, without duplicates, int64 [n].
 
         Raises:
             SettingsError: a label is unknown.
         """
         for label in labels:
             if label not in self.id_of:
-                # Comparing takes a second for each 100,000 labels.
-                few = len(label) <= NEAR_CHARACTERS and len(self.id_of) <= NEAR_LABELS
-                near = difflib.get_close_matches(label, self.id_of, n=1) if few else []
-                mend = f"did you mean {near[0]!r}?" if near else "tagger.labels, or GET /v1/labels, tells them"
-                shown = label if len(label) <= NEAR_CHARACTERS else f"{label[:NEAR_CHARACTERS]}…"
-                raise SettingsError(f"labels: no label is called {shown!r}; {mend}")
+                raise self._unknown(label)
         return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
+
+    def _unknown(self, label: str) -> SettingsError:
+        """Return the error for an unknown label, with the most similar known one."""
+        # The comparison takes about a second for 100,000 labels.
+        is_fast = len(label) <= NEAR_CHARACTERS and len(self.id_of) <= NEAR_LABELS
+        near = difflib.get_close_matches(label, self.id_of, n=1) if is_fast else []
+        fix = f"did you mean {near[0]!r}?" if near else "tagger.labels and GET /v1/labels list all labels"
+        shown = label if len(label) <= NEAR_CHARACTERS else f"{label[:NEAR_CHARACTERS]}…"
+        return SettingsError(f"labels: no label is called {shown!r}; {fix}")

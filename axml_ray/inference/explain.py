@@ -1,7 +1,7 @@
-"""Why a text has a label: what each member contributed to the score, and which words the label attended to.
+"""Explanations of predicted labels: each member's contribution to the score, and the attention to each word.
 
-The attention weights of a node over a text's words (paper, equation 2) sum to one. They are not kept while many texts
-are tagged, but computed again for the texts and labels to be explained.
+The attention weights of a node over a text's words (paper, equation 2) sum to one. Prediction does not keep them; they
+are computed again for the texts and labels that are explained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,21 @@ from axml_ray.members.member import Member, MemberInfo
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a text has a label."""
+    """The explanation of a label of a text."""
 
     text: str
     """The text, with blanks in place of characters that cannot be stored."""
     label: str
-    """As the corpus writes it."""
+    """The label as in the corpus."""
     name: str
-    """For people."""
+    """Its name for display."""
     spans: tuple[tuple[int, int], ...]
-    """First character of each word that was read, and the one after its last. Longer texts are cut."""
+    """Start and end offset (code points) of each word that was read; longer texts are cut."""
     contributions: tuple[Contribution, ...]
-    """Of each member that answered; their points sum to the weighted mean, which the combiner may calibrate."""
+    """Contributions of the members that answered; their points sum to the weighted mean, which the combiner may
+    calibrate."""
     paths: Mapping[MemberInfo, TreePath]
-    """From the top of its tree to the label, of each member that attends to words; empty where none does."""
+    """Path from the top of the tree to the label, for each member with attention."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -42,13 +43,13 @@ class Explanation:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """float32 [words]: attention of the label itself, the mean over members; sums to one unless it is all zero."""
+        """Attention of the label to each word, the mean over members, float32 [words]; sums to one or is all zero."""
         if not self.paths:
             return np.zeros(len(self.spans), dtype=np.float32)
         return np.stack([path[-1].weights for path in self.paths.values()]).mean(axis=0)
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the explanation as plain values for JSON."""
         return {
             "label": self.label,
             "name": self.name,
@@ -89,12 +90,12 @@ def explain(
     """Explain some labels of one text.
 
     Args:
-        ensemble: that scored them.
-        tokenizer: of the corpus.
-        index: names of the labels.
-        text: storable, see `records.storable`.
-        labels: ids.
-        max_tokens: words of a text that are read.
+        ensemble: the ensemble that scored them.
+        tokenizer: tokenizer of the corpus.
+        index: labels and their names.
+        text: the text, cleaned by `records.storable`.
+        labels: ids of the labels.
+        max_tokens: number of words of a text that are read.
     """
     words, spans = tokenizer.encode_with_spans(text, max_tokens)
     read = ExplainedText.of(words, len(spans), ensemble.translation)
@@ -107,9 +108,9 @@ def explain(
 def paths_of(
     members: Mapping[str, Member], text: ExplainedText, labels: Sequence[int], index: LabelIndex
 ) -> dict[str, list[TreePath]]:
-    """The path to each label, by the name of each member that attends to words."""
-    found = {name: member.explain(text, labels, index) for name, member in members.items()}
-    return {name: paths for name, paths in found.items() if paths is not None}
+    """Return the tree paths to some labels, by the name of each member with attention."""
+    explanations = {name: member.explain(text, labels, index) for name, member in members.items()}
+    return {name: paths for name, paths in explanations.items() if paths is not None}
 
 
 def assemble(
@@ -121,16 +122,16 @@ def assemble(
     contributions: Sequence[tuple[Contribution, ...]],
     paths: Mapping[str, Sequence[TreePath]],
 ) -> list[Explanation]:
-    """Explanations from what members say, which may be in other processes.
+    """Assemble explanations from the results of members, which may be in other processes.
 
     Args:
-        text: storable.
-        spans: of its words, as of `Tokenizer.encode_with_spans`.
-        labels: ids.
-        index: names of the labels.
-        members: of the ensemble, in order.
-        contributions: to each label.
-        paths: to each label, by member.
+        text: the text.
+        spans: offsets of its words, from `Tokenizer.encode_with_spans`.
+        labels: ids of the labels.
+        index: labels and their names.
+        members: members of the ensemble, in order.
+        contributions: contributions to each label.
+        paths: tree paths to each label, by member.
     """
     return [
         Explanation(

@@ -1,5 +1,4 @@
-"""A finished run exported as a bundle: weights in a number format, its cost in accuracy, probabilities from
-validation."""
+"""Export of a finished run as a bundle, with weights in a chosen number format and calibration on validation."""
 
 import shutil
 from dataclasses import dataclass
@@ -45,33 +44,35 @@ MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was exported."""
+    """The result of an export."""
 
     directory: Path
-    """Of the bundle."""
+    """Directory of the bundle."""
     bytes: int
-    """Of all its files."""
+    """Size of all its files in bytes."""
     documents: int
-    """Validation documents that the scores are of."""
+    """Number of validation documents from which the scores are computed."""
     scores: dict[str, dict[str, float]]
-    """In percent, by weights ("float32" and those exported) and measure."""
+    """Scores in percent by number format ("float32" and the exported one) and measure."""
 
 
 def export_bundle(run: Run, directory: Path, weights: Weights = "float32") -> Exported:
-    """Write a bundle of a finished run; a reader sees the old one or the whole new one.
+    """Write a bundle of a finished run; an existing bundle is replaced atomically.
 
     Args:
-        run: with all of its members fitted.
-        directory: where to; nothing, an empty directory, or a bundle, which is replaced.
+        run: the run, with all of its members fitted.
+        directory: where to write: a new path, an empty directory, or a bundle, which is replaced.
         weights: number format of matrices.
 
     Raises:
-        SettingsError: the run isn't finished, or something else lies at `directory`.
+        SettingsError: the run is not finished or has no validation documents, or `directory` has other content.
     """
-    _check_place(directory)
+    _check_target(directory)
     corpus, valid = run.corpus, run.corpus.split("valid")
     if not len(valid):
-        raise SettingsError(f"{corpus.directory}: no validation documents, from which probabilities are made")
+        raise SettingsError(
+            f"{corpus.directory}: no validation documents, which calibration needs; set corpus.valid_documents"
+        )
     with whole_directory(directory) as work:
         bundle = _write(run, work, weights)
         ranking = bundle.ensemble().rank(valid.tokens)
@@ -91,28 +92,33 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32") -> Ex
 
 
 def accuracy(ranking: TopK, split: Split, labels: LabelIndex) -> dict[str, float]:
-    """How good predictions are, in percent; empty where no document has a label."""
+    """Return the `MEASURES` of predictions in percent; empty if no document has a label."""
     scores = Scores(np.ones(len(labels)))
     scores.add(ranking.labels, split.labels.values, split.labels.offsets)
     result = scores.result() if scores.documents else {}
     return {name: result[name] for name in MEASURES if name in result}
 
 
-def _check_place(directory: Path) -> None:
+def _check_target(directory: Path) -> None:
+    """Check that a bundle can be written to a directory without overwriting anything else.
+
+    Raises:
+        SettingsError: the directory has other content.
+    """
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     try:
-        ours = read_json(directory / MANIFEST)["format"] == FORMAT
+        is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT
     except (OSError, ValueError, KeyError, TypeError):
-        ours = False
-    if not ours:
+        is_bundle = False
+    if not is_bundle:
         raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
 
 
 def _write(run: Run, work: Path, weights: Weights) -> Bundle:
-    """Write everything but calibration and manifest."""
+    """Write all files of a bundle except calibration and manifest, and return it opened."""
     settings, corpus = run.settings, run.corpus
-    run.open_ensemble()  # or the error that says what is missing
+    run.open_ensemble()  # raises an error that names what is missing, before anything is written
     trees = [run.open_tree(number) for number in range(settings.ensemble.trees)]
     for number, tree in enumerate(trees):
         path = work / tree_file(number)

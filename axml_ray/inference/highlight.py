@@ -1,7 +1,7 @@
-"""An explanation for people: members' contributions, and words shaded by attention, in a terminal or as HTML.
+"""Rendering of explanations for a terminal or as HTML: members' contributions, and words shaded by attention.
 
-The shade of a word is its weight over the largest of its row. Text and names are shown as they are: what looks like
-markup, of rich or of HTML, is text.
+The shade of a word is its weight divided by the largest of the text. Markup of rich or HTML in texts and names is
+escaped.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ from axml_ray.inference.explain import Explanation
 
 COLOUR = (255, 176, 0)
 VISIBLE = 0.04
-"""Shades below this are left out."""
+"""Words with a lighter shade have no background."""
 
 
 def as_rich(explanation: Explanation, *, paths: bool = True) -> Group:
-    """For a rich console.
+    """Render an explanation for a rich console.
 
     Args:
-        explanation: to show.
-        paths: also show the path down each tree, and the attention of its nodes.
+        explanation: the explanation.
+        paths: whether to show the path down each tree, with the attention of its nodes.
     """
     rows = [Text.assemble((explanation.name, "bold")), _shaded(explanation, explanation.weights)]
     for each in explanation.contributions:
@@ -38,7 +38,7 @@ def as_rich(explanation: Explanation, *, paths: bool = True) -> Group:
 
 
 def as_ansi(explanation: Explanation, *, paths: bool = True, width: int = 110) -> str:
-    """As text with the terminal's colour codes, arguments as of `as_rich`."""
+    """Render an explanation as text with the terminal's colour codes; the arguments are those of `as_rich`."""
     console = Console(width=width, force_terminal=True, color_system="truecolor", highlight=False)
     with console.capture() as capture:
         console.print(as_rich(explanation, paths=paths))
@@ -46,7 +46,7 @@ def as_ansi(explanation: Explanation, *, paths: bool = True, width: int = 110) -
 
 
 def as_html(explanation: Explanation, *, paths: bool = True) -> str:
-    """As a fragment of HTML that needs nothing else: no script, no style sheet, no network."""
+    """Render an explanation as a self-contained fragment of HTML, without script or style sheet."""
     rows = [f"<p><b>{escape(explanation.name)}</b></p>", _paragraph(explanation, explanation.weights)]
     rows.append(_contributions(explanation))
     for member, path in explanation.paths.items() if paths else ():
@@ -60,7 +60,7 @@ def as_html(explanation: Explanation, *, paths: bool = True) -> str:
 
 
 def _contributions(explanation: Explanation) -> str:
-    """A table of what each member contributed to the score."""
+    """Return an HTML table of the members' contributions."""
     rows = "".join(
         f"<tr><td>{escape(each.member.title)}</td><td>{each.score:.3f}</td><td>{each.share:.2f}</td>"
         f"<td>{each.points:.3f}</td></tr>"
@@ -71,7 +71,7 @@ def _contributions(explanation: Explanation) -> str:
 
 
 def _parts(explanation: Explanation, weights: np.ndarray) -> Iterator[tuple[str, float]]:
-    """The whole text in pieces, each with its shade from 0 to 1."""
+    """Yield the whole text in pieces, each with its shade from 0 to 1."""
     done, most = 0, float(weights.max(initial=0)) or 1.0
     for (start, end), weight in zip(explanation.spans, weights.tolist(), strict=True):
         yield explanation.text[done:start], 0.0
@@ -83,8 +83,8 @@ def _parts(explanation: Explanation, weights: np.ndarray) -> Iterator[tuple[str,
 def _shaded(explanation: Explanation, weights: np.ndarray) -> Text:
     shown = Text()
     for piece, shade in _parts(explanation, weights):
-        # Control characters would move the cursor.
-        piece = "".join(one if one.isprintable() or one == "\n" else " " for one in piece)
+        # Control characters could move the cursor or change the terminal's state.
+        piece = "".join(character if character.isprintable() or character == "\n" else " " for character in piece)
         red, green, blue = (round(255 + (end - 255) * shade) for end in COLOUR)
         style = Style(color="black", bgcolor=f"rgb({red},{green},{blue})") if shade >= VISIBLE else ""
         shown.append(piece, style)

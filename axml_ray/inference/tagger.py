@@ -1,4 +1,4 @@
-"""Texts in, labels out: a bundle as a Python object.
+"""The Python interface of a bundle: it assigns labels to texts.
 
 tagger = Tagger.load("bundle")
 for tag in tagger.tag(["A text about sparse matrices."])[0]:
@@ -21,11 +21,11 @@ from axml_ray.settings import Precision, SettingsError
 __all__ = ["Tag", "Tagger"]
 
 TEXTS = 4_096
-"""Texts that are tokenised at a time."""
+"""Number of texts that are processed at a time."""
 
 
 class Tagger:
-    """Labels for texts. Any number of threads may use one tagger; they take turns, as each turn uses all cores.
+    """Assigns labels to texts. Threads may share a tagger; calls are processed one at a time, as each uses all cores.
 
     Example:
         >>> tagger = Tagger.load("bundle")
@@ -37,8 +37,11 @@ class Tagger:
         True
 
     Args:
-        bundle: opened.
-        precision: of matrix products; by default as the run was trained.
+        bundle: the opened bundle.
+        precision: number format of matrix products; by default that of the training.
+
+    Raises:
+        TypeError: `bundle` is a path.
     """
 
     def __init__(self, bundle: Bundle, precision: Precision | None = None):
@@ -47,7 +50,7 @@ class Tagger:
         self.bundle = bundle
         self.ensemble = bundle.ensemble(precision)
         self.codec = Codec(bundle)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @classmethod
     def load(
@@ -61,13 +64,13 @@ class Tagger:
         """Open a bundle that `jobs/export_bundle.py` wrote.
 
         Args:
-            path: its directory.
-            precision: of matrix products; by default as the run was trained.
-            threads: of PyTorch in this process; by default as they are.
-            verify: compare checksums. False where another process of this machine has.
+            path: directory of the bundle.
+            precision: number format of matrix products; by default that of the training.
+            threads: number of PyTorch threads in this process; by default unchanged.
+            verify: whether to verify all checksums; unnecessary if another process on this machine already has.
 
         Raises:
-            BundleError: there is no bundle, or it is of another version, incomplete or changed.
+            BundleError: there is no bundle, or it is incomplete, was changed, or has another version.
         """
         if threads:
             use_threads(threads)
@@ -77,7 +80,7 @@ class Tagger:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """All labels that can be given, the most frequent of training first."""
+        """All labels, by falling frequency in training."""
         return self.codec.index.labels
 
     def tag(
@@ -88,16 +91,16 @@ class Tagger:
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
     ) -> list[list[Tag]]:
-        """The best labels of each text, best first. A text without a word, such as an empty one, has none.
+        """Return the best labels of each text, best first. A text without a word, such as an empty one, has none.
 
         Args:
-            texts: of any length; what is beyond the words that training read is not read.
-            top_k: labels a text, at most; at most as many as the run's `ensemble.top_labels` are found.
-            explain: also return which members decided and which words each label attended to. Costs about another text
-                a tag.
-            threshold: leave out labels with a lower probability, 0 to 1; see `threshold`.
-            labels: score these alone and give all of them back, whatever `top_k` is. A label that beam search would
-                have passed over has a score here too. For a text without a word each has score 0.
+            texts: texts of any length; words beyond the limit of the training are ignored.
+            top_k: largest number of labels of a text; the run's `ensemble.top_labels` is another limit.
+            explain: also return each member's contribution and the words that each label attends to. Takes about the
+                time of another text per tag.
+            threshold: omit labels with a lower probability, 0 to 1; see `threshold`.
+            labels: score these labels only, and return all of them regardless of `top_k`. Labels that beam search would
+                have pruned have a score here, too. For a text without a word all scores are 0.
 
         Raises:
             TypeError: texts or labels are not sequences of strings.
@@ -108,44 +111,46 @@ class Tagger:
             raise SettingsError(f"top_k: expected a whole number above 0 (given: {top_k!r})")
         if threshold is not None and not 0 <= threshold <= 1:
             raise SettingsError(f"threshold: expected a probability, 0 to 1 (given: {threshold!r})")
-        wanted = None
+        label_ids = None
         if labels is not None:
             _check_strings("labels", labels)
-            wanted = self.codec.ids(labels)
-        found: list[list[Tag]] = []
+            label_ids = self.codec.ids(labels)
+        results: list[list[Tag]] = []
         for start in range(0, len(texts), TEXTS):
-            some = [storable(text) for text in texts[start : start + TEXTS]]
-            tokens = self.codec.encode(some)
-            with self._turn:
-                if wanted is None:
+            batch = [storable(text) for text in texts[start : start + TEXTS]]
+            tokens = self.codec.encode(batch)
+            with self._lock:
+                if label_ids is None:
                     ids, scores = self.ensemble.rank(tokens)
                     best = TopK(ids[:, :top_k], scores[:, :top_k])
                 else:
-                    best = rank_given(wanted, self.ensemble.score(tokens, wanted))
-            rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(some), wanted), threshold)
-            found += [self._explained(text, row) for text, row in zip(some, rows, strict=True)] if explain else rows
-        return found
+                    best = rank_given(label_ids, self.ensemble.score(tokens, label_ids))
+            rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
+            results += [self._explain(text, row) for text, row in zip(batch, rows, strict=True)] if explain else rows
+        return results
 
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
-        """The lowest probability, for `tag`, so that its labels were as precise, or as many, on validation.
+        """Return the lowest threshold for `tag` with a given precision, or mean number of labels, on validation.
 
         Args:
-            precision: share of all labels returned that should be true, 0 to 1; such as 0.8. The least probable of
-                them are true less often, as the others make up for it, so the threshold is mostly lower than this.
-            count: labels a text, on average.
+            precision: required share of correct labels among all labels returned, 0 to 1, such as 0.8. The least
+                probable of them are correct less often, so the threshold is usually lower than this.
+            count: mean number of labels of a text.
 
         Raises:
-            SettingsError: not exactly one of them is given, or validation never reached it.
+            SettingsError: not exactly one of the two is given, or validation never reached it.
         """
         return self.codec.calibration.threshold(precision=precision, count=count)
 
-    def _explained(self, text: str, tags: list[Tag]) -> list[Tag]:
+    def _explain(self, text: str, tags: list[Tag]) -> list[Tag]:
+        """Return a text's tags with explanations."""
         codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
-        with self._turn:
-            why = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens)
-        return [replace(tag, explanation=one) for tag, one in zip(tags, why, strict=True)]
+        with self._lock:
+            explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens)
+        return [replace(tag, explanation=each) for tag, each in zip(tags, explanations, strict=True)]
 
 
-def _check_strings(what: str, values: Sequence[str]) -> None:
+def _check_strings(name: str, values: Sequence[str]) -> None:
+    """Raise a TypeError unless an argument is a sequence of strings; a single string is a common mistake."""
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{what}: expected a list of strings, as in tag(['one text', 'another'])")
+        raise TypeError(f"{name}: expected a list of strings, as in tag(['one text', 'another'])")

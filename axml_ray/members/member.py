@@ -32,7 +32,7 @@ from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
 Scope = Literal["tree", "run"]
@@ -108,7 +108,7 @@ class FitInputs:
         tree: the label tree of a member of scope `tree`.
         tree_directory: where the tree lies, and its journal.
         featurizer: of the run, where the kind `uses_features`.
-        workers: the distributed context, where the kind is `trained_by_workers`.
+        context: the distributed context, where the kind is `trained_by_workers`.
         report: called on the first worker with records of progress.
     """
 
@@ -119,7 +119,7 @@ class FitInputs:
     tree: LabelTree | None = None
     tree_directory: Path | None = None
     featurizer: Featurizer | None = None
-    workers: Workers = field(default_factory=Workers)
+    context: DistributedContext = field(default_factory=DistributedContext)
     report: Report = lambda record: None
 
     @cached_property

@@ -107,7 +107,7 @@ class NetworkTree(Member):
             seed=inputs.seed,
             directory=spec.directory,
             key=spec.key,
-            workers=inputs.workers,
+            context=inputs.context,
             report=inputs.report,
         ).run()
 

@@ -27,9 +27,9 @@ from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
-from axml_ray.training.level import Diverged
-from axml_ray.training.progress import Follower, line
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level import TrainingDivergedError
+from axml_ray.training.progress import Follower, format_record
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def never() -> bool:
 def show(record: dict[str, Any]) -> None:
     """Log a journal's record as a line; scorings are many, and the lines in between include their results."""
     if "scoring" not in record:
-        log.info("%s", line(record))
+        log.info("%s", format_record(record))
 
 
 def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = never) -> dict[str, float]:
@@ -98,7 +98,7 @@ def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Ca
     waiting = {task.remote(run.settings, spec.name): spec for spec in specs}
     while waiting:
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-        for record in follower.news():
+        for record in follower.new_records():
             follow(record)
         if stopped():
             _end(list(waiting))
@@ -146,8 +146,8 @@ def _work(config: dict[str, Any]) -> str | None:
     use_threads(settings.resources.threads_of_worker)
     run = Run(settings, Corpus.open(settings.corpus_directory))
     try:
-        fit_member(run, run.spec(config["name"]), Workers.current(device))
-    except Diverged as error:
+        fit_member(run, run.spec(config["name"]), DistributedContext.current(device))
+    except TrainingDivergedError as error:
         return str(error)
     return None
 

@@ -1,1 +1,1 @@
-"""A level, a tree, an ensemble."""
+"""The training of label-tree networks, level by level (paper, "Learning AttentionXML"); without Ray."""

@@ -24,9 +24,9 @@ from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
-from axml_ray.training.batches import by_length, padded_tokens
-from axml_ray.training.scoring import SCORING_BATCH
-from axml_ray.training.workers import Workers
+from axml_ray.training.batches import batches_by_length, padded_tokens
+from axml_ray.training.beam_step import SCORING_BATCH
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
 START_LENGTH = 2.0
@@ -43,30 +43,30 @@ NODES_AT_ONCE = 1 << 14
 
 @torch.inference_mode()
 def mean_word_states(
-    network: LevelNetwork, tokens: Ragged, words: int, precision: Precision, workers: Workers
+    network: LevelNetwork, tokens: Ragged, words: int, precision: Precision, context: DistributedContext
 ) -> Tensor:
-    """Return the mean hidden state of each word less the mean over all tokens; all workers compute it together.
+    """Return the mean hidden state of each word less the mean over all tokens; all workers must call it.
 
     Args:
-        network: network of the level, on `workers.device`; it is put into evaluation mode.
+        network: network of the level, on `context.device`; it is put into evaluation mode.
         tokens: word ids of the training documents.
         words: V.
         precision: number format of matrix products.
-        workers: the distributed context; each worker reads its part of the documents.
+        context: the distributed context; each worker reads its part of the documents.
 
     Returns:
         float32 [V, D], zero for a word that does not occur.
     """
     network.eval()
     # The last column counts tokens.
-    total = torch.zeros(words, network.attention.dimension + 1, device=workers.device)
+    total = torch.zeros(words, network.attention.dimension + 1, device=context.device)
     partial, tokens_in_partial = torch.zeros_like(total), 0
-    for rows in by_length(tokens.lengths, SCORING_BATCH)[workers.rank :: workers.count]:
-        lengths = torch.from_numpy(tokens.lengths[rows]).to(workers.device)
-        padded = padded_tokens(tokens, rows, int(lengths.max())).to(workers.device)
-        with autocast(workers.device, precision):
+    for rows in batches_by_length(tokens.lengths, SCORING_BATCH)[context.rank :: context.world_size]:
+        lengths = torch.from_numpy(tokens.lengths[rows]).to(context.device)
+        padded = padded_tokens(tokens, rows, int(lengths.max())).to(context.device)
+        with autocast(context.device, precision):
             states = network.encode(padded, lengths).float()
-        is_word = torch.arange(padded.shape[1], device=workers.device) < lengths[:, None]
+        is_word = torch.arange(padded.shape[1], device=context.device) < lengths[:, None]
         counted = torch.nn.functional.pad(states, (0, 1), value=1.0)
         partial.index_add_(0, padded[is_word], counted[is_word])
         tokens_in_partial += int(tokens.lengths[rows].sum())
@@ -74,7 +74,7 @@ def mean_word_states(
             total += partial
             partial.zero_()
             tokens_in_partial = 0
-    total = workers.sum(total.add_(partial))
+    total = context.sum(total.add_(partial))
     count = total[:, -1:]
     mean = total[:, :-1].sum(0) / count.sum()
     return (total[:, :-1] / count.clamp(min=1) - mean) * (count > 0)
@@ -126,21 +126,21 @@ def initialise_attention(
     tokens: Ragged,
     label_features: sparse.csr_matrix,
     precision: Precision,
-    workers: Workers,
+    context: DistributedContext,
 ) -> None:
     """Set the vector of each node of the network's level; a node without features keeps its random vector.
 
     All workers must call it; each sets the vectors of its shard.
 
     Args:
-        network: network of the level, on `workers.device`, with the encoder that training will begin with.
+        network: network of the level, on `context.device`, with the encoder that training will begin with.
         tree: the label tree.
         tokens: word ids of the training documents.
         label_features: features of all labels by word, CSR [L, V].
         precision: number format of matrix products.
-        workers: the distributed context.
+        context: the distributed context.
     """
-    states = mean_word_states(network, tokens, label_features.shape[1], precision, workers).cpu().numpy()
+    states = mean_word_states(network, tokens, label_features.shape[1], precision, context).cpu().numpy()
     held = network.attention.nodes(network.first_child)
     features = node_features(tree, network.level.number, label_features)[held.numpy()]
     has_features = torch.from_numpy(np.diff(features.indptr) > 0)
@@ -158,9 +158,9 @@ def initialise_attention(
     for nodes, vectors in directions():
         total[:-1] += vectors.sum(0)
         total[-1] += len(nodes)
-    total = workers.sum(total).cpu()
+    total = context.sum(total).cpu()
     if not total[-1]:
         return
     for nodes, vectors in directions():
         vectors = START_LENGTH * torch.nn.functional.normalize(vectors - total[:-1] / total[-1], dim=1)
-        network.set_label_vectors(nodes.to(workers.device), vectors.to(workers.device))
+        network.set_label_vectors(nodes.to(context.device), vectors.to(context.device))

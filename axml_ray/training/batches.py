@@ -1,9 +1,9 @@
-"""Documents as batches of like length, with their targets.
+"""Batches of documents of similar length, with their candidates and targets.
 
-- Shuffling stays sound: documents are permuted, sorted by length within pools of some batches only, and the batches
-  are permuted again; which documents meet changes with every epoch.
-- The batches of an epoch depend on the seed alone. Each of W workers encodes every W-th document of a batch, and
-  scores all of them against its shard of the nodes, so the same documents make a step whatever W is.
+- Documents are permuted, sorted by length within pools of `POOL` batches, and the batches are permuted again, so
+  batches have little padding and yet hold other documents in every epoch.
+- The batches of an epoch depend on the seed alone. Each of W workers encodes every W-th document of a batch and scores
+  all documents of the batch against its shard of the nodes, so a step has the same documents for any W.
 """
 
 from collections.abc import Iterator
@@ -20,18 +20,20 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 
-POOL = 64  # batches that are sorted together
-AHEAD = 2  # batches made before they are asked for
+POOL = 64
+"""Number of batches whose documents are sorted by length together."""
+AHEAD = 2
+"""Number of batches that are prepared in advance."""
 
 
 @dataclass(frozen=True)
 class LevelData:
-    """What a level is trained on.
+    """The training documents of a level with their targets.
 
     Attributes:
         tokens: word ids of each document.
-        positives: true nodes of the level, sorted.
-        parents: int [documents, C], the nodes whose children are candidates; None where all nodes are scored.
+        positives: true nodes of the level for each document, sorted.
+        parents: nodes whose children are candidates, int [documents, C]; None where all nodes are scored.
     """
 
     tokens: Ragged
@@ -41,20 +43,21 @@ class LevelData:
 
 @dataclass(frozen=True)
 class Batch:
-    """A step's documents: which of them this worker encodes, and what it scores of all of them.
+    """The documents of a training step as one worker sees them.
 
-    B documents of the step, in the order of the workers that encode them; b of them encoded here; T tokens.
+    The step has B documents, in the order of the workers that encode them; this worker encodes b of them, of T tokens,
+    and scores all of them against its shard of the nodes.
 
     Attributes:
-        rows: int64 [B], which documents they are.
-        encoded: int64 [b], those that are encoded here.
-        tokens: int64 [b, T], padded with 0 on the right.
-        words: the distinct values of `tokens`, int64 [U], and which of them stands where, int64 [b·T].
-        own_lengths: int64 [b].
-        lengths: int64 [B].
-        candidates: what this worker scores; None where all nodes are.
-        positives: int64 [2, P], document and place of each true node that this worker scores.
-        count: nodes scored of all documents on all workers.
+        rows: the documents' row numbers, int64 [B].
+        encoded: row numbers of the documents that this worker encodes, int64 [b].
+        tokens: word ids, int64 [b, T], padded with 0 on the right.
+        words: the distinct values of `tokens`, int64 [U], and the index of each token among them, int64 [b·T].
+        own_lengths: number of words of the documents that this worker encodes, int64 [b].
+        lengths: number of words of all documents, int64 [B].
+        candidates: the nodes that this worker scores; None where all nodes are scored.
+        positives: document, and position among its candidates, of each true node of this shard, int64 [2, P].
+        count: number of pairs of document and node that all workers score; the loss is divided by it.
     """
 
     rows: np.ndarray
@@ -69,11 +72,11 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """B."""
+        """The number of documents of the step, B."""
         return len(self.rows)
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on another device."""
+        """Return the batch with its tensors on `device`."""
         if device.type == "cpu":
             return self
         moved = {name: getattr(self, name).to(device) for name in ("tokens", "own_lengths", "lengths", "positives")}
@@ -82,8 +85,8 @@ class Batch:
         return replace(self, **moved)
 
 
-def shuffled(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The batches of an epoch, each int64 [≤ batch_size] of documents; every document is in exactly one."""
+def shuffle_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Return the row numbers of an epoch's batches, each int64 [≤ batch_size]; every document is in exactly one."""
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
     batches: list[np.ndarray] = []
@@ -94,40 +97,43 @@ def shuffled(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> lis
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Batches for scoring: all documents, longest first."""
+def batches_by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Return the row numbers of batches for inference, int64 [≤ batch_size], the longest documents first."""
     order = np.argsort(-lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
 def padded_tokens(tokens: Ragged, rows: np.ndarray, width: int) -> Tensor:
-    """int64 [b, T] word ids of some rows, padded with 0.
+    """Return the word ids of some rows, int64 [b, T], padded with 0.
 
-    T is `width` rounded up to a multiple of 8, since each new T costs the CPU's library a kernel.
+    T is `width` rounded up to a multiple of 8, since oneDNN compiles a kernel for each new T.
     """
     return torch.from_numpy(tokens.take(rows).padded(PADDING, -(-width // 8) * 8).astype(np.int64))
 
 
-def in_workers_order(rows: np.ndarray, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
-    """The documents of a step, those of each worker together, and those that this worker encodes: every W-th.
+def order_by_worker(rows: np.ndarray, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
+    """Assign every W-th document of a step to each worker.
 
-    Where there are too few for each worker, one without a document encodes the first, for nothing.
+    Returns:
+        All documents grouped by worker, int64 [B], and those that this worker encodes, int64 [b]. A worker that has
+        none, because B < W, encodes the first document, whose encoding is then ignored: collective operations need
+        every worker.
     """
     parts = [rows[rank :: shard.count] for rank in range(shard.count)]
     own = parts[shard.rank]
     return np.concatenate(parts), own if len(own) else rows[:1]
 
 
-def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHOLE) -> Batch:
-    """The batch of the documents `rows` (int64 [B]).
+def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHOLE) -> Batch:
+    """Return the batch of some documents.
 
     Args:
         data: all documents of the level.
         level: the level whose nodes are scored.
-        rows: documents.
+        rows: row numbers of the documents, int64 [B].
         shard: this worker's part of the documents to encode, and of the level's table.
     """
-    rows, encoded = in_workers_order(rows, shard)
+    rows, encoded = order_by_worker(rows, shard)
     lengths = data.tokens.lengths_of(rows)
     tokens = padded_tokens(data.tokens, encoded, int(lengths.max()))
     words, places = np.unique(tokens.numpy(), return_inverse=True)
@@ -136,13 +142,14 @@ def batch_of(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHO
     nodes = true.values.astype(np.int64)
     if data.parents is None or level.first_child is None:
         candidates = None
+        # Worker r of W holds the nodes r, r + W, ..., so node n is at position n div W of the shard n mod W.
         own = nodes % shard.count == shard.rank
         positives = torch.from_numpy(np.stack([document[own], nodes[own] // shard.count]))
         count = len(rows) * level.nodes
     else:
         parents = np.asarray(data.parents[rows], dtype=np.int64)
         candidates = Candidates.from_parents(parents, level, shard)
-        # A true node whose parent isn't among them (the beam missed it, or more than C are true) is not trained on.
+        # A true node whose parent is not among them (the beam missed it, or more than C are true) is not trained on.
         positives = candidates.positives(level, document, nodes)
         count = int(level.children_counts(parents).sum())
     return Batch(
@@ -168,27 +175,31 @@ def training_batches(
     start: int = 0,
     shard: Shard = WHOLE,
 ) -> Iterator[Batch]:
-    """An epoch's batches, from batch `start`, as one worker sees them; each is made while the one before is used."""
-    batches = shuffled(data.tokens.lengths, batch_size, seed, epoch)[start:]
+    """Yield an epoch's batches from batch `start` on, as one worker sees them.
+
+    A thread prepares the next batches while the caller trains on one. The arguments are those of `shuffle_batches` and
+    `make_batch`.
+    """
+    batches = shuffle_batches(data.tokens.lengths, batch_size, seed, epoch)[start:]
     with ThreadPoolExecutor(1, "batches") as pool:
-        ahead = [pool.submit(batch_of, data, level, np.sort(rows), shard) for rows in batches[:AHEAD]]
+        ahead = [pool.submit(make_batch, data, level, np.sort(rows), shard) for rows in batches[:AHEAD]]
         for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
             batch = ahead.pop(0)
             if rows is not None:
-                ahead.append(pool.submit(batch_of, data, level, np.sort(rows), shard))
+                ahead.append(pool.submit(make_batch, data, level, np.sort(rows), shard))
             yield batch.result()
 
 
 def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:
-    """The nodes whose children train the next level (paper, "Learning AttentionXML", step 2).
+    """Return the nodes whose children are candidates of the next level (paper, "Learning AttentionXML", step 2).
 
-    True nodes first, then the best predicted ones, `keep` in all. Of more than `keep` true nodes, those come first
-    that were predicted best.
+    They are the true nodes, followed by the best predicted ones, `keep` in all. If more than `keep` nodes are true,
+    those are kept that were predicted best.
 
     Args:
-        predicted: int64 [documents, ≥ keep], distinct nodes, best first.
+        predicted: distinct nodes, best first, int64 [documents, ≥ keep].
         positives: true nodes of each document.
-        keep: C.
+        keep: number of parents of a document, C.
 
     Returns:
         int64 [documents, keep], distinct in each row.
@@ -196,7 +207,7 @@ def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.nd
     width = predicted.shape[1]
     documents = len(positives)
     owner = np.repeat(np.arange(documents), positives.lengths)
-    # rank of each true node in its document's prediction; unpredicted ones come after all predicted
+    # The rank of each true node in its document's prediction; nodes that were not predicted come after all predicted.
     nodes = positives.values.astype(np.int64)
     rank = np.full(len(nodes), width, dtype=np.int64)
     is_true = np.zeros(predicted.shape, dtype=bool)
@@ -209,10 +220,13 @@ def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.nd
         row = np.flatnonzero(positives.lengths > column)
         hit = match[row].any(axis=1)
         rank[starts[row[hit]] + column] = match[row[hit]].argmax(axis=1)
+    # Sort key: true nodes have 0 to width, predicted ones that are not true width + 1 and on. A true node among the
+    # predicted ones (2 width + 1) and padding (2 width + 2) come last, as they are duplicates or no nodes.
     false_rank = np.where(is_true, 2 * width + 1, width + 1 + np.arange(width))
-    everyone = np.concatenate([padded, predicted], axis=1)
+    nodes_by_key = np.concatenate([padded, predicted], axis=1)
     true_rank = np.full(padded.shape, 2 * width + 2, dtype=np.int64)
+    # The position of a true node within its row is its index in the flat array minus the row's start.
     true_rank[owner, np.arange(len(nodes)) - np.repeat(starts, positives.lengths)] = rank
     ranks = np.concatenate([true_rank, false_rank], axis=1)
     order = np.argsort(ranks, axis=1, kind="stable")[:, :keep]
-    return np.take_along_axis(everyone, order, axis=1)
+    return np.take_along_axis(nodes_by_key, order, axis=1)

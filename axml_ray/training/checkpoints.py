@@ -1,13 +1,12 @@
-"""The state of a level that is being trained, so that a killed worker or a restarted job costs minutes.
+"""Checkpoints of a level that is being trained, so that a killed worker or a restarted job loses minutes.
 
-Weights, moments, running average, best weights, and where in which epoch training is. Random draws follow from seed,
-step and document alone, so the step's number is all of the random state.
+A checkpoint holds weights, Adam moments, running average, best weights and the counters of `TrainState`. Random draws
+derive from seed, step and document alone, so the step number is all of the random state.
 """
 
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
@@ -15,98 +14,123 @@ from torch import Tensor
 
 from axml_ray.files import save_tensors
 from axml_ray.network.level_network import TABLE
-from axml_ray.training.level_files import MODEL, load_rows, manifest_of, put_back, remove, save_rows, written_together
-from axml_ray.training.workers import Workers
-
-if TYPE_CHECKING:
-    from axml_ray.training.level import LevelTraining
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level_files import (
+    MODEL,
+    load_rows,
+    read_manifest,
+    remove_directory,
+    restore_previous,
+    save_rows,
+    write_together,
+)
+from axml_ray.training.train_state import TrainableLevel, TrainState
 
 FORMAT, MANIFEST = "axml-ray checkpoint", "checkpoint.json"
 
 
 class Checkpoints:
-    """Where one level's state is kept.
+    """Saves and restores the training state of one level; only the newest checkpoint is kept.
 
     Args:
-        directory: of the newest checkpoint; it need not exist.
-        mark: fingerprint of the settings; a checkpoint of others is passed over.
-        seconds: at least so many between two checkpoints.
+        directory: directory of the newest checkpoint; it need not exist.
+        key: cache key of the level; a checkpoint with another key is ignored.
+        seconds: least time between two checkpoints, in seconds.
     """
 
-    def __init__(self, directory: Path, mark: str, seconds: float):
-        self.directory, self.mark, self.seconds = directory, mark, seconds
+    def __init__(self, directory: Path, key: str, seconds: float):
+        self.directory, self.key, self.seconds = directory, key, seconds
         self._last = time.monotonic()
 
-    def keep(self, training: "LevelTraining") -> None:
-        """Write a checkpoint, if it is time; all workers call this after the same step."""
-        workers = training.workers
+    def save(self, training: TrainableLevel) -> None:
+        """Write a checkpoint if the last one is old enough; all workers call this after the same step."""
+        context = training.context
         due = torch.tensor([float(time.monotonic() - self._last >= self.seconds)])
-        if not workers.from_first(due).item():
+        # Clocks differ between workers, and either all or none must write, so rank 0 decides.
+        if not context.from_first(due).item():
             return
-        about = {
+        manifest = {
             "format": FORMAT,
-            "fingerprint": self.mark,
-            "position": asdict(training.at),
+            "fingerprint": self.key,
+            "position": asdict(training.state),
             "snapshots": training.average.snapshots,
             "norms": [str(norm) for norm in training.clip.norms.tolist()],  # JSON has no infinity
-            "optimizer_steps": {name: int(state["step"]) for name, state in _states(training).items()},
+            "optimizer_steps": {name: int(state["step"]) for name, state in _optimizer_states(training).items()},
         }
-        with written_together(self.directory, workers, MANIFEST, about) as work:
-            parts = {name: _parts(training, name) for name in training.parameters}
-            save_rows(work, parts.pop(TABLE), workers.shard)
-            if workers.first:
-                flat = {f"{name}|{part}": value for name, each in parts.items() for part, value in each.items()}
+        with write_together(self.directory, context, MANIFEST, manifest) as work:
+            tensors = {name: _tensors(training, name) for name in training.parameters}
+            save_rows(work, tensors.pop(TABLE), context.shard)
+            if context.is_first:
+                flat = {f"{name}|{part}": value for name, parts in tensors.items() for part, value in parts.items()}
                 save_tensors({name: value.detach().contiguous() for name, value in flat.items()}, work / MODEL)
         self._last = time.monotonic()
 
     @torch.no_grad()
-    def resume(self, training: "LevelTraining") -> bool:
-        """Go on from the checkpoint, if there is a whole one of the same settings; says whether there was."""
-        put_back(self.directory, training.workers)
-        found = manifest_of(self.directory, MANIFEST, FORMAT, self.mark)
-        # The first worker's eyes decide: files may reach the others later.
-        if not training.workers.from_first(torch.tensor([float(found is not None)])).item():
+    def resume(self, training: TrainableLevel) -> bool:
+        """Restore the training state from the checkpoint, if there is a complete one with the same key.
+
+        Returns:
+            Whether the state was restored.
+
+        Raises:
+            RuntimeError: rank 0 sees a complete checkpoint and this worker does not.
+        """
+        restore_previous(self.directory, training.context)
+        manifest = read_manifest(self.directory, MANIFEST, FORMAT, self.key)
+        # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
+        if not training.context.from_first(torch.tensor([float(manifest is not None)])).item():
             return False
-        if found is None:
-            raise RuntimeError(f"{self.directory}: seen whole by the first worker, not by this one")
-        training.at = type(training.at)(**found["position"])
-        training.clip.norms = torch.tensor([float(norm) for norm in found["norms"]])
-        training.average.snapshots = found["snapshots"]
-        shard, written_by = training.workers.shard, found["workers"]
+        if manifest is None:
+            raise RuntimeError(
+                f"{self.directory}: rank 0 sees a complete checkpoint, this worker does not; check that all workers "
+                "share the run's directory, and start the job again"
+            )
+        training.state = TrainState(**manifest["position"])
+        training.clip.norms = torch.tensor([float(norm) for norm in manifest["norms"]])
+        training.average.snapshots = manifest["snapshots"]
+        shard, written_by = training.context.shard, manifest["workers"]
         with safe_open(self.directory / MODEL, "pt") as file:
             names = set(file.keys())
-            for name, parameter in training.parameters.items():
-                state = training.optimizer.state[parameter]
-                if name in found["optimizer_steps"]:
-                    state["step"] = torch.tensor(float(found["optimizer_steps"][name]), device=parameter.device)
-                    state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-                if training.average.snapshots:
-                    training.average.mean[name] = torch.empty_like(parameter)
-                if training.at.best_score >= 0:
-                    training.best[name] = torch.empty_like(parameter)
-                for part, value in _parts(training, name).items():
+            for name in training.parameters:
+                self._allocate(training, name, manifest["optimizer_steps"].get(name))
+                for part, value in _tensors(training, name).items():
                     if name == TABLE:
                         load_rows(self.directory, part, value, written_by, shard)
                     elif f"{name}|{part}" in names:
                         value.copy_(file.get_tensor(f"{name}|{part}"))
         return True
 
-    def drop(self, workers: Workers) -> None:
-        """Remove the checkpoint of a level that is finished."""
-        remove(self.directory, workers)
+    @staticmethod
+    def _allocate(training: TrainableLevel, name: str, optimizer_step: int | None) -> None:
+        """Allocate the tensors of a parameter that the checkpoint will fill; no moments without an optimizer step."""
+        parameter = training.parameters[name]
+        if optimizer_step is not None:
+            state = training.optimizer.state[parameter]
+            state["step"] = torch.tensor(float(optimizer_step), device=parameter.device)
+            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        if training.average.snapshots:
+            training.average.mean[name] = torch.empty_like(parameter)
+        if training.state.best_score >= 0:
+            training.best[name] = torch.empty_like(parameter)
+
+    def drop(self, context: DistributedContext) -> None:
+        """Remove the checkpoint of a level whose training is complete."""
+        remove_directory(self.directory, context)
 
 
-def _states(training: "LevelTraining") -> dict[str, dict[str, Tensor]]:
-    return {name: training.optimizer.state[p] for name, p in training.parameters.items() if training.optimizer.state[p]}
+def _optimizer_states(training: TrainableLevel) -> dict[str, dict[str, Tensor]]:
+    """Return the optimizer's state of each parameter that has been updated, by name."""
+    states = {name: training.optimizer.state[parameter] for name, parameter in training.parameters.items()}
+    return {name: state for name, state in states.items() if state}
 
 
-def _parts(training: "LevelTraining", name: str) -> dict[str, Tensor]:
-    """A parameter and all that belongs to it."""
+def _tensors(training: TrainableLevel, name: str) -> dict[str, Tensor]:
+    """Return a parameter and all tensors of its shape: moments, running mean and best weights, where they exist."""
     parameter = training.parameters[name]
     state = training.optimizer.state[parameter]
-    parts = {"weight": parameter, **{key: state[key] for key in ("first", "second") if key in state}}
+    tensors = {"weight": parameter, **{key: state[key] for key in ("first", "second") if key in state}}
     if name in training.average.mean:
-        parts["mean"] = training.average.mean[name]
+        tensors["mean"] = training.average.mean[name]
     if name in training.best:
-        parts["best"] = training.best[name]
-    return parts
+        tensors["best"] = training.best[name]
+    return tensors

@@ -1,13 +1,13 @@
-"""The training of one level on one worker: plain torch, no Ray.
+"""The training of one level (paper, "Learning AttentionXML"): one worker's loop in plain PyTorch, without Ray.
 
-Each step takes a batch's mean binary cross-entropy over its candidates, clips the gradients by the history of their
-norms and lets Adam update the touched rows. Every `score_every` steps, after the first `average_after` epochs, the
-weights enter a running average; at the same pace the average (before it begins: the weights as they are) is scored by
-nDCG@5 on the validation documents, and the best scored weights are kept.
+Each step computes the mean binary cross-entropy of a batch over its candidates, clips the gradients by the history of
+their norms, and updates the touched rows by Adam. Every `score_every` steps after the first `average_after` epochs, the
+weights enter a running average. At the same interval the average (before it begins: the current weights) is evaluated
+by nDCG@5 on the validation documents, and the best weights are kept.
 
-After a scoring the whole state may go to a checkpoint. Orders, masks and first weights follow from seed, epoch, step
-and document, never from what was drawn before, so training goes on from a checkpoint as if it had never stopped, on
-any number of workers.
+After an evaluation the whole state may be saved as a checkpoint. Document orders, dropout masks and first weights
+derive from seed, epoch, step and document, never from earlier draws, so a resumed training gives the same weights as an
+uninterrupted one, with any number of workers.
 """
 
 import math
@@ -29,32 +29,33 @@ from axml_ray.network.weight_average import WeightAverage
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
+from axml_ray.training.beam_step import expand_all
 from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.progress import memory_gib
-from axml_ray.training.scoring import expand_all
-from axml_ray.training.workers import Workers
+from axml_ray.training.train_state import TrainState
 
 REPORT_SECONDS = 15.0
 RECENT = 50
-"""Steps whose mean loss is reported."""
+"""Number of last steps whose mean loss is reported."""
 DIVERGED = 5.0
-"""A recent loss so many times the first one's is past mending."""
+"""Training has diverged if the mean of the last losses exceeds the first losses' by this factor."""
 
 Report = Callable[[dict[str, Any]], None]
 
 
-class Diverged(RuntimeError):
-    """The loss of a level is no longer a number, or far above where it began."""
+class TrainingDivergedError(RuntimeError):
+    """The loss of a level is not finite, or far above its first values."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Documents on which a level is scored.
+    """The validation documents of a level.
 
     Attributes:
-        tokens: word ids.
-        positives: true nodes of the level.
-        beam: the best nodes of the level above; None where all nodes are scored.
+        tokens: word ids of each document.
+        positives: true nodes of the level, sorted.
+        beam: best nodes of the level above for each document; None where all nodes are scored.
     """
 
     tokens: Ragged
@@ -63,34 +64,18 @@ class Validation:
 
 
 @dataclass
-class Position:
-    """Where a level's training is. Losses are the last ones, and the mean of the first few."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    documents: int = 0
-    best_score: float = -1.0
-    best_step: int = 0
-    scorings_without_gain: int = 0
-    first_loss: float = 0.0
-    seconds: float = 0.0
-    recent: list[float] = field(default_factory=list)
-
-
-@dataclass
 class LevelTraining:
-    """One level's training; `run` leaves the network with its best weights.
+    """The training of one level; `run` leaves the network with its best weights.
 
     Attributes:
-        network: of the level, on `workers.device`; its shard is the worker's.
-        data: training documents, all of them on every worker.
+        network: network of the level, on `context.device`, with the shard of this worker.
+        data: all training documents, on every worker.
         validation: validation documents.
-        settings: how to train.
-        seed: of the order of documents and of dropout.
-        workers: this worker and its like.
-        report: called on the first worker with what a person follows.
-        checkpoints: where the state is kept after scorings; nowhere by default.
+        settings: settings of the training.
+        seed: seed of document orders and dropout.
+        context: the distributed context.
+        report: rank-0 progress callback.
+        checkpoints: where the state is saved after evaluations; by default it is not.
     """
 
     network: LevelNetwork
@@ -98,7 +83,7 @@ class LevelTraining:
     validation: Validation
     settings: TrainingSettings
     seed: int
-    workers: Workers = field(default_factory=Workers)
+    context: DistributedContext = field(default_factory=DistributedContext)
     report: Report = lambda record: None
     checkpoints: Checkpoints | None = None
 
@@ -111,145 +96,164 @@ class LevelTraining:
         self.clip = GradientClipper(self.settings.clip)
         self.average = WeightAverage()
         self.best: dict[str, Tensor] = {}
-        self.at = Position()
+        self.state = TrainState()
         self._pending: list[Tensor] = []
 
     def run(self) -> float:
-        """Train until the epochs are over or patience is; returns the best nDCG@5 on validation, in percent.
+        """Train until all epochs are complete or patience is exhausted.
+
+        Returns:
+            The best nDCG@5 on validation, in percent.
 
         Raises:
-            Diverged: the loss is no number, or far above its first values; the network then holds the best weights.
+            TrainingDivergedError: the loss is not finite, or far above its first values; the network then has the best
+                weights.
         """
-        self._began = reported = time.monotonic() - self.at.seconds
-        self._since_start = self.at.documents, time.monotonic()
-        while self.at.epoch < self.epochs and not self._patience_is_over:
+        self._began = reported = time.monotonic() - self.state.seconds
+        self._since_start = self.state.documents, time.monotonic()
+        while self.state.epoch < self.epochs and not self._is_out_of_patience:
             for batch in self.batches():
                 self.step(batch)
-                if self.at.step % self.settings.score_every == 0:
-                    self._score()
-                    self._keep()
-                    if self._patience_is_over:
+                if self.state.step % self.settings.score_every == 0:
+                    self._evaluate()
+                    self._save_checkpoint()
+                    if self._is_out_of_patience:
                         break
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
                     self._report()
             else:
-                self.at.epoch, self.at.batch = self.at.epoch + 1, 0
-        if not self.best or self.at.step % self.settings.score_every:
-            self._score()
+                self.state.epoch, self.state.batch = self.state.epoch + 1, 0
+        if not self.best or self.state.step % self.settings.score_every:
+            self._evaluate()
         self._report()
-        self.at.seconds = time.monotonic() - self._began
+        self.state.seconds = time.monotonic() - self._began
         self._restore_best()
-        return self.at.best_score
+        return self.state.best_score
 
     @property
-    def _patience_is_over(self) -> bool:
-        return self.at.scorings_without_gain >= self.settings.patience
+    def _is_out_of_patience(self) -> bool:
+        return self.state.evaluations_without_gain >= self.settings.patience
 
     def batches(self) -> Iterator[Batch]:
-        """The rest of the epoch's batches."""
+        """Yield the remaining batches of the current epoch."""
         return training_batches(
             self.data,
             self.network.level,
             batch_size=self.settings.batch_size,
             seed=self.seed,
-            epoch=self.at.epoch,
-            start=self.at.batch,
-            shard=self.workers.shard,
+            epoch=self.state.epoch,
+            start=self.state.batch,
+            shard=self.context.shard,
         )
 
     def step(self, batch: Batch) -> None:
-        """One step of the optimizer."""
+        """Make one optimizer step on a batch.
+
+        Raises:
+            TrainingDivergedError: the loss is not finite, or far above its first values.
+        """
         self.network.train()
-        device = self.workers.device
-        here = batch.to(device)
-        seeds = self._seeds(batch.encoded)
+        device = self.context.device
+        local = batch.to(device)
+        seeds = self._dropout_seeds(batch.encoded)
         with autocast(device, self.settings.precision):
-            encodings = self.network.encode(here.tokens, here.own_lengths, here.words, seeds)
-            encodings = self.workers.exchange(encodings, batch.size)
-            loss = self.network.loss(encodings, here.lengths, here.positives, here.count, here.candidates)
+            encodings = self.network.encode(local.tokens, local.own_lengths, local.words, seeds)
+            encodings = self.context.exchange(encodings, batch.size)
+            loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates)
         self.optimizer.zero_grad()
         loss.backward()
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 mark_coalesced_(parameter.grad)
         self._update(loss.detach())
-        at = self.at
-        at.batch, at.step, at.documents = at.batch + 1, at.step + 1, at.documents + batch.size
-        # An accelerator would wait for each number that is looked at.
-        if device.type == "cpu" or at.step % 10 == 0:
+        state = self.state
+        state.batch, state.step, state.documents = state.batch + 1, state.step + 1, state.documents + batch.size
+        # Reading a loss makes the CPU wait for an accelerator, so there it is read every tenth step only.
+        if device.type == "cpu" or state.step % 10 == 0:
             self._check_loss()
 
-    def _seeds(self, documents: np.ndarray) -> np.ndarray:
-        state = np.random.SeedSequence((self.seed, self.network.level.number, self.at.step)).generate_state(
+    def _dropout_seeds(self, documents: np.ndarray) -> np.ndarray:
+        """Return a seed of the dropout masks for each document, uint64 [b], equal for any number of workers."""
+        state = np.random.SeedSequence((self.seed, self.network.level.number, self.state.step)).generate_state(
             1, np.uint64
         )
-        if self.workers.device.type != "cpu":
-            torch.manual_seed(int(state[0] >> 2) + self.workers.rank)
+        if self.context.device.type != "cpu":
+            torch.manual_seed(int(state[0] >> 2) + self.context.rank)
+        # Documents are spread by the golden ratio's multiplier (2^64 / φ, wrapping around), as in Fibonacci hashing;
+        # PyTorch takes seeds of 63 bits.
         with np.errstate(over="ignore"):
             return (state + documents.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(1)
 
     def _update(self, loss: Tensor) -> None:
+        """Sum the gradients over workers, clip them by their joint norm and update the parameters."""
         table = self.parameters[TABLE]
         replicated = [p for name, p in self.parameters.items() if name != TABLE]
         own = gradient_values([table])
+        # The label table is sharded: its gradient's norm is the root of the squares summed over workers.
         squares = torch.stack([torch.linalg.vector_norm(part).float() for part in own]).square().sum()
-        loss, squares = self.workers.sum_gradients(replicated, torch.stack([loss.float(), squares]))
+        loss, squares = self.context.sum_gradients(replicated, torch.stack([loss.float(), squares]))
         others = gradient_values(replicated)
         norms = torch.stack([*(torch.linalg.vector_norm(part).float() for part in others), squares.sqrt()])
         self.clip.apply([*own, *others], torch.linalg.vector_norm(norms))
         self.optimizer.step()
         self._pending.append(loss)
 
-    def _look_at_losses(self) -> None:
+    def _read_losses(self) -> None:
+        """Copy the losses of the last steps from the device to the state."""
         if self._pending:
-            self.at.recent = [*self.at.recent, *torch.stack(self._pending).tolist()][-RECENT:]
+            self.state.recent = [*self.state.recent, *torch.stack(self._pending).tolist()][-RECENT:]
             self._pending.clear()
 
     def _check_loss(self) -> None:
-        """After the same step on all workers: whoever left alone would let the others wait for it."""
-        self._look_at_losses()
-        at = self.at
-        if not at.recent:
+        """Raise if the loss has diverged.
+
+        All workers call this after the same step, as a worker that raised alone would leave the others waiting.
+        """
+        self._read_losses()
+        state = self.state
+        if not state.recent:
             return
-        if at.step <= 10:
-            at.first_loss = sum(at.recent) / len(at.recent)
-        mean = sum(at.recent[-10:]) / len(at.recent[-10:])
-        if not math.isfinite(at.recent[-1]) or mean > DIVERGED * at.first_loss:
-            self._diverged(f"the loss is {mean:.3g} after {at.step} steps, {at.first_loss:.3g} at first")
+        if state.step <= 10:
+            state.first_loss = sum(state.recent) / len(state.recent)
+        mean = sum(state.recent[-10:]) / len(state.recent[-10:])
+        if not math.isfinite(state.recent[-1]) or mean > DIVERGED * state.first_loss:
+            self._raise_diverged(f"the loss is {mean:.3g} after {state.step} steps, {state.first_loss:.3g} at first")
 
     def _check_weights(self) -> None:
-        """The loss of a step is of the weights before it; weights past mending must not be kept."""
+        """Raise if a weight is not finite: a step's loss is that of the weights before it, so it may look fine."""
         sums = torch.stack([parameter.detach().sum() for parameter in self.parameters.values()])
-        if self.workers.sum((~sums.isfinite()).float().sum()[None]).item():
-            self._diverged(f"after {self.at.step} steps, some weights are no numbers")
+        if self.context.sum((~sums.isfinite()).float().sum()[None]).item():
+            self._raise_diverged(f"after {self.state.step} steps, some weights are not finite")
 
-    def _diverged(self, how: str) -> NoReturn:
+    def _raise_diverged(self, reason: str) -> NoReturn:
         self._restore_best()
-        raise Diverged(
-            f"level {self.network.level.number}: {how}; the best weights and the last checkpoint are kept. "
+        raise TrainingDivergedError(
+            f"level {self.network.level.number}: {reason}; the best weights and the last checkpoint are kept. "
             "Try a smaller training.learning_rate, or training.precision float32"
         )
 
-    def _score(self) -> None:
+    def _evaluate(self) -> None:
+        """Evaluate the averaged weights on the validation documents, and keep them if they are the best so far."""
         self._check_loss()
         self._check_weights()
-        at = self.at
-        if self.settings.averaging and at.epoch >= self.average_after:
+        state = self.state
+        if self.settings.averaging and state.epoch >= self.average_after:
             self.average.add(self.network)
         with self.average.applied_to(self.network):
-            score = validation_score(self.network, self.validation, self.settings.precision, self.workers)
-            if score > at.best_score:
-                at.best_score, at.best_step, at.scorings_without_gain = score, at.step, 0
+            score = validation_score(self.network, self.validation, self.settings.precision, self.context)
+            if score > state.best_score:
+                state.best_score, state.best_step, state.evaluations_without_gain = score, state.step, 0
                 self._keep_best()
             else:
-                at.scorings_without_gain += 1
-        if self.workers.first:
-            found = {"step": at.step, "documents": at.documents, "nDCG@5": score}
-            self.report({"level": self.network.level.number, "scoring": found})
+                state.evaluations_without_gain += 1
+        if self.context.is_first:
+            scoring = {"step": state.step, "documents": state.documents, "nDCG@5": score}
+            self.report({"level": self.network.level.number, "scoring": scoring})
 
     @torch.no_grad()
     def _keep_best(self) -> None:
+        """Copy the current parameters to `best`."""
         for name, parameter in self.parameters.items():
             if name in self.best:
                 self.best[name].copy_(parameter)
@@ -258,43 +262,47 @@ class LevelTraining:
 
     @torch.no_grad()
     def _restore_best(self) -> None:
-        for name, kept in self.best.items():
-            self.parameters[name].copy_(kept)
+        """Copy `best` to the parameters."""
+        for name, value in self.best.items():
+            self.parameters[name].copy_(value)
 
-    def _keep(self) -> None:
-        self.at.seconds = time.monotonic() - self._began
+    def _save_checkpoint(self) -> None:
+        self.state.seconds = time.monotonic() - self._began
         if self.checkpoints is not None:
-            self.checkpoints.keep(self)
+            self.checkpoints.save(self)
 
     def _report(self) -> None:
-        if not self.workers.first:
+        """Report progress from rank 0."""
+        if not self.context.is_first:
             return
-        self._look_at_losses()  # no verdict: each worker reports by its own clock
-        at, (documents, started) = self.at, self._since_start
+        self._read_losses()  # without checking them: rank 0 reports by its own clock, so it would raise alone
+        state, (documents, started) = self.state, self._since_start
         now = time.monotonic()
-        rate = (at.documents - documents) / max(1e-9, now - started)
-        left = max(0, self.epochs * len(self.data.tokens) - at.documents)
+        rate = (state.documents - documents) / max(1e-9, now - started)
+        remaining = max(0, self.epochs * len(self.data.tokens) - state.documents)
         self.report(
             {
                 "level": self.network.level.number,
                 "nodes": self.network.level.nodes,
-                "epoch": min(at.epoch + 1, self.epochs),
+                "epoch": min(state.epoch + 1, self.epochs),
                 "epochs": self.epochs,
-                "step": at.step,
-                "loss": sum(at.recent) / max(1, len(at.recent)),
-                "valid_nDCG@5": at.best_score if self.best else None,
+                "step": state.step,
+                "loss": sum(state.recent) / max(1, len(state.recent)),
+                "valid_nDCG@5": state.best_score if self.best else None,
                 "documents_per_second": rate,
                 "seconds": now - self._began,
-                "seconds_left": left / rate if rate else None,
-                "memory_gib": memory_gib(self.workers.device),
+                "seconds_left": remaining / rate if rate else None,
+                "memory_gib": memory_gib(self.context.device),
             }
         )
 
 
-def validation_score(network: LevelNetwork, validation: Validation, precision: Precision, workers: Workers) -> float:
-    """Mean nDCG@5 of a level's nodes over the validation documents, in percent; all workers score together."""
+def validation_score(
+    network: LevelNetwork, validation: Validation, precision: Precision, context: DistributedContext
+) -> float:
+    """Return the mean nDCG@5 of a level's nodes over the validation documents, in percent; all workers call this."""
     total = 0.0
-    for rows, best in expand_all(network, validation.tokens, validation.beam, 5, precision=precision, workers=workers):
+    for rows, best in expand_all(network, validation.tokens, validation.beam, 5, precision=precision, context=context):
         truth = validation.positives.take(rows)
         total += float(ndcg_at(best.nodes.numpy(), truth.values, truth.offsets, 5).sum())
     return 100 * total / len(validation.tokens)

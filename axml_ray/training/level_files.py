@@ -1,8 +1,8 @@
-"""A level on disk: its weights when it is finished, its whole state while it trains, what it found in the corpus.
+"""The directories of a level: trained weights, checkpoints and the beams of all documents.
 
-Each is a directory with a manifest that is written last and names every file with its size; the directory appears
-under its name whole or not at all. Replicated tensors lie in one file, the rows of the label table in one a worker
-(worker r of W has the rows r, r + W, ...), and are read again by any number of workers.
+Each directory has a manifest that is written last and lists every file with its size; the directory appears under its
+name atomically. Replicated tensors are in one file. The rows of the label table are in one file per worker (worker r of
+W has the rows r, r + W, ...), and any number of workers can read them.
 """
 
 import os
@@ -20,7 +20,7 @@ from torch import Tensor
 from axml_ray.files import read_json, save_tensors, write_json
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.sharding import Shard
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
 
 VERSION = 2
 LEVEL, LEVEL_MANIFEST = "axml-ray level", "level.json"
@@ -28,118 +28,139 @@ MODEL, ROWS = "model.safetensors", "rows-{}.safetensors"
 
 
 @contextmanager
-def written_together(directory: Path, workers: Workers, manifest: str, about: dict[str, Any]) -> Iterator[Path]:
-    """A directory that all workers write into and that then takes the place of `directory`.
+def write_together(
+    directory: Path, context: DistributedContext, manifest_name: str, content: dict[str, Any]
+) -> Iterator[Path]:
+    """Yield a temporary directory that all workers write into, and that then replaces `directory`.
 
     Args:
-        directory: its name, on a file system that the workers share.
-        workers: who writes.
-        manifest: name of the file that the first worker adds, with the other files' sizes.
-        about: what else it says.
+        directory: final path, on a file system that the workers share.
+        context: the distributed context.
+        manifest_name: name of the manifest, which rank 0 adds with the sizes of the other files.
+        content: further keys of the manifest.
     """
-    work, old = _beside(directory)
-    if workers.first:
-        shutil.rmtree(work, ignore_errors=True)  # a killed worker's
+    work, previous = _temporary_paths(directory)
+    if context.is_first:
+        shutil.rmtree(work, ignore_errors=True)  # left by a worker that was killed
         work.mkdir(parents=True)
-    workers.barrier()
+    context.barrier()
     yield work
-    workers.barrier()
-    if workers.first:
+    context.barrier()
+    if context.is_first:
         files = sorted(path for path in work.iterdir() if path.is_file())
         for path in files:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         sizes = {path.name: path.stat().st_size for path in files}
-        write_json(work / manifest, {"version": VERSION, "workers": workers.count, "files": sizes, **about})
-        shutil.rmtree(old, ignore_errors=True)
+        write_json(work / manifest_name, {"version": VERSION, "workers": context.world_size, "files": sizes, **content})
+        # A directory that is not empty cannot be replaced by a rename; `restore_previous` repairs a kill in between.
+        shutil.rmtree(previous, ignore_errors=True)
         if directory.exists():
-            directory.rename(old)
+            directory.rename(previous)
         work.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)
-    workers.barrier()
+        shutil.rmtree(previous, ignore_errors=True)
+    context.barrier()
 
 
-def _beside(directory: Path) -> tuple[Path, Path]:
-    """Where a new directory is written, and where the old one is for a moment."""
+def _temporary_paths(directory: Path) -> tuple[Path, Path]:
+    """Return the path at which a new directory is written, and the one to which the old one is moved meanwhile."""
     return directory.with_name(f".{directory.name}.writing"), directory.with_name(f".{directory.name}.old")
 
 
-def put_back(directory: Path, workers: Workers) -> None:
-    """The old directory under its name again, if a kill came before the new one had it."""
-    _, old = _beside(directory)
-    if workers.first and old.exists() and not directory.exists():
-        old.rename(directory)
-    workers.barrier()
+def restore_previous(directory: Path, context: DistributedContext) -> None:
+    """Move the previous directory back to its name, if a kill interrupted its replacement."""
+    _, previous = _temporary_paths(directory)
+    if context.is_first and previous.exists() and not directory.exists():
+        previous.rename(directory)
+    context.barrier()
 
 
-def remove(directory: Path, workers: Workers) -> None:
-    """Remove a directory, and what kills left of others in its place."""
-    if workers.first:
-        for path in (directory, *_beside(directory)):
+def remove_directory(directory: Path, context: DistributedContext) -> None:
+    """Remove a directory, and what interrupted replacements of it left."""
+    if context.is_first:
+        for path in (directory, *_temporary_paths(directory)):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def manifest_of(directory: Path, manifest: str, form: str, mark: str) -> dict[str, Any] | None:
-    """The manifest, if the directory is whole and was made for the same settings; else None.
+def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, Any] | None:
+    """Return the manifest of a directory that is complete and has this cache key; else None.
 
     Args:
-        directory: as `written_together` made it.
-        manifest: its file.
-        form: `format` of the manifest.
-        mark: `fingerprint` of the manifest.
+        directory: as `write_together` made it.
+        name: file name of the manifest.
+        form: expected `format`.
+        key: expected cache key, in the manifest as `fingerprint`.
     """
     try:
-        found = read_json(directory / manifest)
-        whole = (
-            found["format"] == form
-            and found["version"] == VERSION
-            and found["fingerprint"] == mark
-            and all((directory / name).stat().st_size == size for name, size in found["files"].items())
+        manifest = read_json(directory / name)
+        is_complete = (
+            manifest["format"] == form
+            and manifest["version"] == VERSION
+            and manifest["fingerprint"] == key
+            and all((directory / file).stat().st_size == size for file, size in manifest["files"].items())
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or the manifest of something else
         return None
-    return found if whole else None
+    return manifest if is_complete else None
 
 
 def save_rows(work: Path, tables: dict[str, Tensor], shard: Shard) -> None:
-    """Write a worker's rows of some tables."""
+    """Write this worker's rows of some tables, each [rows of the shard, X], by name."""
     save_tensors({name: table.detach().contiguous() for name, table in tables.items()}, work / ROWS.format(shard.rank))
 
 
 def load_rows(directory: Path, name: str, into: Tensor, written_by: int, shard: Shard) -> None:
-    """Fill a shard's table, [its rows, X], from the files of `written_by` workers."""
+    """Fill the shard of a table from saved rows.
+
+    Args:
+        directory: as `write_together` made it.
+        name: name of the table.
+        into: the shard's rows, [rows of the shard, X], written in place.
+        written_by: number of workers that wrote the table.
+        shard: this worker's part of the rows.
+    """
     for rank in [shard.rank] if written_by == shard.count else range(written_by):
         with safe_open(directory / ROWS.format(rank), "pt") as file:
             rows = file.get_tensor(name)
         if written_by == shard.count:
             into.copy_(rows)
             continue
-        # row i here is row r + i·R of the level, which worker (r + i·R) mod W wrote
+        # Row i of shard r of R is row n = r + i·R of the level, which worker n mod W wrote as its row n div W.
         ids = torch.arange(shard.rank, shard.rank + len(into) * shard.count, shard.count)
         mine = ids % written_by == rank
         into[mine] = rows[ids[mine] // written_by].to(into)
 
 
-def finished(directory: Path, mark: str) -> bool:
-    """Whether a level is saved whole, with this fingerprint."""
-    return manifest_of(directory, LEVEL_MANIFEST, LEVEL, mark) is not None
+def is_saved(directory: Path, key: str) -> bool:
+    """Return whether a level's trained weights are saved completely, with this cache key."""
+    return read_manifest(directory, LEVEL_MANIFEST, LEVEL, key) is not None
 
 
-def save_level(network: LevelNetwork, directory: Path, mark: str, about: dict[str, Any], workers: Workers) -> None:
-    """Write a trained level's weights, each worker its rows."""
-    about = {"format": LEVEL, "fingerprint": mark, **about}
-    with written_together(directory, workers, LEVEL_MANIFEST, about) as work:
+def save_level(
+    network: LevelNetwork, directory: Path, key: str, about: dict[str, Any], context: DistributedContext
+) -> None:
+    """Write a trained level's weights; each worker writes its rows of the label table.
+
+    Args:
+        network: the level's network, or this worker's shard of it.
+        directory: where to write.
+        key: cache key of the level.
+        about: further keys of the manifest, such as the validation score.
+        context: the distributed context.
+    """
+    content = {"format": LEVEL, "fingerprint": key, **about}
+    with write_together(directory, context, LEVEL_MANIFEST, content) as work:
         state = network.state_dict()
-        save_rows(work, {TABLE: state.pop(TABLE)}, workers.shard)
-        if workers.first:
+        save_rows(work, {TABLE: state.pop(TABLE)}, context.shard)
+        if context.is_first:
             save_tensors({name: value.contiguous() for name, value in state.items()}, work / MODEL)
 
 
 def read_level(directory: Path) -> dict[str, Tensor]:
-    """All weights of a saved level by name, mapped from its files; a table that several workers wrote is joined.
+    """Return all weights of a saved level by name, memory-mapped; a table that several workers wrote is joined.
 
     Raises:
-        OSError, ValueError, SafetensorError: a file is missing or not what it should be.
+        OSError, ValueError, SafetensorError: a file is missing or damaged.
     """
     state = load_file(directory / MODEL)
     written_by = read_json(directory / LEVEL_MANIFEST)["workers"]
@@ -154,11 +175,18 @@ def read_level(directory: Path) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_level(network: LevelNetwork, directory: Path) -> None:
-    """Fill a network, or a shard of it, with a saved level's weights."""
+    """Fill a network, or a shard of it, with a saved level's weights.
+
+    Raises:
+        ValueError: the file lacks a parameter of the network.
+    """
     state = load_file(directory / MODEL)
     network.load_state_dict(state, strict=False)
     missing = network.state_dict().keys() - state.keys() - {TABLE}
     if missing:
-        raise ValueError(f"{directory / MODEL}: {', '.join(sorted(missing))} missing")
+        raise ValueError(
+            f"{directory / MODEL}: the weights {', '.join(sorted(missing))} are missing; remove {directory} and train "
+            "the level again"
+        )
     written_by = read_json(directory / LEVEL_MANIFEST)["workers"]
     load_rows(directory, TABLE, network.attention.weight, written_by, network.shard)

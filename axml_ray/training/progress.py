@@ -1,7 +1,7 @@
-"""What a person follows while trees train: records appended by workers, read by the driver, shown as lines.
+"""Progress of training: rank 0 appends records to a journal, and the driver reads them and logs them as lines.
 
-Workers and driver share the run's directory and nothing else, so the same lines come from a laptop, from a cluster
-and from a job whose terminal is gone; the records stay beside the model, as JSON lines and as TensorBoard events.
+Workers and driver share only the run's directory, so this works alike on a laptop, on a cluster and for a job that was
+started from another terminal. The records remain in the run as JSON lines and as TensorBoard events.
 """
 
 import json
@@ -18,26 +18,31 @@ from axml_ray.memory import peak_gib
 JOURNAL = "training.jsonl"
 EVENTS = "tensorboard"
 SCALARS = ("loss", "valid_nDCG@5", "documents_per_second", "memory_gib", "seconds_left")
-"""Of a record of a level's training, what TensorBoard shows."""
+"""Keys of a record that become TensorBoard scalars."""
 
 
 class Journal:
-    """A file of JSON lines that one process appends to; a level's training also becomes TensorBoard events."""
+    """A file of JSON lines that one process appends to; training records are also written as TensorBoard events.
 
-    def __init__(self, directory: Path, **about: Any):
+    Args:
+        directory: where the files are written.
+        common: keys and values that every record has, such as the number of the tree.
+    """
+
+    def __init__(self, directory: Path, **common: Any):
         self.path = directory / JOURNAL
-        self.about = about
+        self.common = common
         self._events: Events | None = None
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append a record, with the time and what the journal is about."""
-        words = json.dumps({"time": time.time(), **self.about, **record}) + "\n"
+        """Append a record with the current time (`time`, seconds since the epoch) and the common keys."""
+        text = json.dumps({"time": time.time(), **self.common, **record}) + "\n"
         with self.path.open("ab+") as file:
             if file.tell():
+                # A process that was killed while it wrote may have left a line without its end.
                 file.seek(-1, os.SEEK_END)
-                cut_short = file.read() != b"\n"  # by what ended whoever wrote it
-                words = "\n" + words if cut_short else words
-            file.write(words.encode())
+                text = text if file.read() == b"\n" else "\n" + text
+            file.write(text.encode())
         if "step" not in record:
             return
         directory = self.path.parent / EVENTS / f"level-{record['level']}"
@@ -47,16 +52,16 @@ class Journal:
 
 
 class Events:
-    """A file of TensorBoard events, of which a directory may have several: one for each time that a job was started.
+    """A file of TensorBoard events; a directory has one for each start of the job.
 
     Args:
-        directory: of a run as TensorBoard knows it.
-        step: the first one. What earlier files say of it and of later ones was lost with the job that wrote them;
-            TensorBoard is told to leave that out.
+        directory: directory of a TensorBoard run.
+        step: the first step that will be written. Earlier files may contain this and later steps, from a job that was
+            killed and resumed from a checkpoint; a session log makes TensorBoard discard them.
     """
 
     def __init__(self, directory: Path, step: int):
-        # slow to import, and the driver, which only reads, has no need of it
+        # Imported late because it is slow, and the driver, which only reads journals, does not need it.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
@@ -67,7 +72,7 @@ class Events:
         self._writer.write_event(Event(wall_time=time.time(), step=step, session_log=start))
 
     def write(self, scalars: dict[str, float], step: int) -> None:
-        """Append some numbers; they are in the file when this returns."""
+        """Append the values of a step by name and flush the file."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -77,40 +82,43 @@ class Events:
 
 
 class Follower:
-    """Reads what was appended to some journals since it last looked."""
+    """Reads the records that are appended to some journals.
+
+    Args:
+        directories: directories of the journals, which need not exist yet. Records that are already there are skipped.
+    """
 
     def __init__(self, directories: list[Path]):
         paths = [directory / JOURNAL for directory in directories]
-        # What an earlier job wrote stays in the file but isn't news.
-        self._read = {path: path.stat().st_size if path.exists() else 0 for path in paths}
+        self._offsets = {path: path.stat().st_size if path.exists() else 0 for path in paths}
 
-    def news(self) -> Iterator[dict[str, Any]]:
-        """Records written since the last call."""
-        for path, start in self._read.items():
+    def new_records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records written since the last call."""
+        for path, start in self._offsets.items():
             if not path.exists():
                 continue
             with path.open("rb") as file:
                 file.seek(start)
                 content = file.read()
-            whole = content[: content.rfind(b"\n") + 1]
-            self._read[path] = start + len(whole)
-            for line in whole.splitlines():
+            complete = content[: content.rfind(b"\n") + 1]  # the last line may still be being written
+            self._offsets[path] = start + len(complete)
+            for line in complete.splitlines():
                 try:
                     yield json.loads(line)
-                except ValueError:  # a worker's last words, cut short by what ended it
+                except ValueError:  # a line that a killed worker left incomplete
                     continue
 
 
-def line(record: dict[str, Any]) -> str:
-    """A record as a person reads it."""
+def format_record(record: dict[str, Any]) -> str:
+    """Return a journal's record as a log line."""
     where = f"tree {record['tree'] + 1} · level {record['level']}/{record['levels']}"
     if "opened" in record:
-        return f"{where} · already finished, opened"
+        return f"{where} · already trained, loaded"
     if "begun" in record:
-        return f"{where} ({record['begun']:,} nodes) · begins"
+        return f"{where} ({record['begun']:,} nodes) · training starts"
     if "scored_so_far" in record:
-        done, every, rate = (record[name] for name in ("scored_so_far", "documents", "documents_per_second"))
-        return f"{where} · scored {done:,} of {every:,} training documents · {rate:,.0f} docs/s"
+        done, total, rate = (record[name] for name in ("scored_so_far", "documents", "documents_per_second"))
+        return f"{where} · scored {done:,} of {total:,} training documents · {rate:,.0f} docs/s"
     if "scored" in record:
         return f"{where} · scored {record['scored']:,} training documents in {record['seconds']:.0f} s"
     score = record["valid_nDCG@5"]
@@ -123,7 +131,8 @@ def line(record: dict[str, Any]) -> str:
 
 
 def _clock(seconds: float | None) -> str:
-    if seconds is None:  # nothing was trained since the job was started
+    """Return seconds as h:mm:ss or m:ss, or a dash where the rate is not known yet."""
+    if seconds is None:
         return "–"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -131,7 +140,7 @@ def _clock(seconds: float | None) -> str:
 
 
 def memory_gib(device: torch.device) -> float:
-    """The most memory that this process has held so far, GiB: on the accelerator, or else in main memory."""
+    """Return this process's peak memory in GiB: the accelerator's if `device` is one, else main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return peak_gib()

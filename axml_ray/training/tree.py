@@ -1,4 +1,4 @@
-"""A label tree's networks, trained level by level from the top in one group of workers (paper, Algorithm 2).
+"""A label tree's networks, trained level by level from the top in one group of workers (paper, Algorithm 3).
 
 Each level is trained and saved, and then scores the training and validation documents, which gives the next level its
 candidates; the shared (non-attention) parameters initialise the next level. A level that is already saved with the same
@@ -26,22 +26,22 @@ from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fing
 from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.level import LevelTraining, Validation
-from axml_ray.training.level_files import finished, load_level, save_level
-from axml_ray.training.scored import Scored, is_scored, score_level
-from axml_ray.training.workers import Workers
+from axml_ray.training.level_files import is_saved, load_level, save_level
 from axml_ray.tree.label_tree import LabelTree
 
 Report = Callable[[dict[str, Any]], None]
 
 
 def level_directory(directory: Path, number: int) -> Path:
-    """Where a level (from 1) of a tree's networks lies."""
+    """Return the directory of a level (numbered from 1) below that of a tree's networks."""
     return directory / f"level-{number}"
 
 
 def level_key(key: str, number: int) -> str:
-    """Cache key of a level (from 1), from that of all the tree's networks."""
+    """Return the cache key of a level (numbered from 1), given that of all the tree's networks."""
     return fingerprint(key, number)
 
 
@@ -49,19 +49,19 @@ class TreeTraining:
     """The training of all levels of one label tree.
 
     Args:
-        corpus: prepared.
+        corpus: the prepared corpus.
         train: its training documents, or a part of them.
-        tree: built over the corpus's trained labels.
+        tree: the label tree of the corpus's trained labels.
         network: settings of every level's network.
         training: settings of every level's training.
-        beam: C.
-        max_tokens: first words of a text that are read.
-        checkpoint_seconds: least time between two checkpoints.
-        seed: of first weights, orders and dropout.
+        beam: beam width, C.
+        max_tokens: number of words of a text that are read; the rest is cut.
+        checkpoint_seconds: least time between two checkpoints, in seconds.
+        seed: seed of first weights, document orders and dropout.
         directory: where levels are saved.
         key: cache key of the tree's networks.
-        workers: the distributed context.
-        report: called on the first worker with records of progress.
+        context: the distributed context.
+        report: rank-0 progress callback.
     """
 
     def __init__(
@@ -78,131 +78,153 @@ class TreeTraining:
         seed: int,
         directory: Path,
         key: str,
-        workers: Workers | None = None,
+        context: DistributedContext | None = None,
         report: Report = lambda record: None,
     ):
         self.corpus, self.train, self.tree = corpus, train, tree
         self.network, self.training, self.beam, self.max_tokens = network, training, beam, max_tokens
         self.checkpoint_seconds, self.seed, self.directory, self.key = checkpoint_seconds, seed, directory, key
-        self.workers, self.report = workers or Workers(), report
+        self.context, self.report = context or DistributedContext(), report
 
     def run(self) -> None:
-        """Train, or open, every level from the top."""
+        """Train, or load, every level from the top (paper, Algorithm 3)."""
         translation = self.corpus.translation
-        # Cut after the translation, which may be longer than the text.
+        # Texts are cut after translation, since a translated text may be longer than the original.
         train = self.train.translated(translation).cut(self.max_tokens)
         valid = self.corpus.split("valid").translated(translation).cut(self.max_tokens)
         vectors = torch.from_numpy(self.corpus.word_vectors())
-        precision = self.workers.agreed(self.training.precision)
+        precision = self.context.agree_on_precision(self.training.precision)
         levels = len(self.tree.level_sizes)
-        above: dict[str, Tensor] | None = None
-        scored: Scored | None = None
+        shared_parameters: dict[str, Tensor] | None = None
+        beams: DocumentBeams | None = None
         for number in range(1, levels + 1):
-            torch.manual_seed(self.seed * 1_000 + number)  # the same first weights on all workers
-            level = Level.from_tree(self.tree, number)
-            network = build_network(level, vectors, self.network, self.workers.shard)
-            positives = self._nodes(number, train)
-            data = LevelData(train.tokens, positives, None if scored is None else scored.parents)
-            valid_beam = None if scored is None else scored.valid
-            validation = Validation(valid.tokens, self._nodes(number, valid), valid_beam)
-            trained = self._train_or_open(network, above, data, validation, precision)
+            torch.manual_seed(self.seed * 1_000 + number)  # all workers start from the same weights
+            network = build_network(Level.from_tree(self.tree, number), vectors, self.network, self.context.shard)
+            data = LevelData(train.tokens, self._true_nodes(number, train), None if beams is None else beams.parents)
+            valid_beam = None if beams is None else beams.valid
+            validation = Validation(valid.tokens, self._true_nodes(number, valid), valid_beam)
+            is_new = self._train_or_load(network, shared_parameters, data, validation, precision)
             if number < levels:
-                directory = level_directory(self.directory, number).with_suffix(".scored")
-                key = fingerprint(level_key(self.key, number), self.beam)
-                if trained or not self._first_worker_finds(is_scored(directory, key)):
-                    began = time.monotonic()
-                    score_level(
-                        network, directory, key, train=train.tokens, positives=positives,
-                        train_beam=None if scored is None else scored.train, valid=valid.tokens, valid_beam=valid_beam,
-                        keep=min(self.beam, level.nodes), true_candidates=self.training.true_candidates,
-                        precision=precision, workers=self.workers, report=partial(self._report_scored, number),
-                    )  # fmt: skip
-                    self._report({"level": number, "scored": len(train), "seconds": time.monotonic() - began})
-                scored = Scored(directory)
-            above = network.shared_parameters()
-            del network  # its table is the largest thing there is
-        if self.workers.first:
-            drop_scored_documents(self.directory)
+                beams = self._compute_or_load_beams(network, is_new, data, validation, beams, precision)
+            shared_parameters = network.shared_parameters()
+            del network  # the label table must not stay in memory while the next level's is built
+        if self.context.is_first:
+            drop_document_beams(self.directory)
 
-    def _nodes(self, number: int, split: Split) -> Ragged:
+    def _compute_or_load_beams(
+        self,
+        network: LevelNetwork,
+        is_new: bool,
+        data: LevelData,
+        validation: Validation,
+        beams: DocumentBeams | None,
+        precision: Precision,
+    ) -> DocumentBeams:
+        """Return the beams of all documents at a level, computed now if the level was trained now or none are saved.
+
+        `beams` are those of the level above.
+        """
+        number = network.level.number
+        directory = level_directory(self.directory, number).with_suffix(".scored")
+        key = fingerprint(level_key(self.key, number), self.beam)
+        if is_new or not self._as_first_worker(has_document_beams(directory, key)):
+            began = time.monotonic()
+            save_document_beams(
+                network, directory, key, train=data.tokens, positives=data.positives,
+                train_beam=None if beams is None else beams.train, valid=validation.tokens, valid_beam=validation.beam,
+                keep=min(self.beam, network.level.nodes), true_candidates=self.training.true_candidates,
+                precision=precision, context=self.context, report=partial(self._report_scored, number),
+            )  # fmt: skip
+            self._report({"level": number, "scored": len(data.tokens), "seconds": time.monotonic() - began})
+        return DocumentBeams(directory)
+
+    def _true_nodes(self, number: int, split: Split) -> Ragged:
+        """Return the nodes of a level above the true labels of each document of a split."""
         return Ragged(*self.tree.node_labels(number, split.labels.values, split.labels.offsets))
 
     def _report(self, record: dict[str, Any]) -> None:
-        if self.workers.first:
+        """Report a record of progress from rank 0."""
+        if self.context.is_first:
             self.report({"levels": len(self.tree.level_sizes), **record})
 
     def _report_scored(self, level: int, done: int, documents: int, seconds: float) -> None:
         rate = done / max(seconds, 1e-9)
         self._report({"level": level, "scored_so_far": done, "documents": documents, "documents_per_second": rate})
 
-    def _first_worker_finds(self, found: bool) -> bool:
-        """The first worker's finding, on all: files may reach the others later, and all must do the same."""
-        return bool(self.workers.from_first(torch.tensor([float(found)])).item())
+    def _as_first_worker(self, condition: bool) -> bool:
+        """Return rank 0's value of a condition on all workers.
+
+        On a network file system, files may reach other workers later, and all must take the same branch.
+        """
+        return bool(self.context.from_first(torch.tensor([float(condition)])).item())
 
     @staticmethod
     def _positive_rate(level: Level, data: LevelData) -> float:
-        """The share of candidates that are true in training."""
+        """Return the share of a level's training candidates that are true nodes."""
         candidates = float(level.nodes)
         if data.parents is not None and level.first_child is not None:
             candidates = data.parents.shape[1] * level.nodes / (len(level.first_child) - 1)
         return len(data.positives.values) / (len(data.positives) * candidates)
 
-    def _train_or_open(
+    def _train_or_load(
         self,
         network: LevelNetwork,
-        above: dict[str, Tensor] | None,
+        shared_parameters: dict[str, Tensor] | None,
         data: LevelData,
         validation: Validation,
         precision: Precision,
     ) -> bool:
-        """Give the network the level's trained weights; returns whether they were trained now."""
+        """Give the network the level's trained weights; return whether they were trained now instead of loaded.
+
+        `shared_parameters` are the level above's, from which the level is initialised; None for the first level.
+        """
         number = network.level.number
         directory, key = level_directory(self.directory, number), level_key(self.key, number)
         checkpoints = Checkpoints(directory.with_suffix(".checkpoint"), key, self.checkpoint_seconds)
-        if self._first_worker_finds(finished(directory, key)):
+        if self._as_first_worker(is_saved(directory, key)):
             load_level(network, directory)
-            network.to(self.workers.device)
-            checkpoints.drop(self.workers)  # of a worker that was killed between saving the level and dropping it
+            network.to(self.context.device)
+            checkpoints.drop(self.context)  # a kill between saving a level and dropping its checkpoint leaves one
             self._report({"level": number, "opened": str(directory)})
             return False
         self._report({"level": number, "begun": network.level.nodes})
         if self.network.output_bias == "positive_rate":
             network.initialise_output_bias(self._positive_rate(network.level, data))
-        if above is not None:
-            network.initialise_from_parent_level(above)
-        network.to(self.workers.device)
+        if shared_parameters is not None:
+            network.initialise_from_parent_level(shared_parameters)
+        network.to(self.context.device)
         settings = self.training.model_copy(update={"precision": precision})
         training = LevelTraining(
-            network, data, validation, settings, self.seed, self.workers, self._report, checkpoints
+            network, data, validation, settings, self.seed, self.context, self._report, checkpoints
         )
         start = self.network.attention_start
         if not checkpoints.resume(training) and start != "random":
-            names = start == "names"
-            features = label_name_features(self.corpus, data.tokens) if names else self.corpus.label_features()
-            initialise_attention(network, self.tree, data.tokens, features, precision, self.workers)
+            use_names = start == "names"
+            features = label_name_features(self.corpus, data.tokens) if use_names else self.corpus.label_features()
+            initialise_attention(network, self.tree, data.tokens, features, precision, self.context)
         score = training.run()
         about = {
             "level": number,
             "nodes": network.level.nodes,
             "valid_nDCG@5": score,
-            "steps": training.at.step,
-            "best_step": training.at.best_step,
+            "steps": training.state.step,
+            "best_step": training.state.best_step,
             "snapshots": training.average.snapshots,
-            "seconds": training.at.seconds,
-            "computed_in": "bfloat16" if uses_bfloat16(self.workers.device, precision) else "float32",
+            "seconds": training.state.seconds,
+            "computed_in": "bfloat16" if uses_bfloat16(self.context.device, precision) else "float32",
         }
-        save_level(network, directory, key, about, self.workers)
-        checkpoints.drop(self.workers)
+        save_level(network, directory, key, about, self.context)
+        checkpoints.drop(self.context)
         return True
 
 
 def levels_are_finished(directory: Path, tree: LabelTree, key: str) -> bool:
-    """Whether all levels of a tree's networks are saved with this cache key."""
+    """Return whether all levels of a tree's networks are saved with this cache key."""
     levels = range(1, len(tree.level_sizes) + 1)
-    return all(finished(level_directory(directory, level), level_key(key, level)) for level in levels)
+    return all(is_saved(level_directory(directory, level), level_key(key, level)) for level in levels)
 
 
-def drop_scored_documents(directory: Path) -> None:
-    """Remove the beams of all documents that finished levels left for the next; they are large."""
+def drop_document_beams(directory: Path) -> None:
+    """Remove the saved beams of all documents, which are large and only needed while the next level trains."""
     for path in directory.glob("level-*.scored"):
         shutil.rmtree(path, ignore_errors=True)

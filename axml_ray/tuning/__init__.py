@@ -1,1 +1,1 @@
-"""Settings found by trials on a part of a corpus, with Ray Tune."""
+"""Hyperparameter search with Ray Tune, by trials on a part of a corpus."""

@@ -1,7 +1,7 @@
-"""What prediction costs, measured in one way for all trials: CPU milliseconds a text, one text at a time, one thread.
+"""The cost of prediction, an objective of a sweep: CPU milliseconds per text, one text at a time, with one thread.
 
-The thread's CPU time is counted, not the clock's, so that trials that run beside it don't disturb it much. It is the
-time on a CPU even where a GPU trained: settings are compared, not machines.
+The thread's CPU time is measured instead of wall-clock time, so that concurrent trials disturb it little. It is
+measured on a CPU even if training used a GPU, since settings are compared, not machines.
 """
 
 import time
@@ -14,15 +14,17 @@ from axml_ray.ensemble import Ensemble
 from axml_ray.ragged import Ragged
 
 TEXTS = 100
+"""Number of texts that are predicted."""
 PASSES = 3
+"""Number of measurements, of which the least counts."""
 
 
 def milliseconds_a_text(ensemble: Ensemble, tokens: Ragged) -> float:
-    """CPU milliseconds for the labels of one text, the mean over the first texts; the least of some passes.
+    """Return the mean CPU time of ranking one text's labels, in milliseconds: the least of `PASSES` measurements.
 
     Args:
-        ensemble: trained.
-        tokens: word ids; the first 100 rows are predicted.
+        ensemble: the trained ensemble.
+        tokens: word ids of texts, of which the first `TEXTS` are predicted.
     """
     texts = [tokens.take(np.array([row])) for row in range(min(TEXTS, len(tokens)))]
     threads = torch.get_num_threads()
@@ -34,6 +36,7 @@ def milliseconds_a_text(ensemble: Ensemble, tokens: Ragged) -> float:
 
 
 def _seconds(ensemble: Ensemble, texts: Sequence[Ragged]) -> float:
+    """Return the CPU seconds of ranking some texts one after the other."""
     began = time.thread_time()
     for text in texts:
         ensemble.rank(text)

@@ -1,9 +1,9 @@
-"""Which trials are stopped early: asynchronous successive halving (ASHA), level by level.
+"""Early stopping of trials by asynchronous successive halving (ASHA), level by level.
 
-A level's score rises while it trains, but the score of the next level begins anew, and a tree with fewer clusters
-scores higher on them. So scores are compared within a group only, after equally many training documents of that
-level: at the last level, which scores labels, with all trials; above it with trials whose tree is the same. Each
-group is an ASHA of its own.
+Scores of different levels cannot be compared, nor those of clusters of different trees: a tree with fewer clusters has
+higher scores on them. Scores are therefore compared within a group only, after the same number of training documents of
+the level: at the leaf level with all trials, and above it with trials that have the same tree. Each group has its own
+ASHA scheduler.
 """
 
 from types import SimpleNamespace
@@ -14,15 +14,17 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from axml_ray.tuning.records import Trial
 
 RUNGS = 12
+"""Number of rungs after the first; more than a training ever reaches."""
 TIME, SCORE = "documents", "score"
 
 
 class LevelwiseASHA(FIFOScheduler):
-    """Stops a trial whose score is not among the best of its group at a rung.
+    """A scheduler that stops a trial whose score is not among the best of its group at a rung.
 
     Args:
-        grace: documents of a level before the first rung; the others follow at this times powers of `reduction`.
-        reduction: of the trials that reach a rung, one in so many goes on.
+        grace: number of documents of a level before the first rung; further rungs are at `grace` times powers of
+            `reduction`.
+        reduction: 1 / `reduction` of the trials that reach a rung continue.
     """
 
     def __init__(self, grace: int, reduction: float):
@@ -32,7 +34,7 @@ class LevelwiseASHA(FIFOScheduler):
         self._known: set[tuple[str, str]] = set()
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Tune asks what becomes of a trial."""
+        """Decide whether a trial continues after a result; Tune calls this."""
         if "group" not in result:
             return str(self.CONTINUE)
         name = result["group"]
@@ -48,7 +50,8 @@ class LevelwiseASHA(FIFOScheduler):
         return str(group.on_trial_result(tune_controller, trial, result))
 
     def remember(self, trial: Trial) -> None:
-        """Compare later trials with one of an earlier start, too."""
-        name = SimpleNamespace(trial_id=f"earlier-{trial.number}")
+        """Add the results of a trial from an earlier start, so that later trials are compared with it."""
+        # ASHA reads only the id of a trial.
+        earlier = SimpleNamespace(trial_id=f"earlier-{trial.number}")
         for scoring in trial.curve:
-            self.on_trial_result(None, name, vars(scoring))
+            self.on_trial_result(None, earlier, vars(scoring))

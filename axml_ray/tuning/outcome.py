@@ -1,4 +1,4 @@
-"""What a sweep found: the best trials, their settings as YAML that the main job takes, a table, a JSON file, a page."""
+"""The outcome of a sweep: a table, a JSON file and an HTML page of all trials, and configs of the best ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,45 +14,46 @@ from axml_ray.files import whole_file, write_json
 from axml_ray.settings import Experiment, absolute
 from axml_ray.tuning.page import page
 from axml_ray.tuning.records import Trial
-from axml_ray.tuning.space import settings_of
+from axml_ray.tuning.space import apply_parameters
 from axml_ray.tuning.sweep import Sweep, shown_parameters
 
 OUTCOME, PAGE, BEST, FRONT = "trials.json", "sweep.html", "best.yaml", "front-{:03d}.yaml"
 REASON = 60
+"""Largest number of characters of a failure's reason in the table."""
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """The finished trial with the best score; of equal ones the first.
+    """Return the finished trial with the best score; of equal ones, the first.
 
     Raises:
-        RuntimeError: none finished.
+        RuntimeError: no trial has finished.
     """
     finished = [trial for trial in trials if trial.state == "finished" and trial.score is not None]
     if not finished:
         reasons = "; ".join(sorted({trial.reason for trial in trials if trial.reason})) or "there were none"
-        raise RuntimeError(f"no trial of the sweep finished ({reasons}); change the space or the settings")
+        raise RuntimeError(f"no trial of the sweep has finished ({reasons}); change the space or the settings")
     return max(finished, key=lambda trial: (trial.score, -trial.number))
 
 
 def front(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that no other beats in both score and cost (Pareto's front), by falling score."""
-    found: list[Trial] = []
+    """Return the Pareto front: the trials that no other beats in both score and cost, by falling score."""
+    result: list[Trial] = []
     finished = [trial for trial in trials if trial.state == "finished" and trial.milliseconds is not None]
     for trial in sorted(finished, key=lambda trial: (-(trial.score or 0), trial.milliseconds, trial.number)):
-        if not found or (trial.milliseconds or 0) < (found[-1].milliseconds or 0):
-            found.append(trial)
-    return found
+        if not result or (trial.milliseconds or 0) < (result[-1].milliseconds or 0):
+            result.append(trial)
+    return result
 
 
-def settings_found(sweep: Sweep, trial: Trial, name: str) -> Experiment:
-    """The experiment of a trial, on all training documents."""
-    found = settings_of(sweep.settings, trial.parameters)
-    training = found.training.model_copy(update={"documents": None})
-    return found.model_copy(update={"name": name, "training": training})
+def trial_settings(sweep: Sweep, trial: Trial, name: str) -> Experiment:
+    """Return the settings of a trial, for training on all documents."""
+    settings = apply_parameters(sweep.settings, trial.parameters)
+    training = settings.training.model_copy(update={"documents": None})
+    return settings.model_copy(update={"name": name, "training": training})
 
 
 def as_yaml(settings: Experiment) -> str:
-    """Settings as a config has them: what isn't a default. Paths are absolute."""
+    """Return settings as the text of a config: those that differ from the defaults, with absolute paths."""
     values = settings.model_dump(mode="json", exclude_defaults=True)
     for name in ("runs", "corpora"):
         if values.get(name) == str(absolute(name)):
@@ -61,10 +62,10 @@ def as_yaml(settings: Experiment) -> str:
 
 
 def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Trial:
-    """Write all of the outcome into the sweep's directory; returns the best trial.
+    """Write the outcome into the sweep's directory and return the best trial.
 
     Raises:
-        RuntimeError: no trial finished; the trials are written, the settings are not.
+        RuntimeError: no trial has finished; the trials are written, but no configs.
     """
     pareto = front(trials) if sweep.has_cost else []
     content: dict[str, Any] = {
@@ -92,7 +93,7 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
 
 
 def table(trials: Sequence[Trial], marked: Sequence[Trial] = ()) -> Table:
-    """The trials for a rich console, the best first; those that are `marked`, such as the front, are bold."""
+    """Return the trials for a rich console, the best first; those in `marked`, such as the front, are bold."""
     cost = any(trial.milliseconds is not None for trial in trials)
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("trial", "", "valid nDCG@5", *(["ms a text"] if cost else []), "steps"):
@@ -112,12 +113,13 @@ def table(trials: Sequence[Trial], marked: Sequence[Trial] = ()) -> Table:
 
 
 def _config(sweep: Sweep, trial: Trial, name: str, documents: int) -> str:
+    """Return a trial's settings as a config with a comment on its score."""
     cost = "" if trial.milliseconds is None else f", {trial.milliseconds:.2f} CPU ms a text"
     return (
         f"# Trial {trial.number} of the sweep {sweep.name}: nDCG@5 {trial.score:.2f} on validation after training on "
         f"{documents:,} documents{cost}.\n"
-        "# python jobs/train_ensemble.py --config with this file trains it on all of them.\n"
-        + as_yaml(settings_found(sweep, trial, name))
+        "# To train on all documents: python jobs/train_ensemble.py --config with this file.\n"
+        + as_yaml(trial_settings(sweep, trial, name))
     )
 
 

@@ -1,8 +1,8 @@
-"""The sweep as one HTML file that needs nothing outside of itself, on a wide screen and on a phone.
+"""A self-contained HTML page of a sweep, for wide and narrow screens.
 
 - Parallel coordinates: an axis for each drawn setting and one for the score, a line for each trial.
-- Score over training documents of the last level, where early stopping shows; a point where there is one evaluation.
-- Score against cost with the Pareto front, where cost was measured.
+- Score over training documents of the leaf level, which shows early stopping; a point where there is one evaluation.
+- Score against cost with the Pareto front, if cost was measured.
 
 Texts are drawn after lines and have a white border, so that no line crosses them. On a narrow screen a chart or table
 that does not fit keeps a readable size and scrolls sideways within the page.
@@ -37,12 +37,12 @@ td:last-child { white-space: nowrap; }
 
 @dataclass(frozen=True)
 class Axis:
-    """Places of a setting's values, from 0 (bottom) to 1.
+    """The axis of a setting, with positions from 0 (bottom) to 1.
 
     Attributes:
-        name: the setting's path.
-        places: of each value that occurs.
-        ticks: what is written beside the axis, and where.
+        name: path of the setting.
+        places: position of each value that occurs.
+        ticks: labels of the axis with their positions.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Axis:
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any]) -> "Axis":
-        """The axis of some values: numbers by size, or by logarithm where they span a decade; others evenly."""
+        """Return the axis of some values: linear for numbers, logarithmic if they span a decade, else evenly spaced."""
         every = list(dict.fromkeys(values))
         numbers = [value for value in every if isinstance(value, int | float) and not isinstance(value, bool)]
         if len(numbers) < len(every) or len(every) < 3:
@@ -67,24 +67,24 @@ class Axis:
 
 
 def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Trial] = ()) -> str:
-    """The HTML text.
+    """Return the text of the page.
 
     Args:
-        name: of the sweep.
-        documents: training documents of a trial.
-        trials: all of them.
-        front: those on the Pareto front, by falling score, where cost was measured.
+        name: name of the sweep.
+        documents: number of training documents of a trial.
+        trials: all trials.
+        front: trials on the Pareto front, by falling score, if cost was measured.
     """
     counts = [f"{sum(trial.state == state for trial in trials)} {state}" for state in ("finished", "stopped", "failed")]
     parts = [
         f"<h1>Sweep {escape(name)}</h1>",
         f"<p>{len(trials)} trials on {documents:,} training documents each: {', '.join(counts)}. Dark lines score best;"
-        " dashed grey ones were stopped early. Point at a line for its settings.</p>",
+        " dashed grey ones were stopped early. Hover over a line to see its settings.</p>",
     ]
     scored = [trial for trial in trials if trial.score is not None]
     if scored:
-        parts += ["<h2>What was drawn, and what it scored</h2>", _parallel(trials)]
-        parts += ["<h2>Score of labels while the last level trained</h2>", _curves(scored)]
+        parts += ["<h2>Settings and scores</h2>", _parallel(trials)]
+        parts += ["<h2>Score during the training of the leaf level</h2>", _curves(scored)]
     if front:
         parts += ["<h2>Score against cost</h2>", _costs(scored, front)]
     parts += ["<h2>Trials</h2>", _table(trials)]
@@ -110,10 +110,10 @@ def _parallel(trials: Sequence[Trial]) -> str:
     for trial in sorted(trials, key=lambda trial: (trial.state == "finished", trial.score or 0)):
         points = []
         for column, axis in enumerate(axes[:-1]):
-            # A setting that wasn't drawn for a trial: the line passes below its axis.
+            # If a setting was not drawn for a trial, the line passes below its axis.
             place = axis.places[trial.parameters[axis.name]] if axis.name in trial.parameters else -0.1
             points.append((MARGIN + column * step, _y(place)))
-        if trial.score is not None:  # others ended before there were labels to score
+        if trial.score is not None:  # other trials ended above the leaf level
             points.append((WIDTH - MARGIN, _y((trial.score - low) / (high - low))))
         drawn.append(_line(points, trial, (low, high)))
     return _svg([*drawn, *texts], WIDTH)
@@ -178,7 +178,7 @@ def _frame(across: tuple[str, str], up: tuple[str, str]) -> list[str]:
 
 
 def _line(points: Sequence[tuple[float, float]], trial: Trial, scores: tuple[float, float]) -> str:
-    """A trial's line through some points, coloured by its score in the range of `scores`."""
+    """Return a trial's line through some points, coloured by its score within the range `scores`."""
     place = ((trial.score or 0) - scores[0]) / (scores[1] - scores[0])
     colour = _colour(place) if trial.state == "finished" else STOPPED
     if len(points) == 1:  # a polyline of one point shows nothing

@@ -1,4 +1,4 @@
-"""What is known of each trial: one JSON file a trial, from which a sweep goes on and its outcome is told."""
+"""Records of trials, one JSON file for each, from which a sweep is resumed and its outcome is written."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,26 +15,26 @@ State = Literal["running", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """One scoring of a level on the validation documents."""
+    """One evaluation of a level on the validation documents."""
 
     tree: int
-    """Which tree of the trial, from 0."""
+    """Number of the tree, from 0."""
     level: int
-    """From 1."""
+    """Number of the level, from 1."""
     levels: int
-    """Of the tree; the last one scores labels, those above it score clusters."""
+    """Number of levels of the tree; only the leaf level scores labels, the others score clusters."""
     group: str
-    """Scores of the same group may be compared: they are of the same nodes."""
+    """Scores of the same group are of the same nodes, and can be compared."""
     step: int
     """Training steps of this level so far."""
     documents: int
-    """Training documents that this level has seen so far, each as often as it was seen."""
+    """Training documents that this level has seen so far, each counted as often as it was seen."""
     score: float
-    """The level's best nDCG@5 so far, percent."""
+    """The level's best nDCG@5 so far, in percent."""
 
     @property
     def is_of_labels(self) -> bool:
-        """Whether labels were scored, not clusters."""
+        """Whether the evaluation is of the leaf level."""
         return self.level == self.levels
 
 
@@ -43,33 +43,34 @@ class Trial:
     """One trial of a sweep."""
 
     number: int
-    """From 0, in the order of drawing."""
+    """Number of the trial, from 0, in the order in which they were drawn."""
     parameters: dict[str, Any]
     """Drawn values by the paths of their settings."""
     state: State = "running"
-    """A trial that a killed sweep left running goes on with the sweep."""
+    """State of the trial; one that a killed sweep left running is resumed with the sweep."""
     reason: str | None = None
     """Why it was stopped, or failed."""
     score: float | None = None
-    """nDCG@5 of labels on the validation documents, percent: at its end, or the best when it was stopped."""
+    """nDCG@5 of labels on the validation documents in percent: at its end, or the best when it was stopped."""
     milliseconds: float | None = None
-    """Cost of prediction, CPU milliseconds a text, where it was asked for."""
+    """Cost of prediction in CPU milliseconds per text, if it is an objective."""
     seconds: float | None = None
-    """From start to end, of its last start."""
+    """Duration since its last start, in seconds."""
     curve: tuple[Scoring, ...] = ()
-    """Its scorings in the order in which they came."""
+    """Its evaluations in temporal order."""
 
     @property
     def steps(self) -> int:
-        """Training steps over all levels and trees, up to the last scoring of each."""
+        """Training steps over all levels and trees, up to the last evaluation of each."""
         return sum(self._ends("step"))
 
     @property
     def documents(self) -> int:
-        """Training documents seen over all levels and trees, up to the last scoring of each."""
+        """Training documents seen over all levels and trees, up to the last evaluation of each."""
         return sum(self._ends("documents"))
 
     def _ends(self, name: str) -> Iterable[int]:
+        """Return the last value of a counter at each level of each tree."""
         ends: dict[tuple[int, int], int] = defaultdict(int)
         for scoring in self.curve:
             place = scoring.tree, scoring.level
@@ -77,42 +78,42 @@ class Trial:
         return ends.values()
 
     def with_scoring(self, scoring: Scoring) -> "Trial":
-        """With one more scoring; a trial that wasn't stopped has no score of its own until its end."""
+        """Return the trial with one more evaluation; only those of the leaf level change its score."""
         score = max(self.score or 0.0, scoring.score) if scoring.is_of_labels else self.score
         return replace(self, curve=(*self.curve, scoring), score=score)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, and the steps and documents it took."""
+        """Return the trial as plain values, with its numbers of steps and documents."""
         return {**asdict(self), "steps": self.steps, "documents": self.documents}
 
     def write(self, trials: Path) -> None:
-        """Keep it below the directory of all trials."""
+        """Write the record of the trial below the directory of all trials."""
         directory = trial_directory(trials, self.number)
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / TRIAL, asdict(self))
 
 
 def trial_directory(trials: Path, number: int) -> Path:
-    """Where trial `number` (from 0) lies."""
+    """Return the directory of trial `number` (from 0)."""
     return trials / f"{number:03d}"
 
 
 def read_trials(trials: Path) -> list[Trial]:
-    """The trials of a sweep, by number; none where it hasn't begun.
+    """Return the trials of a sweep by number; none if it has not been started.
 
     Raises:
-        SettingsError: a trial is missing, or its file isn't one.
+        SettingsError: a record is missing or invalid.
     """
-    found = []
+    trials_read = []
     paths = sorted(trials.glob(f"*/{TRIAL}"), key=lambda path: (len(path.parent.name), path))  # 999, then 1000
     for number, path in enumerate(paths):
-        mend = "remove it and the trials after it"
+        fix = "remove it and the trials after it"
         try:
             content = read_json(path)
             trial = Trial(**{**content, "curve": tuple(Scoring(**one) for one in content["curve"])})
         except (ValueError, TypeError, KeyError, OSError) as error:
-            raise SettingsError(f"{path}: not the record of a trial ({error}); {mend}") from None
+            raise SettingsError(f"{path}: not the record of a trial ({error}); {fix}") from None
         if trial.number != number or path.parent != trial_directory(trials, number):
-            raise SettingsError(f"{path}: expected trial {number}, found {trial.number}; {mend}")
-        found.append(trial)
-    return found
+            raise SettingsError(f"{path}: expected trial {number}, found {trial.number}; {fix}")
+        trials_read.append(trial)
+    return trials_read

@@ -1,8 +1,8 @@
-"""Which settings are tried next: at random, or where Optuna's TPE expects the best of what is known.
+"""The choice of the settings of the next trial: at random, or by Optuna's TPE from the results so far.
 
-The first trial is the user's own settings, if the space can draw them: what a sweep finds is held against them. What is
-drawn at random for another follows from seed and number alone; TPE's also from the results known by then. A
-sweep that goes on hands the earlier trials in again, in their order, and is where it was.
+The first trial has the user's own settings, if the space can draw them, as a baseline. What is drawn at random depends
+on the seed and the number of the trial only; what TPE draws depends on the results so far as well. A resumed sweep
+replays its earlier trials in their order, which restores the state of the search.
 """
 
 import hashlib
@@ -15,29 +15,30 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
 from axml_ray.settings import Experiment, SettingsError
-from axml_ray.tuning.space import Space, settings_of
+from axml_ray.tuning.space import Space, apply_parameters
 
 Method = Literal["random", "tpe"]
 Direction = Literal["maximize", "minimize"]
 STARTUP = 8
-"""Trials that TPE draws at random before it looks at results."""
+"""Number of trials that TPE draws at random before it uses results."""
 REDRAWS = 40
+"""Number of attempts to draw parameters that no earlier trial has."""
 TRIED = 50
-"""Draws that are checked before a sweep starts."""
+"""Number of draws that are checked before a sweep starts."""
 
 log = logging.getLogger(__name__)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Search:
-    """Draws trials and learns what came of them; trials are numbered from 0 as they are drawn or handed in.
+    """Draws trials and learns from their results; trials are numbered from 0 in the order of drawing or replaying.
 
     Args:
-        space: to draw from.
-        method: how.
-        seed: not negative.
+        space: the search space.
+        method: how settings are drawn.
+        seed: random seed, not negative.
         directions: "maximize" or "minimize", for each value of a result.
-        base: settings that the first trial has; None for one that is drawn as the others.
+        base: settings of the first trial; None draws it like the others.
     """
 
     def __init__(
@@ -54,22 +55,25 @@ class Search:
         self._drawn: list[dict[str, Any]] = []
         self._first = space.of_settings(base) if base else None
         if base and not self._first:
-            log.info("tune: the space can't draw the config's own settings; the first trial is drawn as the others")
+            log.info("tune: the space cannot draw the config's own settings; the first trial is drawn like the others")
 
-    def again(self, parameters: Mapping[str, Any]) -> None:
-        """Hand in a trial of an earlier start.
+    def replay(self, parameters: Mapping[str, Any]) -> None:
+        """Add a trial of an earlier start.
 
         Raises:
-            SettingsError: the space can't draw it.
+            SettingsError: the space cannot draw its parameters.
         """
         self._study.enqueue_trial(dict(parameters))
         trial, drawn = self._ask(0)
         if drawn != parameters:
-            raise SettingsError(f"the space no longer draws trial {len(self._trials)}: {dict(parameters)}")
+            raise SettingsError(
+                f"--space: it no longer draws trial {len(self._trials)}, {dict(parameters)}; restore the space, or "
+                "choose another --sweep"
+            )
         self._keep(trial, drawn)
 
     def draw(self) -> dict[str, Any] | None:
-        """The parameters of the next trial, unlike those of all before; None if nothing new was found."""
+        """Return the parameters of the next trial, different from all before; None if no new ones were drawn."""
         if self._first and not self._trials:
             self._study.enqueue_trial(self._first)
         for attempt in range(REDRAWS):
@@ -81,21 +85,27 @@ class Search:
         return None
 
     def tell(self, number: int, values: Sequence[float]) -> None:
-        """What trial `number` reached, a value for each direction."""
+        """Report the result of trial `number`, a value for each direction."""
         self._study.tell(self._trials[number], list(values))
 
     def tell_stopped(self, number: int, documents: int, score: float | None) -> None:
-        """Trial `number` was stopped after so many documents of its last level, or before there were any (None)."""
+        """Report that trial `number` was stopped early.
+
+        Args:
+            number: number of the trial.
+            documents: training documents that its leaf level had seen.
+            score: its score; None if it was stopped above the leaf level.
+        """
         if score is not None:
             self._trials[number].report(score, documents)
         self._study.tell(self._trials[number], state=TrialState.PRUNED)
 
     def tell_failed(self, number: int) -> None:
-        """Nothing is known of trial `number`."""
+        """Report that trial `number` failed and has no result."""
         self._study.tell(self._trials[number], state=TrialState.FAIL)
 
     def _ask(self, attempt: int) -> tuple[optuna.Trial, dict[str, Any]]:
-        # TPE may insist on what it knows to be good; then chance finds what is new.
+        # TPE may draw the same good parameters again and again; after some attempts, new ones are drawn at random.
         method = self.method if attempt < REDRAWS // 2 else "random"
         self._study.sampler = _sampler(method, self.seed, len(self._trials), attempt)
         trial = self._study.ask()
@@ -107,10 +117,10 @@ class Search:
 
 
 def check_space(space: Space, base: Experiment, seed: int) -> None:
-    """Draw some trials and validate their settings, before anything is started.
+    """Draw some trials and validate their settings before the sweep is started.
 
     Raises:
-        SettingsError: the space raises an error, or draws settings that are wrong.
+        SettingsError: the space raises an error, or draws invalid settings.
     """
     study = optuna.create_study()
     for attempt in range(TRIED):
@@ -121,11 +131,12 @@ def check_space(space: Space, base: Experiment, seed: int) -> None:
         except Exception as error:  # whatever a user's function raises
             raise SettingsError(f"--space {' '.join(space.names)}: {type(error).__name__}: {error}") from None
         if not drawn:
-            raise SettingsError(f"--space {' '.join(space.names)}: nothing was drawn")
-        settings_of(base, drawn)
+            raise SettingsError(f"--space {' '.join(space.names)}: it draws nothing; call draw.suggest_… at least once")
+        apply_parameters(base, drawn)
 
 
 def _sampler(method: Method, seed: int, number: int, attempt: int) -> BaseSampler:
+    """Return a sampler whose random state depends on seed, trial and attempt only, so that replays are exact."""
     digest = hashlib.sha256(f"{seed} {number} {attempt}".encode()).digest()
     state = int.from_bytes(digest[:4], "little")
     return RandomSampler(state) if method == "random" else TPESampler(seed=state, n_startup_trials=STARTUP)

@@ -1,12 +1,12 @@
-"""What a sweep draws from: plain functions that draw settings by their paths, one after the other.
+"""Search spaces: plain functions that draw settings by their paths, one after the other.
 
     def space(draw):
         height = draw.suggest_int("tree.height", 0, 2)
         if height:
             draw.suggest_categorical("tree.cluster_size", [8, 16, 32])
 
-What is drawn may depend on what was drawn before, so combinations that make no sense are never drawn. A number at the
-end of a path is a place in a list: `training.epochs.0`, `training.epochs.1`; the list drawn replaces the config's.
+A draw may depend on earlier ones, so combinations that make no sense are never drawn. A number at the end of a path is
+an index into a list, as in `training.epochs.0` and `training.epochs.1`; the drawn list replaces the config's.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ from axml_ray.settings import Experiment, SettingsError, absolute
 
 GROUPS = ("tree", "network", "training", "ensemble")
 KEPT = ("training.documents", "ensemble.top_labels", "ensemble.combiner")
-"""Settings of these groups that a sweep doesn't draw: scores with others couldn't be compared."""
+"""Settings of these groups that a sweep must not draw, since scores with different values could not be compared."""
 FUNCTION = "space"
 
 
 class Draw:
-    """Draws the settings of one trial, each of them once.
+    """Draws the settings of one trial; each setting is drawn once.
 
     Args:
-        trial: Optuna's, which says what is drawn.
+        trial: trial of Optuna that determines the values.
 
     Attributes:
-        parameters: what was drawn and fixed so far, by path.
+        parameters: values drawn and fixed so far, by path.
     """
 
     def __init__(self, trial: optuna.trial.BaseTrial):
@@ -47,24 +47,24 @@ class Draw:
         self.parameters: dict[str, Any] = {}
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """A whole number from `low` to `high`, both included; with `log`, small ones as often as large ones."""
+        """Draw an integer from `low` to `high`, both included; with `log`, uniformly in its logarithm."""
         value = self.parameters[name] = self._trial.suggest_int(name, low, high, step=step, log=log)
         return value
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """A number from `low` to `high`."""
+        """Draw a number from `low` to `high`; with `log`, uniformly in its logarithm."""
         value = self.parameters[name] = self._trial.suggest_float(name, low, high, step=step, log=log)
         return value
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of `choices` (texts, numbers, truth values), which must be the same whenever the name is drawn."""
+        """Draw one of `choices` (strings, numbers, booleans), which must be the same whenever the name is drawn."""
         value = self.parameters[name] = self._trial.suggest_categorical(name, choices)
         return value
 
     def fix(self, name: str, value: Any) -> None:
-        """Give a setting a value that follows from what was drawn, whatever the config says."""
+        """Set a setting to a value that follows from earlier draws; it replaces the config's."""
         self.parameters[name] = value
 
 
@@ -73,70 +73,72 @@ Function = Callable[[Draw], None]
 
 @dataclass(frozen=True)
 class Space:
-    """Functions that draw, one after the other.
+    """A search space: functions that are called one after the other.
 
     Attributes:
-        names: as the user gave them.
-        functions: theirs.
-        mark: changes with the text of their modules.
+        names: names of the functions as the user gave them.
+        functions: the functions.
+        fingerprint: hash of the text of their modules.
     """
 
     names: tuple[str, ...]
     functions: tuple[Function, ...]
-    mark: str
+    fingerprint: str
 
     @classmethod
     def load(cls, names: Sequence[str]) -> "Space":
-        """The spaces of some modules (`tune_spaces.tree`) or files (`my_space.py`), `:function` being `:space`.
+        """Load the spaces of some modules (`tune_spaces.tree`) or files (`my_space.py`).
+
+        Args:
+            names: names of modules or files, each with `:function` appended unless the function is `space`.
 
         Raises:
-            SettingsError: there is no such module, file or function, or it can't be imported.
+            SettingsError: a module, file or function does not exist or cannot be imported.
         """
         if not names:
             raise SettingsError("--space: name at least one, such as tune_spaces.tree or a file of your own")
-        functions, marks = [], hashlib.sha256()
+        functions, digest = [], hashlib.sha256()
         for name in names:
-            place, _, wanted = name.partition(":")
-            module = _module(place)
-            function = getattr(module, wanted or FUNCTION, None)
+            place, _, function_name = name.partition(":")
+            module = _import(place)
+            function = getattr(module, function_name or FUNCTION, None)
             if not callable(function):
-                raise SettingsError(f"--space {name}: {place} has no function {wanted or FUNCTION}(draw)")
+                raise SettingsError(
+                    f"--space {name}: {place} has no function {function_name or FUNCTION}(draw); define it, or name "
+                    f"another one as {place}:NAME"
+                )
             functions.append(function)
-            marks.update(inspect.getsource(module).encode())
-        return cls(tuple(names), tuple(functions), marks.hexdigest()[:12])
+            digest.update(inspect.getsource(module).encode())
+        return cls(tuple(names), tuple(functions), digest.hexdigest()[:12])
 
     @property
     def short_name(self) -> str:
-        """For a directory: `tree` for tune_spaces.tree, `tree-shape` for its function shape."""
+        """The name for a directory: `tree` for tune_spaces.tree, `tree-shape` for its function `shape`."""
         parts = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
         return "-".join(part.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for part in parts)
 
     def of_settings(self, base: Experiment) -> dict[str, Any] | None:
-        """The parameters that an experiment has; None if the space can't draw them.
-
-        Args:
-            base: the experiment.
-        """
+        """Return the parameters that draw the settings of an experiment; None if the space cannot draw them."""
         values: dict[str, Any] = {}
         for group in GROUPS:
-            # Not its dump, in which some that are as by default are left out.
+            # Read from the object, since a dump omits some settings that have their default.
             for key, value in getattr(base, group):
                 places = enumerate(value) if isinstance(value, tuple | list) else ()
                 values |= {f"{group}.{key}": value, **{f"{group}.{key}.{place}": one for place, one in places}}
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # how Optuna says that a value is out of range
+                warnings.simplefilter("error")  # Optuna only warns of a value that is out of range
                 drawn = self.draw(optuna.trial.FixedTrial(values))
         except (ValueError, UserWarning):
             return None
-        # Not `base` itself, some of which isn't written with its settings.
-        return drawn if settings_of(base, drawn) == settings_of(base, {}) else None
+        # Compared with a rebuilt `base`, since some of its attributes are not among the settings that are dumped.
+        return drawn if apply_parameters(base, drawn) == apply_parameters(base, {}) else None
 
     def draw(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
-        """The parameters of a trial.
+        """Draw the parameters of a trial.
 
         Raises:
-            SettingsError: one isn't a plain value.
+            SettingsError: a value is not a string, number, boolean or None.
         """
         draw = Draw(trial)
         for function in self.functions:
@@ -144,28 +146,28 @@ class Space:
         for name, value in draw.parameters.items():
             if not isinstance(value, str | int | float | None):
                 raise SettingsError(
-                    f"the space draws {value!r} for {name}, which is no text, number, truth value or None; draw a list "
-                    f"by its places, {name}.0 and on"
+                    f"the space draws {value!r} for {name}, which is no string, number, boolean or None; draw the "
+                    f"items of a list one by one, from {name}.0 on"
                 )
         return draw.parameters
 
 
-def settings_of(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
-    """The experiment with what was drawn in the place of its own.
+def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
+    """Return an experiment with drawn values in place of its own.
 
     Args:
-        base: what is not drawn.
-        parameters: values by the paths of their settings.
+        base: settings that are not drawn.
+        parameters: drawn values by the paths of their settings.
 
     Raises:
-        SettingsError: a path names no setting that a sweep may draw, or the settings are wrong together.
+        SettingsError: a path is not a setting that a sweep may draw, or the settings are invalid together.
     """
     values: dict[str, Any] = base.model_dump()
     lists: dict[tuple[str, str], dict[int, Any]] = {}
     for path, value in parameters.items():
         group, _, rest = path.partition(".")
         if group not in GROUPS or not rest or path in KEPT:
-            raise SettingsError(f"{path}: not a setting that a sweep draws; those of {', '.join(GROUPS)} are")
+            raise SettingsError(f"{path}: not a setting that a sweep can draw; draw settings of {', '.join(GROUPS)}")
         key, _, place = rest.rpartition(".")
         if key and place.isdecimal():
             lists.setdefault((group, key), {})[int(place)] = value
@@ -182,10 +184,12 @@ def settings_of(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
         raise SettingsError(f"the space drew settings that are wrong together ({drawn}): {error}") from None
 
 
-def _module(place: str) -> ModuleType:
+def _import(place: str) -> ModuleType:
+    """Import the module of a space, given its name or the path of its file."""
     try:
         if place.endswith(".py"):
-            # In a submitted job the current directory is a snapshot of the user's, and paths begin elsewhere.
+            # The current directory of a submitted job is a copy of the user's; other relative paths start from the
+            # project's home, see `absolute`.
             path = Path(place).resolve() if Path(place).is_file() else absolute(place)
             spec = importlib.util.spec_from_file_location(path.stem, path)
             if spec is None or spec.loader is None or not path.is_file():
@@ -193,7 +197,7 @@ def _module(place: str) -> ModuleType:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             return module
-        # A script's own directory is searched, but spaces lie beside jobs/ or where the user is.
+        # Python searches the script's own directory, jobs/, but spaces are next to it or in the current directory.
         for folder in (str(Path(__file__).parents[2]), str(Path.cwd())):
             if folder not in sys.path:
                 sys.path.append(folder)

@@ -13,7 +13,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "inference")]
 
-from inference import equality_of, failures, main, networks_alone, random_tree, table  # noqa: E402
+from inference import equality_of, failures, main, networks_of, predict, random_tree, table  # noqa: E402
 from literal_inference import LiteralTree  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
@@ -25,9 +25,9 @@ def run(request, tmp_path_factory):
 
 
 def test_the_literal_tree_predicts_the_same(run):
-    [ours] = run.ensemble().trees
+    ours = networks_of(run, 0)
     tokens = run.corpus.split("valid").tokens
-    labels, scores = ours.predict(tokens, 8)
+    labels, scores = predict(ours, tokens, 8)
     for batch_size in (64, 5):
         literal_labels, literal_scores = LiteralTree.like(ours, evidence=True).predict(tokens, 8, batch_size)
         found = [dict(zip(*row, strict=True)) for row in zip(labels.tolist(), scores.tolist(), strict=True)]
@@ -39,46 +39,37 @@ def test_the_literal_tree_predicts_the_same(run):
 
 
 def test_without_evidence_it_is_the_papers(run):
-    [ours] = run.ensemble().trees
+    ours = networks_of(run, 0)
     tokens = run.corpus.split("valid").tokens
     plain = LiteralTree.like(ours, evidence=False).predict(tokens, 8)[1]
-    assert not np.allclose(plain, ours.predict(tokens, 8)[1])
+    assert not np.allclose(plain, predict(ours, tokens, 8).scores)
 
 
 def test_a_random_tree_has_the_shape_of_the_settings(run):
     tree = random_tree(run.settings, run.corpus, 0)
-    assert tree.tree.level_sizes == run.ensemble().trees[0].tree.level_sizes
+    assert tree.tree.level_sizes == run.open_tree(0).level_sizes
     assert sorted(tree.tree.label_order.tolist()) == list(range(run.corpus.trained))
-    labels, _ = tree.predict(run.corpus.split("valid").tokens, 5)
+    labels, _ = predict(tree, run.corpus.split("valid").tokens, 5)
     assert labels.shape == (24, 5)
 
 
-@pytest.fixture(scope="module")
-def run_with_members(tmp_path_factory):
-    """Its networks read two words of a text, its classifiers all."""
-    torch.set_num_threads(1)
-    home = tmp_path_factory.mktemp("members")
-    return train_run(home, trees=1, epochs=2, linear=0.5, neighbours=3, max_tokens=2)
-
-
-def test_equality_is_of_the_networks_alone(run_with_members, tmp_path):
-    settings, path = run_with_members.settings, tmp_path / "equality.json"
-    main(["--only", "equality", "--run", str(settings.run_directory), "--threads", "1", "--json", str(path)])
+def test_equality_is_of_the_networks_alone(tmp_path):
+    """In a run whose networks read two words of a text, its other members all."""
+    members = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.25}, "knn": {"weight": 0.25}}
+    run = train_run(tmp_path / "home", trees=1, epochs=2, members=members, max_tokens=2)
+    path = tmp_path / "equality.json"
+    directory = str(run.settings.run_directory)
+    main(["--only", "equality", "--run", directory, "--threads", "1", "--json", str(path)])
     figures = json.loads(path.read_text())["figures"]
     assert figures["equal_labels_share"] == 1.0
     assert figures["P@5_ours"] == figures["P@5_literal"] > 0
-    [ensemble] = run_with_members.ensemble().trees
-    with_members = ensemble.predict(run_with_members.corpus.split("test").tokens, 5)[0]
-    alone = networks_alone(settings, run_with_members.corpus, 0).predict(
-        run_with_members.corpus.split("test").tokens, 5
-    )[0]
-    assert (with_members != alone).any()
-    with pytest.raises(ValueError, match="linear classifiers"):
-        LiteralTree.like(ensemble, evidence=True)
+    tokens = run.corpus.split("test").tokens
+    alone, ensemble = predict(networks_of(run, 0), tokens, 5).labels, run.open_ensemble().rank(tokens).labels
+    assert (alone != ensemble[:, :5]).any()
 
 
 def test_different_labels_are_a_failure(run, monkeypatch, tmp_path, capsys):
-    ours = networks_alone(run.settings, run.corpus, 0)
+    ours = networks_of(run, 0)
     literal = LiteralTree.like(ours, evidence=True)
     with torch.no_grad():
         literal.levels[-1].attention.weight.mul_(-1)
@@ -89,8 +80,8 @@ def test_different_labels_are_a_failure(run, monkeypatch, tmp_path, capsys):
 
     like = LiteralTree.like
 
-    def changed(predictor, *, evidence):
-        tree = like(predictor, evidence=evidence)
+    def changed(member, **named):
+        tree = like(member, **named)
         tree.labels = tree.labels.flip(0)
         return tree
 

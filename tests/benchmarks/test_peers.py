@@ -78,8 +78,15 @@ def run(tmp_path):
         "split": "test",
         "documents": 40,
         "ensemble": dict.fromkeys(peers_tables.COLUMNS, 50.0),
-        "trees": [{}, {}, {}],
-        "seconds": {"prepare": 1.0, "cluster": 2.0, "train": 30.0, "linear": 5.0, "correct": 0.5, "predict": 4.0},
+        "members": {"network_tree-0": {}, "network_tree-1": {}, "network_tree-2": {}},
+        "seconds": {
+            "prepare": 1.0,
+            "cluster": 2.0,
+            "network_tree": 30.0,
+            "linear_tree": 5.0,
+            "combiner": 0.5,
+            "predict": 4.0,
+        },
         "propensity": {"A": 0.6, "B": 2.6},
     }
     write_json(directory / "metrics.json", metrics)
@@ -139,8 +146,9 @@ def test_figures_and_table(run):
 
 
 def test_what_a_run_holds_on_disk_and_held_in_memory(run):
-    sizes = {"tree-0/tree.json": 3, "tree-0/level-1/model.safetensors": 50, "tree-1/level-1/rows-0.safetensors": 40}
-    others = {"tree-0/level-1.scored/scores.npy": 1000, "tree-0/tensorboard/level-1/events": 1000, "metrics2.json": 9}
+    level = "tree-0/network_tree/level-1"
+    sizes = {"tree-0/tree.json": 3, f"{level}/model.safetensors": 50, "tree-1/network_tree/level-1/rows-0": 40}
+    others = {f"{level}.scored/scores.npy": 1000, "tree-0/tensorboard/level-1/events": 1000, "metrics2.json": 9}
     for name, size in {**sizes, **others}.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_bytes(b"x" * size)
@@ -149,22 +157,28 @@ def test_what_a_run_holds_on_disk_and_held_in_memory(run):
         (run / f"tree-{tree}" / "training.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     row = peers.ours(peers.open_run(run))
     assert (row["model_bytes"], row["peak_gib"]) == (93, 2.25)
-    assert row["members"] == ["networks"]
+    assert (row["members"], row["combiner"], row["trees"]) == (["network_tree"], "mean", 3)
 
 
 def test_all_members_of_a_run_count(run):
+    kinds = ["network_tree", "linear_tree", "knn", "label_names"]
     experiment = yaml.safe_load((run / "settings.yaml").read_text())
-    experiment["linear"] = {"weight": 0.5, "neighbours": 20, "name_matches_weight": 0.1, "learned_join": True}
-    experiment["ensemble"] = {"frequency_correction": True}
+    experiment |= {"members": {kind: {"weight": 0.25} for kind in kinds}, "ensemble": {"combiner": "stacked"}}
     (run / "settings.yaml").write_text(yaml.safe_dump(experiment))
-    for size, name in enumerate(["neighbours", "name_matches", "learned_join", "tree-0/linear"], start=1):
+    files = [
+        "members/features",
+        "members/knn/texts",
+        "members/label_names/names",
+        "tree-0/linear_tree/linear",
+        "combiner/a",
+    ]
+    for size, name in enumerate(files, start=1):
         path = run / f"{name}.safetensors"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x" * 10**size)
-    (run / "frequency.json").write_bytes(b"x")
     row = peers.ours(peers.open_run(run))
-    assert row["model_bytes"] == 11_111
-    assert len(row["members"]) == 6
+    assert row["model_bytes"] == 111_110
+    assert (row["members"], row["combiner"]) == (kinds, "stacked")
 
 
 def test_a_system_that_cannot_be_installed_gets_a_row_that_says_so(run, monkeypatch):
@@ -185,6 +199,8 @@ def test_a_phase_without_seconds_is_a_dash(run):
     del mine["seconds"]["prepare"]
     assert peers_tables.seconds(mine) == (None, 4.0)
     assert "ours_train_seconds" not in peers.figures([mine])
+    mine["seconds"] = {"prepare": 1.0, "cluster": 2.0}
+    assert peers_tables.seconds(mine) == (None, None)
 
 
 def test_the_table_says_what_quick_left_out(run):

@@ -21,14 +21,14 @@ from axml_ray.judging import evaluate
 
 def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
     trained = train_run(tmp_path, trees=3)
-    predict_split(trained.settings, trained.corpus, "test")
-    metrics = evaluate(trained.settings, trained.corpus)
-    rows = list(quality.by_trees(trained.settings, trained.corpus))
+    predict_split(trained, "test")
+    metrics = evaluate(trained)
+    rows = list(quality.by_trees(trained))
     found, spreads = ({count: scores[of] for count, *scores in rows} for of in (0, 1))
     assert list(found) == list(spreads) == ["1", "2", "3"]
     for name, score in metrics["ensemble"].items():
         assert found["3"][name] == pytest.approx(score)
-        alone = [tree[name] for tree in metrics["trees"]]
+        alone = [member[name] for member in metrics["members"].values()]
         assert found["1"][name] == pytest.approx(sum(alone) / 3)
         assert spreads["1"][name] == pytest.approx((max(alone) - min(alone)) / 2) and spreads["3"][name] == 0
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from evaluation.toy_run import DOCUMENTS, LABELS, TREES, WIDTH, write_corpus, write_predictions, write_run
+from evaluation.toy_run import DOCUMENTS, LABELS, MEMBERS, WIDTH, write_corpus, write_predictions, write_run
 
-from axml_ray.evaluation.examples import SHOWN, examples, marked, right_and_wrong
+from axml_ray.evaluation.examples import SHOWN, Reason, examples, marked, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
 from axml_ray.evaluation.metrics import Scores, ndcg_at, propensities
 from axml_ray.evaluation.predictions import Predictions
@@ -49,7 +49,7 @@ def columns(home, who):
 
 
 def test_scores_are_those_of_the_columns(home, labels, found):
-    for who, got in (("ensemble", found["ensemble"]), ("tree-0", found["trees"][0]), ("tree-1", found["trees"][1])):
+    for who, got in (("ensemble", found["ensemble"]), *found["members"].items()):
         tops, truths, _ = columns(home, who)
         scores = Scores(1 / propensities(labels.counts, 300))
         flat = np.array([label for true in truths for label in true], np.int32)
@@ -62,7 +62,7 @@ def test_scores_are_those_of_the_columns(home, labels, found):
 def test_intervals_are_around_the_scores_and_come_again(home, labels, found):
     for scores, around in (
         (found["ensemble"], found["intervals"]["ensemble"]),
-        (found["trees"][1], found["intervals"]["trees"][1]),
+        (found["members"][MEMBERS[1]], found["intervals"]["members"][MEMBERS[1]]),
         (found["bands"][1]["ensemble"], found["bands"][1]["intervals"]["ensemble"]),
     ):
         assert around.keys() == scores.keys()
@@ -72,7 +72,7 @@ def test_intervals_are_around_the_scores_and_come_again(home, labels, found):
 
 
 def test_bands_are_scored_by_their_labels_alone(home, labels, found):
-    tops, truths, _ = columns(home, "tree-0")
+    tops, truths, _ = columns(home, MEMBERS[0])
     assert [band["name"] for band in found["bands"]] == ["head", "torso", "tail", "unseen"]
     assert sum(band["labels"] for band in found["bands"]) == LABELS
     for band in found["bands"]:
@@ -88,7 +88,7 @@ def test_bands_are_scored_by_their_labels_alone(home, labels, found):
             if own:
                 recalls.append(len(set(own) & set(best)) / len(own))
         assert band["documents"] == len(recalls)
-        assert band["trees"][0]["R@5"] == pytest.approx(100 * np.mean(recalls))
+        assert band["members"][MEMBERS[0]]["R@5"] == pytest.approx(100 * np.mean(recalls))
     assert found["bands"][3]["ensemble"]["P@1"] == 0
 
 
@@ -97,9 +97,9 @@ def test_a_band_that_no_document_has_is_no_error(home, labels):
     assert found["bands"][0]["documents"] == 0 and "ensemble" not in found["bands"][0]
 
 
-def test_the_ensembles_scores_are_judged_as_means_of_the_trees(home, found):
+def test_the_ensembles_scores_are_taken_as_probabilities(home, found):
     _, truths, table = columns(home, "ensemble")
-    score = np.array(table["ensemble.scores"].to_pylist()) / TREES
+    score = np.array(table["ensemble.scores"].to_pylist())
     assert sum(found["calibration"]["labels"]) == score.size == DOCUMENTS * WIDTH
     assert found["calibration"]["labels"] == np.histogram(score, 20, (0, 1))[0].tolist()
     assert sum(row["true"] for row in found["frequency"]) == sum(map(len, truths))
@@ -172,13 +172,14 @@ def test_an_example_tells_what_was_guessed_and_missed(home, labels):
 
     def explain(text, labels):
         asked.append((text, labels))
-        return [[("tail", 6, 10, 1.0), ("long", 0, 4, 4.0), ("over", 2, 8, 9.0)], [("tail", 6, 10, 2.0)], []]
+        words = [[("tail", 6, 10, 1.0), ("long", 0, 4, 4.0), ("over", 2, 8, 9.0)], [("tail", 6, 10, 2.0)], []]
+        return [Reason(each, [("knn", 0.5)]) for each in words]
 
     other, found = examples(opened(home), [0, row], ["", "long, tail"], names, labels.counts, explain)
     assert found.id == f"test-{row}" and other.id == "test-0"
     assert [guess.name for guess in found.guesses] == [f"name {label}" for label in tops[row, :5]]
     assert [guess.true for guess in found.guesses] == [label in truths[row] for label in tops[row, :5]]
-    assert found.guesses[0].probability == pytest.approx(table["ensemble.scores"][row][0].as_py() / TREES)
+    assert found.guesses[0].score == pytest.approx(table["ensemble.scores"][row][0].as_py())
     missed = [(f"name {label}", labels.counts[label]) for label in truths[row] if label not in tops[row, :5]]
     assert list(found.missed) == missed and missed
     # Nothing is asked of a document without a text.
@@ -192,6 +193,7 @@ def test_an_example_tells_what_was_guessed_and_missed(home, labels):
     assert [piece.weight for piece in found.guesses[1].pieces] == [0, 1, 0]
     assert [piece.weight for piece in found.guesses[2].pieces] == [0]
     assert found.guesses[3].pieces == found.guesses[4].pieces == ()
+    assert [guess.contributions for guess in found.guesses] == [(("knn", 0.5),)] * 3 + [()] * 2
 
 
 def test_marked_words_make_the_text_again():

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from evaluation.toy_run import EVIL, TREES, write_corpus, write_run
 
-from axml_ray.evaluation.examples import examples, right_and_wrong
+from axml_ray.evaluation.examples import Reason, examples, right_and_wrong
 from axml_ray.evaluation.judge import Labels, against, judge
 from axml_ray.evaluation.page import write_page
 from axml_ray.evaluation.predictions import Predictions
@@ -56,13 +56,13 @@ def made(tmp_path_factory):
     other = write_run(home, "other", seed=7)
     labels = Labels(index.counts, 300)
     predictions, others = (Predictions.open(each / "predictions/test") for each in (run, other))
-    metrics = {"corpus": EVIL, "split": "test", **judge(predictions, labels, SETTINGS), "seconds": {"train": 2.5}}
+    metrics = {"corpus": EVIL, "split": "test", **judge(predictions, labels, SETTINGS), "seconds": {"knn": 2.5}}
     compared = {"run": EVIL, "measures": against(predictions, others, labels, SETTINGS)}
     texts = [f"</style><img src=x onerror=alert({row})>" for row in range(10)]
     names = [EVIL] * len(index)
 
     def explain(text, labels):
-        return [[("img", 9, 12, 1.0)] for _ in labels]
+        return [Reason([("img", 9, 12, 1.0)], [(EVIL, 0.25)]) for _ in labels]
 
     shown = [
         examples(predictions, rows, texts, names, index.counts, explain)
@@ -115,7 +115,7 @@ def test_every_part_is_there_with_its_numbers(made, tmp_path):
     assert sections == ["scores", "bands", "against", "calibration", "training", "documents"]
     assert {each["href"][1:] for each in page.of("a")} == set(sections)
     said = " ".join("".join(page.text).split())
-    for scores in (metrics["ensemble"], *metrics["trees"], metrics["bands"][2]["ensemble"]):
+    for scores in (metrics["ensemble"], *metrics["members"].values(), metrics["bands"][2]["ensemble"]):
         assert f"{scores['P@1']:.2f}" in said
     low, high = metrics["intervals"]["ensemble"]["nDCG@5"]
     assert f"{low:.1f} – {high:.1f}" in said

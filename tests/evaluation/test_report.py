@@ -23,8 +23,8 @@ def metrics():
         "split": "test",
         "documents": 6000,
         "ensemble": scores(60.126),
-        "trees": [scores(50.0), scores(55.0)],
-        "seconds": {"prepare": 12.34, "cluster": 5.0, "train": 4210.0, "predict": 33.0},
+        "members": {"network_tree-0": scores(50.0), "knn": scores(55.0)},
+        "seconds": {"prepare": 12.34, "cluster": 5.0, "network_tree": 4210.0, "predict": 33.0},
         "propensity": {"A": 0.55, "B": 1.5},
     }
 
@@ -32,13 +32,13 @@ def metrics():
 def test_rows_columns_and_seconds(metrics):
     lines = [line.split() for line in render(metrics).splitlines()]
     assert list(COLUMNS) in lines
-    rows = [line for line in lines if line and line[0] in ("tree", "ensemble")]
-    assert [row[: len(row) - 9] for row in rows] == [["tree", "1"], ["tree", "2"], ["ensemble"]]
+    rows = [line for line in lines if line and line[0] in ("network", "knn", "ensemble")]
+    assert [row[: len(row) - 9] for row in rows] == [["network", "tree", "1"], ["knn"], ["ensemble"]]
     assert rows[0][-9:] == [f"{50 + place:.2f}" for place in range(9)]
     assert rows[2][-9:] == [f"{60.126 + place:.2f}" for place in range(9)]
     text = render(metrics)
     assert "eurlex [57k] · test · 6,000 documents" in text
-    assert "prepare 12.3 s · cluster 5.0 s · train 4,210.0 s · predict 33.0 s" in text
+    assert "prepare 12.3 s · cluster 5.0 s · network_tree 4,210.0 s · predict 33.0 s" in text
 
 
 def test_the_ensemble_stands_out(metrics):
@@ -47,13 +47,13 @@ def test_the_ensemble_stands_out(metrics):
     assert [str(row.style) for row in shown.rows] == ["None", "None", "bold"]
     lines = render(metrics).splitlines()
     place = next(i for i, line in enumerate(lines) if "ensemble" in line)
-    assert "tree" not in lines[place - 1]
+    assert "knn" not in lines[place - 1]
 
 
 def test_what_is_missing_is_a_dash(metrics):
-    del metrics["trees"][1]["PSP@5"], metrics["ensemble"], metrics["seconds"]
+    del metrics["members"]["knn"]["PSP@5"], metrics["ensemble"], metrics["seconds"]
     text = render(metrics)
-    row = next(line.split() for line in text.splitlines() if "tree 2" in line)
+    row = next(line.split() for line in text.splitlines() if "knn" in line)
     assert row[-1] == "–" and row[-2] == "62.00"
     assert next(line.split() for line in text.splitlines() if "ensemble" in line)[1:] == ["–"] * 9
     assert render({})
@@ -63,11 +63,11 @@ def test_written_rounded_and_whole(tmp_path, metrics):
     path = tmp_path / "metrics.json"
     path.write_text("old")
     metrics["ensemble"]["P@1"] = np.float64(87.123456)
-    metrics["trees"][0]["P@1"] = np.float32(0.5)
+    metrics["members"]["knn"]["P@1"] = np.float32(0.5)
     write_metrics(path, metrics)
     read = json.loads(path.read_text())
     assert read["ensemble"]["P@1"] == 87.1235
-    assert read["trees"][0]["P@1"] == 0.5
+    assert read["members"]["knn"]["P@1"] == 0.5
     assert read["documents"] == 6000 and read["propensity"] == {"A": 0.55, "B": 1.5}
     assert list(tmp_path.iterdir()) == [path]
     assert render(read)

@@ -14,6 +14,7 @@ from axml_ray.files import write_json
 from axml_ray.ragged import Ragged
 
 LABELS, DOCUMENTS, TREES, WIDTH = 40, 60, 2, 12
+MEMBERS = [f"network_tree-{tree}" for tree in range(TREES)]
 EVIL = "<script>alert('x')</script> & \"label\""
 
 
@@ -81,17 +82,17 @@ def write_run(home: Path, name: str = "run", *, corpus: str = "toy", skill: floa
 
 
 def write_predictions(run: Path, corpus: Path, split: str, *, skill: float, seed: int) -> None:
-    """Predictions of a split by the ensemble and each tree."""
+    """Predictions of a split by the ensemble and each member."""
     random = np.random.default_rng(seed)
     directory = run / "predictions" / split
     directory.mkdir(parents=True)
     for number, file in enumerate(sorted((corpus / split).glob("*.parquet"))):
         table = pq.read_table(file)
         columns = {"id": table["id"], "labels": table["labels"]}
-        for who, most in (("ensemble", float(TREES)), *((f"tree-{tree}", 1.0) for tree in range(TREES))):
-            value = random.random((len(table), LABELS - 2)) * most * (1 - skill)
+        for who in ("ensemble", *MEMBERS):
+            value = random.random((len(table), LABELS - 2)) * (1 - skill)
             for row, true in enumerate(table["labels"].to_pylist()):
-                value[row, [label for label in true if label < LABELS - 2]] += skill * most * random.random()
+                value[row, [label for label in true if label < LABELS - 2]] += skill * random.random()
             top = np.argsort(-value, axis=1)[:, :WIDTH]
             score = np.take_along_axis(value, top, 1)
             for what, flat, kind in (("labels", top, pa.int32()), ("scores", score, pa.float32())):

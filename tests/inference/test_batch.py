@@ -17,7 +17,7 @@ from axml_ray import Tagger
 from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.sources import Document, shards
 from axml_ray.inference import batch as module
-from axml_ray.inference.batch import BundlePredictor, Wanted, predict_files
+from axml_ray.inference.batch import BundlePredictor, PredictionOptions, predict_files
 from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings, SettingsError
 
@@ -46,7 +46,7 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     form, (found, texts) = "parquet", inputs
     tagger = Tagger.load(bundle_directory)
     threshold = tagger.threshold(count=1)
-    wanted = Wanted(form=form, top_k=3, threshold=threshold)
+    wanted = PredictionOptions(form=form, top_k=3, threshold=threshold)
     result = predict_files(bundle_directory, found, tmp_path / "out", wanted, actors=1, cpus_per_actor=1)
     assert (result["documents"], result["errors"]) == (len(texts) + len(BAD), len(BAD))
     assert json.loads((tmp_path / "out" / "predictions.json").read_text()) == result
@@ -84,7 +84,7 @@ def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_
     (tmp_path / "a.jsonl").write_text("\n")
     (tmp_path / "b.jsonl").write_text('{"text": "key1 ÿ", "id": "ÿ"}\n{"text": 1}\n')
     found = shards([tmp_path / "*.jsonl"], CorpusSettings.model_construct(), labelled=False)
-    result = predict_files(bundle_directory, found, tmp_path / "out", Wanted(form="jsonl", top_k=2))
+    result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions(form="jsonl", top_k=2))
     assert (result["documents"], result["errors"], result["files"]) == (2, 1, ["part-00001-000000.jsonl"])
     good, bad = rows_of(tmp_path / "out", "jsonl")
     [tags] = Tagger.load(bundle_directory).tag(["key1 ÿ"], top_k=2)
@@ -101,7 +101,7 @@ def test_a_table_without_the_column_is_no_job(bundle_directory, tmp_path, name):
     with pytest.raises(
         SettingsError, match=rf"--input: .*{name}: has no column 'text'; .* body; name it with --text-f"
     ):
-        predict_files(bundle_directory, found, tmp_path / "out", Wanted())
+        predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions())
     assert not (tmp_path / "out").exists()
 
 
@@ -112,14 +112,14 @@ def test_more_files_than_readers_at_once(ray_cluster, bundle_directory, tmp_path
     latin = tmp_path / "in" / os.fsdecode(b"M\xfcnchen.jsonl")
     latin.write_text("not JSON")
     found = shards([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False)
-    result = predict_files(bundle_directory, found, tmp_path / "out", Wanted())
+    result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions())
     assert (result["documents"], result["errors"]) == (13, 1)
     assert sorted(row["id"] for row in rows_of(tmp_path / "out", "parquet"))[:12] == sorted(map(str, range(12)))
 
 
 def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):
     with pytest.raises(SettingsError, match="exists and holds no predictions"):
-        predict_files(bundle_directory, inputs[0], tmp_path, Wanted())
+        predict_files(bundle_directory, inputs[0], tmp_path, PredictionOptions())
 
 
 class TestOneTextThatBreaks:
@@ -127,7 +127,7 @@ class TestOneTextThatBreaks:
 
     @pytest.fixture
     def predictor(self, bundle_directory, tmp_path, monkeypatch):
-        predictor = BundlePredictor(bundle_directory, tmp_path, Wanted(form="jsonl"), 1)
+        predictor = BundlePredictor(bundle_directory, tmp_path, PredictionOptions(form="jsonl"), 1)
         encode = predictor.tagger.codec.tokenizer.encode
 
         def fragile(texts, max_tokens) -> Ragged:
@@ -193,8 +193,8 @@ def test_a_broken_file_costs_a_row_and_one_out_of_reach_ends_the_job():
 def test_a_file_out_of_reach_is_told_in_one_line(bundle_directory, tmp_path, ray_cluster):
     (tmp_path / "a.jsonl").mkdir()
     with pytest.raises(RuntimeError) as caught:
-        predict_files(bundle_directory, [JsonLines(tmp_path / "a.jsonl")], tmp_path / "out", Wanted())
+        predict_files(bundle_directory, [JsonLines(tmp_path / "a.jsonl")], tmp_path / "out", PredictionOptions())
     said = str(caught.value)
     assert "\n" not in said and "Is a directory" in said and "a.jsonl" in said
-    assert said.endswith("; the same job, started again, goes on from here")
+    assert said.endswith("; run the same command again to continue from here")
     assert not (tmp_path / "out" / "predictions.json").exists()

@@ -95,7 +95,7 @@ def test_constants_and_bands_may_be_given(command, home):
             ["--run", "runs/run", "--agianst", "x"],
             "command line: --agianst: unknown setting; did you mean '--against'?",
         ),
-        (["--run", "runs/run", "--tree.beam", "9"], "command line: the settings of {home}/runs/run are its own; only"),
+        (["--run", "runs/run", "--tree.beam", "9"], "command line: the settings of {home}/runs/run cannot be changed"),
         (["--run", "runs/run", "--evaluation.torso_from", "100"], "command line: evaluation.torso_from is 100"),
         (["--run", "runs/run", "--corpora", "none"], "{home}/none/toy: no prepared corpus (corpus.json is missing)"),
     ],

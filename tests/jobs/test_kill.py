@@ -47,7 +47,7 @@ def test_a_killed_driver_goes_on_without_training_a_finished_level_again(tmp_pat
     # A second level too long to finish before the kill, which then is shortened by nothing: it must run to its end.
     path = config(tmp_path, training={"epochs": [1, 40], "score_every": 5}, ensemble={"trees": 1, "top_labels": 10})
     run = tmp_path / "runs" / "small"
-    first, second = (run / "tree-0" / f"level-{number}" / "level.json" for number in (1, 2))
+    first, second = (run / "tree-0" / "network_tree" / f"level-{number}" / "level.json" for number in (1, 2))
     journal = run / "tree-0" / "training.jsonl"
     killed = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_killed_worker_goes_on_inside_its_level_and_ends_as_if_nothing_had_bee
         resources={"checkpoint_minutes": 0},
     )
     trees = {name: tmp_path / "runs" / name / "tree-0" for name in ("small", "calm")}
-    checkpoint = trees["small"] / "level-2.checkpoint" / "checkpoint.json"
+    checkpoint = trees["small"] / "network_tree" / "level-2.checkpoint" / "checkpoint.json"
 
     def step() -> int:
         try:
@@ -134,10 +134,10 @@ def test_a_killed_worker_goes_on_inside_its_level_and_ends_as_if_nothing_had_bee
     found, expected = ({}, {})
     for name, state in (("small", found), ("calm", expected)):
         metrics = json.loads((trees[name].parent / "metrics.json").read_text())
-        state |= {"ensemble": metrics["ensemble"], "trees": metrics["trees"]}
-        for file in sorted(trees[name].glob("level-*/*.safetensors")):
+        state |= {"ensemble": metrics["ensemble"], "members": metrics["members"]}
+        for file in sorted(trees[name].glob("network_tree/level-*/*.safetensors")):
             state[str(file.relative_to(trees[name]))] = file.read_bytes()
-        state["steps"] = json.loads((trees[name] / "level-2" / "level.json").read_text())["steps"]
+        state["steps"] = json.loads((trees[name] / "network_tree" / "level-2" / "level.json").read_text())["steps"]
     assert found == expected
     assert len(found) == 2 + 4 + 1 and found["steps"] == 20 * 14
 

@@ -54,9 +54,9 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
         tmp_path,
         training={"epochs": [2], "average_after": [1], "score_every": 5},
         resources={"cpus_per_worker": 1},
-        # For the best alone; its trials are of networks.
-        linear={"weight": 0.5},
-        ensemble={"trees": 2, "top_labels": 10, "frequency_correction": True},
+        # For the best alone; its trials are of network trees.
+        members={"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}},
+        ensemble={"trees": 2, "top_labels": 10, "combiner": "calibrated"},
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     flags = ["--space", "mine.py", "--trials", str(TRIALS), "--search", "random", "--objective", "accuracy,cost",
@@ -100,7 +100,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     best = load(sweep / "best.yaml")
     assert best.name == "small-sweep-best" and best.training.documents is None
     assert best.network.hidden == max(trials, key=lambda trial: trial.score or 0).parameters["network.hidden"]
-    assert best.corpus == base.corpus and best.ensemble == base.ensemble and best.linear == base.linear
+    assert best.corpus == base.corpus and best.ensemble == base.ensemble and best.members == base.members
     assert f"--config {sweep / 'best.yaml'}" in out and "ms a text" in out
 
 

@@ -21,7 +21,7 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings
-from axml_ray.training.batches import Batch, LevelData, batch_of
+from axml_ray.training.batches import Batch, LevelData, make_batch
 from axml_ray.training.level import LevelTraining, Validation
 
 TEXTS = [[3, 7, 2, 2, 9], [4], [11, 3, 5, 8, 6, 10, 3, 7, 4], [2, 9, 4]]
@@ -140,7 +140,7 @@ def literal_logits(kind: str, p: dict[str, Tensor], nodes: list[list[int]], leve
 
 
 def compare(kind: str, level: Level, one: PooledNetwork, *, rtol: float, atol: float) -> None:
-    nodes, batch, p = nodes_of(level), batch_of(data(level), level, np.arange(4)), parameters_of(one)
+    nodes, batch, p = nodes_of(level), make_batch(data(level), level, np.arange(4)), parameters_of(one)
     expected = literal_logits(kind, p, nodes, level)
     for fast, slow in zip(fast_rows(one, batch), expected, strict=True):
         torch.testing.assert_close(fast.double(), torch.stack(slow), rtol=rtol, atol=atol)
@@ -169,7 +169,7 @@ class TestAgainstTheLiteralNetworks:
         compare(kind, level, network(kind, level).double(), rtol=1e-9, atol=1e-11)
 
     def test_bfloat16_is_close(self, kind, level):
-        one, batch = network(kind, level), batch_of(data(level), level, np.arange(4))
+        one, batch = network(kind, level), make_batch(data(level), level, np.arange(4))
         with torch.autocast("cpu", torch.bfloat16):
             reduced = torch.cat(fast_rows(one, batch))
             fast_loss(one, batch).backward()
@@ -182,7 +182,7 @@ class TestAgainstTheLiteralNetworks:
             assert (found[name] - wanted).norm() < 0.05 * wanted.norm() + 1e-3, name
 
     def test_the_products_with_the_table_are_exact_in_bfloat16(self, kind, level):
-        one, batch = network(kind, level), batch_of(data(level), level, np.arange(4))
+        one, batch = network(kind, level), make_batch(data(level), level, np.arange(4))
         with torch.autocast("cpu", torch.bfloat16):
             x = encodings(one, batch)
             found = one.logits(x, batch.lengths, batch.candidates)
@@ -191,9 +191,9 @@ class TestAgainstTheLiteralNetworks:
 
     def test_two_shards_are_the_whole(self, kind, level):
         whole = network(kind, level)
-        batches = [batch_of(data(level), level, np.arange(4), Shard(rank, 2)) for rank in range(2)]
+        batches = [make_batch(data(level), level, np.arange(4), Shard(rank, 2)) for rank in range(2)]
         order = batches[0].rows
-        one = batch_of(data(level), level, order)
+        one = make_batch(data(level), level, order)
         fast_loss(whole, one).backward()
         expected = whole.logits(encodings(whole, one), one.lengths, one.candidates)
         total, found, summed = 0.0, torch.full_like(expected, -torch.inf), {}
@@ -251,16 +251,16 @@ class TestAgainstTheLiteralNetworks:
         )
         assert training.run() > 90
         assert training.average.snapshots > 0
-        assert np.mean(training.at.recent[-10:]) < 0.5 * training.at.first_loss
+        assert np.mean(training.state.recent[-10:]) < 0.5 * training.state.first_loss
 
 
 @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
 class TestPadding:
     def test_a_text_does_not_see_the_others(self, kind):
         one = network(kind, FLAT)
-        together = encodings(one, batch_of(data(FLAT), FLAT, np.arange(4)))
+        together = encodings(one, make_batch(data(FLAT), FLAT, np.arange(4)))
         for row in range(4):
-            alone = encodings(one, batch_of(data(FLAT), FLAT, np.array([row])))
+            alone = encodings(one, make_batch(data(FLAT), FLAT, np.array([row])))
             torch.testing.assert_close(alone[0], together[row], rtol=1e-5, atol=1e-6)
 
     def test_what_stands_there_has_no_influence(self, kind):
@@ -282,7 +282,7 @@ class TestPadding:
 class TestNetwork:
     def test_encodings_are_one_row_that_ends_in_one(self, kind):
         one, lengths = network(kind, DEEP), torch.tensor([len(text) for text in TEXTS])
-        x = encodings(one, batch_of(data(DEEP), DEEP, np.arange(4)))
+        x = encodings(one, make_batch(data(DEEP), DEEP, np.arange(4)))
         assert x.shape == (4, 1, 7) == (4, 1, one.attention.dimension)
         assert (x[..., -1] == 1).all()
         assert one.encoding_lengths(lengths).tolist() == [1, 1, 1, 1]
@@ -313,7 +313,7 @@ class TestNetwork:
     def test_drops_in_training_only_and_by_the_seed_of_a_text(self, kind):
         for changes in ({"embedding_dropout": 0.5}, {"encoder_dropout": 0.5}):
             one = network(kind, FLAT, **changes)
-            whole, last = (batch_of(data(FLAT), FLAT, rows) for rows in (np.arange(4), np.array([2])))
+            whole, last = (make_batch(data(FLAT), FLAT, rows) for rows in (np.arange(4), np.array([2])))
             seeds = np.array([5, 6, 7, 8])
             x = one.encode(whole.tokens, whole.own_lengths, whole.words, seeds)
             assert torch.equal(x, one.encode(whole.tokens, whole.own_lengths, whole.words, seeds))
@@ -326,19 +326,19 @@ class TestNetwork:
 
     def test_frozen_word_vectors_stay(self, kind):
         one = network(kind, DEEP, train_embeddings=False)
-        fast_loss(one, batch_of(data(DEEP), DEEP, np.arange(4))).backward()
+        fast_loss(one, make_batch(data(DEEP), DEEP, np.arange(4))).backward()
         assert one.encoder.embedding.weight.grad is None
         assert one.bottleneck.weight.grad.any()
 
     def test_tables_have_gradients_of_touched_rows_only(self, kind):
         one = network(kind, DEEP)
-        fast_loss(one, batch_of(data(DEEP), DEEP, np.array([1]))).backward()
+        fast_loss(one, make_batch(data(DEEP), DEEP, np.array([1]))).backward()
         gradient = one.attention.weight.grad
         assert gradient.is_sparse and gradient._nnz() <= 3
         assert gradient.to_dense().any(1).nonzero().flatten().tolist() == [1, 3]
 
     def test_expand_keeps_what_exists(self, kind):
-        one, batch = network(kind, DEEP, path_weight=1).eval(), batch_of(data(DEEP), DEEP, np.arange(4))
+        one, batch = network(kind, DEEP, path_weight=1).eval(), make_batch(data(DEEP), DEEP, np.arange(4))
         above = torch.tensor([[-0.5, -1.0, -2.0]]).expand(4, 3)
         with torch.inference_mode():
             best = one.expand(encodings(one, batch), batch.lengths, batch.candidates, above, 5)

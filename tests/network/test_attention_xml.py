@@ -16,12 +16,13 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.dropout import dropout
+from axml_ray.network.fused_attention import LevelPass
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.batches import Batch, LevelData, batch_of
+from axml_ray.training.batches import Batch, LevelData, make_batch
 
 TEXTS = [[3, 7, 2, 2, 9], [4], [11, 3, 5, 8, 6, 10, 3], [2, 9, 4]]
 FIRST_CHILD = [0, 3, 4, 8, 10, 11]  # 5 parents of 3, 1, 4, 2 and 1 children
@@ -93,7 +94,7 @@ def network_of(
 
 def batch(network: AttentionXML, case: Case, rows: list[int] | None = None) -> Batch:
     rows = list(range(len(TEXTS))) if rows is None else rows
-    return batch_of(case.data(), network.level, np.array(rows), network.shard)
+    return make_batch(case.data(), network.level, np.array(rows), network.shard)
 
 
 def fast_rows(network: AttentionXML, one: Batch) -> list[torch.Tensor]:
@@ -298,13 +299,14 @@ def test_a_pass_over_a_shard_takes_the_branches_of_an_accelerator(rank):
     states = torch.zeros(4, 7, 6, dtype=torch.bfloat16, device="meta")
     values = torch.zeros(4, 7, case.layers[0], dtype=torch.bfloat16, device="meta")
     lengths, positives, candidates = (part.to("meta") for part in (one.lengths, one.positives, one.candidates))
-    level_pass = one_pass.Pass(
-        network.scorer(), states, values, network.encoded(lengths), network.attention.weight, candidates, positives
+    table = network.attention.weight
+    level_pass = LevelPass(
+        network.fused_head(), states, values, network.encoding_lengths(lengths), table, candidates, positives
     )
     with torch.no_grad():
         level_pass.run()
-    assert level_pass.of_table.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
-    assert level_pass.of_states.shape == states.shape
+    assert level_pass.table_gradient.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
+    assert level_pass.states_gradient.shape == states.shape
 
 
 def in_double(network: AttentionXML) -> AttentionXML:
@@ -322,7 +324,7 @@ class TestShards:
         parts = [batch(shard, case) for shard in shards]
         order = parts[0].rows
         # the texts' order is that of the workers; there, masks and all, the encodings are the whole's
-        one = batch_of(case.data(), whole.level, order)
+        one = make_batch(case.data(), whole.level, order)
         with patch.object(whole.encoder, "encoder_dropout", 0.5):
             states = whole.encode(one.tokens, one.own_lengths, one.words, 1 + one.encoded)
         value = whole.loss(states, one.lengths, one.positives, one.count, one.candidates)

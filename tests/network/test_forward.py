@@ -20,7 +20,7 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.batches import Batch, LevelData, batch_of
+from axml_ray.training.batches import Batch, LevelData, make_batch
 
 WORDS, DOCUMENTS, PARENTS = 40, 9, 12
 FIRST_CHILD = np.cumsum([0, *np.random.default_rng(3).integers(1, 6, PARENTS)])
@@ -63,7 +63,7 @@ class Case:
         parents = np.stack([random.permutation(PARENTS)[:4] for _ in range(DOCUMENTS)])
         parents[2, 1:], parents[5, 0] = -1, -1
         data = LevelData(texts, true, None if self.level is FLAT else parents)
-        return batch_of(data, self.level, np.arange(DOCUMENTS), network.shard)
+        return make_batch(data, self.level, np.arange(DOCUMENTS), network.shard)
 
 
 CASES = {

@@ -13,7 +13,7 @@ from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.level_files import read_level, save_level
 from axml_ray.training.scoring import expand_rows
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
 
 SETTINGS = NetworkSettings(hidden=10, fully_connected=(12,), evidence=True)
 TOKENS, _ = key_documents(30, 10)
@@ -71,7 +71,7 @@ class TestFrozen:
     def test_what_several_workers_saved(self, level, tmp_path):
         network = small_network(level)
         table = network.state_dict()[TABLE]
-        save_level(network, tmp_path / "level", "mark", {}, Workers())
+        save_level(network, tmp_path / "level", "mark", {}, DistributedContext())
         content = (tmp_path / "level" / "level.json").read_text()
         from safetensors.torch import save_file
 

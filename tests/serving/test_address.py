@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from axml_ray.settings import SettingsError
-from serve_app.__main__ import Here, check_reach
+from serve_app.__main__ import ServerSettings, check_reach
 from serve_app.address import check_address
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_a_server_for_everyone_without_keys_is_warned_of(
     monkeypatch.setenv("AXML_RAY_API_KEYS", keys)
     with listener(socket.AF_INET, "127.0.0.1", False) as server:
         port = server.getsockname()[1]
-    check_reach(Here(bundle=ROOT, host=host, port=port))
+    check_reach(ServerSettings(bundle=ROOT, host=host, port=port))
     said = capsys.readouterr().err.splitlines()
     assert len(said) == warned and all("AXML_RAY_API_KEYS" in line and host in line for line in said)
 
@@ -90,9 +90,9 @@ def test_help_lists_every_setting() -> None:
     assert done.returncode == 0 and done.stdout.startswith("usage: python -m serve_app ")
     words = done.stdout.split("settings:\n")[1]
     lines = [line.split()[0] for line in words.splitlines() if line.startswith("  ") and line[2] != " "]
-    assert sorted(lines) == sorted(Here.model_fields) and lines[:3] == ["bundle", "host", "port"]
+    assert sorted(lines) == sorted(ServerSettings.model_fields) and lines[:3] == ["bundle", "host", "port"]
     shown = " ".join(words.split())
-    for name, field in Here.model_fields.items():
+    for name, field in ServerSettings.model_fields.items():
         assert field.description and " ".join(field.description.split()) in shown
         if name not in ("bundle", "revision") and field.default is not None:
             assert f"(default {str(field.default).lower()})" in shown

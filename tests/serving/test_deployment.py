@@ -12,11 +12,11 @@ from small_server import MEMBERS, PARTS
 from axml_ray.configuration import from_command_line
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
-from serve_app.__main__ import Here, check_fits, pairs
+from serve_app.__main__ import ServerSettings, check_fits, parse_pairs
 from serve_app.edition import Edition, EditionError
 from serve_app.members import Members
 from serve_app.service import read_examples
-from serve_app.serving import Served, Serving
+from serve_app.settings import ApplicationSettings, ServingSettings
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -47,12 +47,12 @@ def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None
 
 
 def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: Path) -> None:
-    check_fits(Served(bundle=serving_bundle, cpus=0.1))
+    check_fits(ApplicationSettings(bundle=serving_bundle, cpus=0.1))
     for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
         with pytest.raises(SettingsError, match="lower replicas or cpus"):
-            check_fits(Served(bundle=serving_bundle, **many))
+            check_fits(ApplicationSettings(bundle=serving_bundle, **many))
     with pytest.raises(SettingsError, match=rf"{5 * PARTS} of members × 2 CPUs"):
-        check_fits(Served(bundle=serving_bundle, together=False, replicas=5, cpus=2))
+        check_fits(ApplicationSettings(bundle=serving_bundle, together=False, replicas=5, cpus=2))
 
 
 @pytest.mark.parametrize("file", ["serve_app/serve.yaml", "deploy/rayservice.yaml"])
@@ -67,8 +67,8 @@ def test_files_of_serve_deploy(file: str) -> None:
         content = yaml.safe_load(content["spec"]["serveConfigV2"])
     [application] = ServeDeploySchema.model_validate(content).applications
     assert application.import_path == f"{app.__name__}:{app.build.__name__}"
-    assert Served.of(application.args).waiting_texts == Serving().waiting_texts
-    assert Served.of({**application.args, "revision": 2}).revision == "2"  # as YAML has it
+    assert ApplicationSettings.from_arguments(application.args).waiting_texts == ServingSettings().waiting_texts
+    assert ApplicationSettings.from_arguments({**application.args, "revision": 2}).revision == "2"  # as YAML has it
     if file.startswith("serve_app"):
         assert content["http_options"]["host"] == "127.0.0.1"
         assert read_examples(ROOT / application.args["examples"])
@@ -93,7 +93,9 @@ def test_the_manifest_of_a_training_runs_a_job_that_is_there(monkeypatch: pytest
 
 
 def test_words_of_the_command_line(tmp_path: Path) -> None:
-    settings = Here.of(pairs([f"bundle={tmp_path}", "together=false", "port=9000", "cpus=0.25"]))
+    settings = ServerSettings.from_arguments(
+        parse_pairs([f"bundle={tmp_path}", "together=false", "port=9000", "cpus=0.25"])
+    )
     assert (settings.bundle, settings.together, settings.port, settings.cpus) == (tmp_path, False, 9000, 0.25)
     assert settings.host == "127.0.0.1"
     for words, said in [
@@ -104,7 +106,7 @@ def test_words_of_the_command_line(tmp_path: Path) -> None:
         ([f"bundle={tmp_path}", "hosts=a"], "hosts: no such setting"),
     ]:
         with pytest.raises(SettingsError, match=said):
-            Here.of(pairs(words))
+            ServerSettings.from_arguments(parse_pairs(words))
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": 1}', "\ufeff"])

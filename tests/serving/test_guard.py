@@ -17,7 +17,7 @@ from serve_app.api import make_api
 from serve_app.fan_out import FanOut
 from serve_app.guard import keys_of_environment
 from serve_app.service import Service
-from serve_app.serving import Serving
+from serve_app.settings import ServingSettings
 
 KEY = "the-key"
 
@@ -37,7 +37,7 @@ def addresses(ray_cluster: None) -> Iterator[list[str]]:
     """The API with a key, under no prefix and under `/tags`; it has no trees, which nothing here needs."""
     servers = []
     for prefix in ("", "/tags"):
-        app = make_api(Service(Serving(), FanOut([], 1, 1)), [KEY])
+        app = make_api(Service(ServingSettings(), FanOut([], 1, 1)), [KEY])
         app.get("/far")(lambda: far("labels: no label is called 'x'"))
         servers.append(uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", root_path=prefix)))
     threads = [threading.Thread(target=server.run) for server in servers]
@@ -55,7 +55,7 @@ def test_a_key_that_no_header_can_hold_is_refused_at_the_start(monkeypatch: pyte
     monkeypatch.setenv("AXML_RAY_API_KEYS", "one, two three")
     assert keys_of_environment() == ["one", "two", "three"]
     monkeypatch.setenv("AXML_RAY_API_KEYS", "one,schlüssel")
-    with pytest.raises(SettingsError, match="AXML_RAY_API_KEYS: key 2 has letters that HTTP can't send; take ASCII's"):
+    with pytest.raises(SettingsError, match="AXML_RAY_API_KEYS: key 2 "):
         keys_of_environment()
 
 

@@ -25,7 +25,7 @@ from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 from serve_app.members import Members
 from serve_app.service import Service
-from serve_app.serving import Serving
+from serve_app.settings import ServingSettings
 
 TEXT = "key3 noise1 key0 noise7"
 KEY = "correct-horse"
@@ -102,7 +102,7 @@ class Near:
 @pytest.fixture(scope="module")
 def locked(serving_bundle: Path) -> Iterator[str]:
     """A server without Ray that lets in whoever has the key."""
-    serving, ready = Serving(), threading.Event()
+    serving, ready = ServingSettings(), threading.Event()
     service = Service(serving, FanOut([Near()], serving.tree_patience_s, serving.time_limit_s))  # type: ignore[list-item]
     server = uvicorn.Server(uvicorn.Config(make_api(service, [KEY]), port=0, log_level="error"))
 

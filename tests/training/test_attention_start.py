@@ -30,7 +30,7 @@ from axml_ray.training.attention_start import (
     mean_word_states,
     node_features,
 )
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
 WORDS, LABELS = 12, 10
@@ -84,7 +84,7 @@ def test_word_states_are_means_over_tokens(
     monkeypatch.setattr(module, "WORDS_AT_ONCE", at_once)
     monkeypatch.setattr(module, "SCORING_BATCH", 2)
     network = network_of(LabelTree.build(features, height=1, cluster_size=4, seed=0), 1)
-    found = mean_word_states(network, tokens, WORDS, "float32", Workers()).numpy()
+    found = mean_word_states(network, tokens, WORDS, "float32", DistributedContext()).numpy()
     np.testing.assert_allclose(found, literal_states(network, tokens), atol=1e-6)
     assert not found[11].any()
 
@@ -145,7 +145,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
     network = network_of(tree, level)
     before = network.attention.weight.detach().clone()
     states = literal_states(network, tokens)
-    initialise_attention(network, tree, tokens, features, "float32", Workers())
+    initialise_attention(network, tree, tokens, features, "float32", DistributedContext())
     node_rows = node_features(tree, level, features).toarray() @ states
     lengths = np.linalg.norm(node_rows, axis=1, keepdims=True)
     unit = np.divide(node_rows, lengths, out=np.zeros_like(node_rows), where=lengths > 0)
@@ -171,7 +171,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
 
 
 @dataclass(frozen=True)
-class Threads(Workers):
+class Threads(DistributedContext):
     """Workers that are threads of this process."""
 
     barrier_of_all: Barrier = field(default_factory=lambda: Barrier(1))
@@ -198,7 +198,7 @@ def test_shards_start_as_the_whole_does(
     tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
     whole = network_of(tree, level)
     before = whole.attention.weight.detach().clone()
-    initialise_attention(whole, tree, tokens, features, "float32", Workers())
+    initialise_attention(whole, tree, tokens, features, "float32", DistributedContext())
     assert not torch.equal(whole.attention.weight, before)
     shards = [network_of(tree, level, Shard(rank, workers)) for rank in range(workers)]
     all_of_them, given = Barrier(workers), []
@@ -219,6 +219,6 @@ def test_without_features_all_stays(tokens: Ragged, features: sparse.csr_matrix)
     network = network_of(tree, 2)
     before = network.attention.weight.detach().clone()
     initialise_attention(
-        network, tree, tokens, sparse.csr_matrix((LABELS, WORDS), dtype=np.float32), "float32", Workers()
+        network, tree, tokens, sparse.csr_matrix((LABELS, WORDS), dtype=np.float32), "float32", DistributedContext()
     )
     assert torch.equal(network.attention.weight, before)

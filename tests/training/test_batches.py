@@ -13,12 +13,12 @@ from axml_ray.training.batches import (
     POOL,
     Batch,
     LevelData,
-    batch_of,
-    by_length,
+    batches_by_length,
     choose_parents,
-    in_workers_order,
+    make_batch,
+    order_by_worker,
     padded_tokens,
-    shuffled,
+    shuffle_batches,
     training_batches,
 )
 
@@ -33,7 +33,7 @@ def lengths_of(documents: int, seed: int = 0) -> np.ndarray:
 class TestShuffled:
     @given(st.integers(0, 700), st.integers(1, 9), st.integers(0, 3))
     def test_every_document_exactly_once(self, documents, batch_size, epoch):
-        batches = shuffled(lengths_of(documents), batch_size, seed=3, epoch=epoch)
+        batches = shuffle_batches(lengths_of(documents), batch_size, seed=3, epoch=epoch)
         assert sorted(np.concatenate(batches).tolist() if batches else []) == list(range(documents))
         assert max(map(len, batches), default=0) <= batch_size
         # small ones only where a pool ends
@@ -44,7 +44,7 @@ class TestShuffled:
         lengths = lengths_of(300)
 
         def order(seed: int, epoch: int) -> list[int]:
-            return np.concatenate(shuffled(lengths, 4, seed, epoch)).tolist()
+            return np.concatenate(shuffle_batches(lengths, 4, seed, epoch)).tolist()
 
         assert order(1, 0) == order(1, 0)
         orders = [order(seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
@@ -52,12 +52,12 @@ class TestShuffled:
 
     def test_other_documents_meet_every_epoch(self):
         lengths = lengths_of(4 * POOL * 10)
-        companies = [{frozenset(batch.tolist()) for batch in shuffled(lengths, 4, 0, epoch)} for epoch in (0, 1)]
+        companies = [{frozenset(batch.tolist()) for batch in shuffle_batches(lengths, 4, 0, epoch)} for epoch in (0, 1)]
         assert len(companies[0] & companies[1]) < 0.02 * len(companies[0])
 
     def test_saves_most_of_the_padding(self):
         lengths = lengths_of(2_000)
-        batches = shuffled(lengths, 8, 0, 0)
+        batches = shuffle_batches(lengths, 8, 0, 0)
         assert sum(lengths[batch].max() * len(batch) for batch in batches) < 1.05 * lengths.sum()
         # but batches don't come by length
         longest = [lengths[batch].max() for batch in batches]
@@ -66,7 +66,7 @@ class TestShuffled:
 
 def test_scoring_covers_every_document_longest_first():
     lengths = lengths_of(50)
-    batches = by_length(lengths, 7)
+    batches = batches_by_length(lengths, 7)
     assert [len(batch) for batch in batches] == [7] * 7 + [1]
     rows = np.concatenate(batches)
     assert sorted(rows) == list(range(50)) and (np.diff(lengths[rows]) <= 0).all()
@@ -74,7 +74,7 @@ def test_scoring_covers_every_document_longest_first():
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=9, unique=True), st.integers(1, 4))
 def test_workers_order(rows, workers):
-    found = [in_workers_order(np.array(rows), Shard(rank, workers)) for rank in range(workers)]
+    found = [order_by_worker(np.array(rows), Shard(rank, workers)) for rank in range(workers)]
     for order, _ in found:
         assert np.array_equal(order, found[0][0])
     assert sorted(found[0][0].tolist()) == sorted(rows)
@@ -107,7 +107,7 @@ class TestBatch:
     @given(st.lists(st.integers(0, 19), min_size=1, max_size=6, unique=True))
     def test_all_nodes(self, rows):
         data = data_of(20, FLAT)
-        batch = batch_of(data, FLAT, np.array(rows))
+        batch = make_batch(data, FLAT, np.array(rows))
         assert batch.rows.tolist() == batch.encoded.tolist() == rows and batch.size == len(rows)
         assert batch.candidates is None and batch.count == 6 * len(rows)
         assert torch.equal(batch.lengths, batch.own_lengths)
@@ -126,7 +126,7 @@ class TestBatch:
     @given(st.lists(st.integers(0, 19), min_size=1, max_size=6, unique=True))
     def test_places_among_candidates(self, rows):
         data = data_of(20, DEEP)
-        batch = batch_of(data, DEEP, np.array(rows))
+        batch = make_batch(data, DEEP, np.array(rows))
         assert batch.size == len(rows) and np.array_equal(batch.candidates.parents, data.parents[rows])
         assert batch.count == int(batch.candidates.exists.sum())
         expected = set()
@@ -143,7 +143,7 @@ class TestBatch:
         data = LevelData(
             Ragged.from_rows([[5, 6], [7]]), Ragged.from_rows([[1, 7, 8], [3, 10]]), np.array([[2, 0], [4, 1]])
         )
-        batch = batch_of(data, DEEP, np.array([1, 0]))
+        batch = make_batch(data, DEEP, np.array([1, 0]))
         # document 1: blocks 10··· and 3···; document 0: blocks 4567 and 012·, and 8 is no candidate
         assert sorted(batch.positives.T.tolist()) == [[0, 0], [0, 4], [1, 3], [1, 5]]
 
@@ -216,7 +216,7 @@ class TestEpoch:
             list(training_batches(broken, level, batch_size=4, seed=2, epoch=1))
 
     def test_on_another_device(self, level):
-        batch = batch_of(data_of(9, level), level, np.array([3, 1]))
+        batch = make_batch(data_of(9, level), level, np.array([3, 1]))
         assert batch.to(torch.device("cpu")) is batch
         moved = batch.to(torch.device("meta"))
         tensors = [moved.tokens, *moved.words, moved.own_lengths, moved.lengths, moved.positives]

@@ -20,9 +20,9 @@ from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.training.checkpoints import MANIFEST, Checkpoints
+from axml_ray.training.distributed import CPU, DistributedContext
 from axml_ray.training.level import LevelTraining
 from axml_ray.training.level_files import MODEL, ROWS, load_rows, save_rows
-from axml_ray.training.workers import CPU, Workers
 
 LEVELS = {"all nodes": FLAT, "candidates": WIDE}
 BOTH = pytest.mark.parametrize("name", LEVELS)
@@ -42,8 +42,8 @@ class Stopping(Checkpoints):
         super().__init__(directory, MARK, seconds)
         self.left = last
 
-    def keep(self, training: LevelTraining) -> None:
-        super().keep(training)
+    def save(self, training: LevelTraining) -> None:
+        super().save(training)
         if self.left is not None:
             self.left -= 1
             if not self.left:
@@ -56,10 +56,10 @@ def training_of(
     *,
     seed: int = 4,
     network: dict[str, Any] | None = None,
-    workers: Workers | None = None,
+    workers: DistributedContext | None = None,
     **changes: Any,
 ) -> LevelTraining:
-    workers = workers or Workers()
+    workers = workers or DistributedContext()
     made = small_network(level, 0.3, workers.shard, seed=seed, **(network or {}))
     return small_training(made, 100, workers=workers, checkpoints=checkpoints, **{**SETTINGS, **changes})
 
@@ -68,7 +68,7 @@ def finish(training: LevelTraining) -> dict[str, Any]:
     """Trains to the end; everything that a level's training leaves behind."""
     losses = curve_of(training)
     training.run()
-    at = asdict(training.at) | {"snapshots": training.average.snapshots}
+    at = asdict(training.state) | {"snapshots": training.average.snapshots}
     at.pop("seconds")
     state = training.optimizer.state
     return {
@@ -112,7 +112,7 @@ class TestGoesOnAsIfItHadNeverStopped:
         # other first weights: all must come from the checkpoint
         resumed = training_of(LEVELS[name], checkpoints, seed=5, score_every=every)
         assert checkpoints.resume(resumed)
-        assert resumed.at.step == every * last
+        assert resumed.state.step == every * last
         assert bool(resumed.average.mean) == bool(resumed.average.snapshots) == (every * last > 5)
         found = finish(resumed)
         assert len(found["losses"]) == STEPS - every * last
@@ -169,8 +169,8 @@ class TestWhen:
         training._began = 0.0
         for later, written in ((59, 0), (60, 1), (119, 1), (121, 2)):
             now[0] = 100.0 + later
-            training.at.step = later
-            checkpoints.keep(training)
+            training.state.step = later
+            checkpoints.save(training)
             steps = [60, 121][:written]
             found = tmp_path / "checkpoint" / MANIFEST
             assert found.exists() == bool(written)
@@ -187,14 +187,14 @@ class TestWhen:
         training = training_of(FLAT, checkpoints)
         assert checkpoints.resume(training)
         training.run()
-        assert 1_000 < training.at.seconds < 1_060
+        assert 1_000 < training.state.seconds < 1_060
 
     def test_is_dropped_with_all_that_kills_left(self, tmp_path):
         stopped(tmp_path / "level-1.checkpoint", FLAT, 1)
         for name in (".level-1.checkpoint.writing", ".level-1.checkpoint.old", "level-2.checkpoint"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "file").write_text("large")
-        Checkpoints(tmp_path / "level-1.checkpoint", MARK, 0).drop(Workers())
+        Checkpoints(tmp_path / "level-1.checkpoint", MARK, 0).drop(DistributedContext())
         assert [path.name for path in tmp_path.iterdir()] == ["level-2.checkpoint"]
 
 
@@ -207,7 +207,7 @@ class TestPassedOver:
         before = {name: p.detach().clone() for name, p in training.network.named_parameters()}
         found = checkpoints.resume(training)
         if not found:
-            assert training.at.step == training.average.snapshots == 0
+            assert training.state.step == training.average.snapshots == 0
             assert not training.best and not training.average.mean and not training.optimizer.state
             for name, p in training.network.named_parameters():
                 assert torch.equal(p, before[name])
@@ -267,7 +267,7 @@ class TestPassedOver:
         assert any(half.iterdir()) and directory.exists() == earlier
         again = training_of(WIDE, checkpoints)
         assert checkpoints.resume(again) == earlier
-        assert again.at.step == 4 * earlier
+        assert again.state.step == 4 * earlier
         assert_same_end(finish(again), expected)
         assert directory.exists() and not half.exists()
 
@@ -292,13 +292,13 @@ class TestPassedOver:
         assert not directory.exists()
         again = training_of(WIDE, checkpoints)
         assert checkpoints.resume(again)
-        assert again.at.step in (4, 8)
+        assert again.state.step in (4, 8)
         assert_same_end(finish(again), finish(training_of(WIDE)))
 
     def test_seen_by_the_first_worker_alone(self, tmp_path):
         training = training_of(FLAT)
-        training.workers = SimpleNamespace(from_first=torch.ones_like, first=False, barrier=lambda: None)
-        with pytest.raises(RuntimeError, match="seen whole by the first worker, not by this one"):
+        training.context = SimpleNamespace(from_first=torch.ones_like, is_first=False, barrier=lambda: None)
+        with pytest.raises(RuntimeError, match="checkpoint"):
             Checkpoints(tmp_path / "checkpoint", MARK, 0).resume(training)
 
 
@@ -321,7 +321,7 @@ def go_on(rank: int, home: str, count: int) -> None:
     """A worker of `count` that goes on from the checkpoint, and stops after the next."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{home}/meet-{count}", rank=rank, world_size=count)
-    workers = Workers.current(CPU)
+    workers = DistributedContext.current(CPU)
     losses = {}
     for name, level in LEVELS.items():
         checkpoints = Stopping(Path(home) / name, last=1)

@@ -15,11 +15,11 @@ from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
-from axml_ray.training.batches import batch_of
+from axml_ray.training.batches import make_batch
 from axml_ray.training.checkpoints import FORMAT, MANIFEST, Checkpoints
-from axml_ray.training.level import DIVERGED, Diverged, Validation, validation_score
-from axml_ray.training.level_files import manifest_of
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level import DIVERGED, TrainingDivergedError, Validation, validation_score
+from axml_ray.training.level_files import read_manifest
 
 BOTH = pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
 
@@ -60,14 +60,14 @@ class TestLearning:
         best = training.run()
         assert best > 95
         assert training.average.snapshots > 0
-        score = validation_score(training.network, training.validation, "float32", Workers())
+        score = validation_score(training.network, training.validation, "float32", DistributedContext())
         assert score == pytest.approx(best, abs=1e-6)
         assert same(weights(training.network), training.best)
         assert np.mean(losses[-10:]) < 0.25 * losses[0]
-        assert records[-1]["step"] == len(losses) == training.at.step == 240
+        assert records[-1]["step"] == len(losses) == training.state.step == 240
         assert records[-1]["loss"] == pytest.approx(np.mean(losses[-50:]))
         assert records[-1]["valid_nDCG@5"] == best
-        assert (training.at.epoch, training.at.batch, training.at.documents) == (12, 0, 4_800)
+        assert (training.state.epoch, training.state.batch, training.state.documents) == (12, 0, 4_800)
 
     @pytest.mark.parametrize("evidence", [False, True])
     def test_first_loss_is_the_literal_one(self, level, evidence):
@@ -108,7 +108,7 @@ class TestStep:
         batches = list(training.batches())
         assert [batch.size for batch in batches] and sum(batch.size for batch in batches) == 50
         training.step(batches[0])
-        at = training.at
+        at = training.state
         assert (at.epoch, at.batch, at.step, at.documents) == (0, 1, 1, batches[0].size)
         # and the rest of the epoch is what was left
         assert [batch.rows.tolist() for batch in training.batches()] == [batch.rows.tolist() for batch in batches[1:]]
@@ -118,9 +118,9 @@ class TestStep:
         training = small_training(small_network(WIDE), 40, keep=2)
         table = training.network.attention.weight
         for row in range(12):
-            training.step(batch_of(training.data, WIDE, np.array([row])))
+            training.step(make_batch(training.data, WIDE, np.array([row])))
         before = table.detach().clone()
-        batch = batch_of(training.data, WIDE, np.array([12]))
+        batch = make_batch(training.data, WIDE, np.array([12]))
         training.step(batch)
         moved = (table.detach() != before).any(dim=1).nonzero()[:, 0]
         assert moved.tolist() == sorted(training.data.parents[12])
@@ -131,19 +131,19 @@ class TestStep:
         table = training.network.attention.weight
         training.data.parents[:3] = [[0, 5], [0, 7], [0, 9]]
         for row in range(3):
-            training.step(batch_of(training.data, WIDE, np.array([row])))
+            training.step(make_batch(training.data, WIDE, np.array([row])))
         training.data.parents[3] = [4, -1]
         before = table.detach().clone()
-        training.step(batch_of(training.data, WIDE, np.array([3])))
+        training.step(make_batch(training.data, WIDE, np.array([3])))
         assert (table.detach() != before).any(dim=1).nonzero()[:, 0].tolist() == [4]
 
     def test_dropout_is_another_at_each_step_and_document(self):
         training = small_training(small_network(FLAT, 0.5), 40)
         batch = next(training.batches())
-        first = training._seeds(batch.encoded)
+        first = training._dropout_seeds(batch.encoded)
         assert len(set(first.tolist())) == len(first)
-        training.at.step += 1
-        assert not set(first.tolist()) & set(training._seeds(batch.encoded).tolist())
+        training.state.step += 1
+        assert not set(first.tolist()) & set(training._dropout_seeds(batch.encoded).tolist())
 
 
 class TestWhenItEnds:
@@ -151,14 +151,14 @@ class TestWhenItEnds:
         for level, epochs in ((FLAT, 2), (DEEP, 3), (Level(3, 10, DEEP.first_child), 3)):
             training = small_training(small_network(level), 50, epochs=(2, 3), score_every=100)
             training.run()
-            assert training.at.step == epochs * 3  # batches of 20, 20 and 10
+            assert training.state.step == epochs * 3  # batches of 20, 20 and 10
 
     def test_patience(self, scripted):
         seen = scripted([10, 30, 20, 30, 29, 99])
         training = small_training(small_network(FLAT), 200, epochs=(9,), score_every=2, patience=3)
         assert training.run() == 30
-        assert len(seen) == 5 and training.at.step == 10
-        assert (training.at.best_step, training.at.scorings_without_gain) == (4, 3)
+        assert len(seen) == 5 and training.state.step == 10
+        assert (training.state.best_step, training.state.evaluations_without_gain) == (4, 3)
         assert same(weights(training.network), seen[1])
         assert not same(seen[1], seen[4])
 
@@ -172,7 +172,7 @@ class TestWhenItEnds:
         seen = scripted([10, 20])
         training = small_training(small_network(FLAT), 100, epochs=(1,), score_every=3)
         assert training.run() == 20
-        assert training.at.step == 5 and len(seen) == 2
+        assert training.state.step == 5 and len(seen) == 2
         assert same(weights(training.network), seen[1])
 
     def test_a_score_of_zero_is_a_score(self, scripted):
@@ -237,14 +237,14 @@ class TestDiverged:
         before: dict[str, torch.Tensor] = {}
 
         def poisoned(batch):
-            if training.at.step == 6:
+            if training.state.step == 6:
                 before.update(weights(training.network))
                 with torch.no_grad():
                     training.network.head.output.bias.fill_(float("nan"))
             step(batch)
 
         training.step = poisoned
-        with pytest.raises(Diverged, match=r"level 1: the loss is nan after 7 steps.*kept.*learning_rate"):
+        with pytest.raises(TrainingDivergedError, match=r"level 1: the loss is nan after 7 steps.*kept.*learning_rate"):
             training.run()
         assert same(weights(training.network), seen[1])
         # the checkpoint is that of step 6, and a new training starts there
@@ -265,17 +265,17 @@ class TestDiverged:
 
         def wild():
             update()
-            if training.at.step == 3:  # the fourth, after which a checkpoint is due
+            if training.state.step == 3:  # the fourth, after which a checkpoint is due
                 with torch.no_grad():
                     training.network.attention.weight[0, 0] = float("inf")
 
         training.optimizer.step = wild
-        with pytest.raises(Diverged, match="level 1: after 4 steps, some weights are no numbers"):
+        with pytest.raises(TrainingDivergedError, match="level 1: after 4 steps"):
             training.run()
         assert all(parameter.isfinite().all() for parameter in training.network.parameters())
         again = small_training(small_network(FLAT), 200)
         assert self.kept(tmp_path / "checkpoint").resume(again)
-        assert again.at.step == 2
+        assert again.state.step == 2
         assert all(parameter.isfinite().all() for parameter in again.network.parameters())
 
     def test_a_loss_far_above_the_first(self, scripted, tmp_path, monkeypatch):
@@ -296,25 +296,25 @@ class TestDiverged:
 
         monkeypatch.setattr(LevelNetwork, "loss", rising)
         assert DIVERGED == 5
-        with pytest.raises(Diverged, match=r"the loss is 2\.52 after 56 steps, 0\.5 at first"):
+        with pytest.raises(TrainingDivergedError, match=r"the loss is 2\.52 after 56 steps, 0\.5 at first"):
             training.run()
         assert same(weights(training.network), seen[-1]) and len(seen) == 5
-        assert manifest_of(tmp_path / "checkpoint", MANIFEST, FORMAT, "mark")["position"]["step"] == 50
+        assert read_manifest(tmp_path / "checkpoint", MANIFEST, FORMAT, "mark")["position"]["step"] == 50
 
     def test_a_report_gives_no_verdict(self):
         """Each worker reports by its own clock: one that left by it would let the others wait."""
         training = small_training(small_network(FLAT), 200)
-        training.at.step, training.at.first_loss = 13, 0.5
+        training.state.step, training.state.first_loss = 13, 0.5
         training._since_start, training._began = (0, 0.0), 0.0
         training._pending = [torch.tensor(0.5), torch.tensor(float("nan"))]
         training._report()
-        assert len(training.at.recent) == 2 and not training._pending
-        with pytest.raises(Diverged, match="the loss is nan after 13 steps"):
+        assert len(training.state.recent) == 2 and not training._pending
+        with pytest.raises(TrainingDivergedError, match="the loss is nan after 13 steps"):
             training._check_loss()
 
     def test_a_learning_rate_beyond_reason(self):
         training = small_training(small_network(DEEP), 200, epochs=(5,), score_every=1, learning_rate=1e30)
-        with pytest.raises(Diverged):
+        with pytest.raises(TrainingDivergedError):
             training.run()
         assert all(parameter.isfinite().all() for parameter in training.network.parameters())
 
@@ -324,7 +324,7 @@ class TestValidationScore:
     def test_is_the_mean_ndcg(self, level):
         network = small_network(level)
         valid = small_training(network).validation
-        score = validation_score(network, valid, "float32", Workers())
+        score = validation_score(network, valid, "float32", DistributedContext())
         gains = []
         for row in range(len(valid.tokens)):
             words = torch.from_numpy(valid.tokens[row].astype(np.int64))[None]
@@ -348,7 +348,7 @@ class TestValidationScore:
         tokens, _ = key_documents(3, 6)
         beam = Beam(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1))
         truth = Ragged.from_rows([[1, 2], [3], [4]])
-        assert validation_score(network, Validation(tokens, truth, beam), "float32", Workers()) == 0
+        assert validation_score(network, Validation(tokens, truth, beam), "float32", DistributedContext()) == 0
 
 
 def test_the_network_handed_in_is_the_one_trained():

@@ -11,7 +11,7 @@ import torch
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from axml_ray.training.progress import SCALARS, Follower, Journal, line, memory_gib
+from axml_ray.training.progress import SCALARS, Follower, Journal, format_record, memory_gib
 
 RECORD: dict[str, Any] = {
     "level": 1,
@@ -94,14 +94,14 @@ def test_the_follower_reads_whole_new_lines(tmp_path: Path) -> None:
     journal = Journal(tmp_path, tree=0)
     journal.write(RECORD)
     follower = Follower([tmp_path, tmp_path / "none"])
-    assert list(follower.news()) == []
+    assert list(follower.new_records()) == []
     journal.write({**RECORD, "step": 200})
     with journal.path.open("a") as file:
         file.write('{"step": ')
-    assert [record["step"] for record in follower.news()] == [200]
+    assert [record["step"] for record in follower.new_records()] == [200]
     with journal.path.open("a") as file:
         file.write("300}\n")
-    assert [record["step"] for record in follower.news()] == [300]
+    assert [record["step"] for record in follower.new_records()] == [300]
 
 
 def test_a_record_that_was_cut_short_costs_itself_alone(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_record_that_was_cut_short_costs_itself_alone(tmp_path: Path) -> None:
     with journal.path.open("a") as file:
         file.write('{"step": 20')
     Journal(tmp_path, tree=0).write({**RECORD, "step": 300})
-    assert [record["step"] for record in follower.news()] == [100, 300]
+    assert [record["step"] for record in follower.new_records()] == [100, 300]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_record_that_was_cut_short_costs_itself_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_shows_what_matters(change: dict[str, Any], expected: str) -> None:
-    shown = line({**RECORD, "tree": 0, **change})
+    shown = format_record({**RECORD, "tree": 0, **change})
     assert shown.startswith("tree 1 · level 1/2")
     assert expected in shown
 
@@ -137,7 +137,7 @@ def test_memory_is_that_of_this_process() -> None:
 
 def test_lines_of_what_is_no_step_name_tree_and_level() -> None:
     common = {"tree": 0, "level": 1, "levels": 2}
-    assert line({**common, "begun": 2048}).startswith("tree 1 · level 1/2 (2,048 nodes)")
+    assert format_record({**common, "begun": 2048}).startswith("tree 1 · level 1/2 (2,048 nodes)")
     scored = {"scored_so_far": 512, "documents": 8_000, "documents_per_second": 120.4}
-    shown = line({**common, **scored})
+    shown = format_record({**common, **scored})
     assert shown.startswith("tree 1 · level 1/2 · ") and "512 of 8,000" in shown and "120 docs/s" in shown

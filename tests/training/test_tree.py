@@ -10,20 +10,30 @@ import pytest
 import torch
 from tiny_corpus import experiment, train_tree, write_corpus
 
-import axml_ray.training.scored as scored
+import axml_ray.training.document_beams as scored
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, fingerprint
+from axml_ray.storage.layout import RunLayout
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 from axml_ray.training.checkpoints import Checkpoints
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, finished, load_level, save_level
-from axml_ray.training.scored import MANIFEST as SCORED_MANIFEST
-from axml_ray.training.scored import NODES, PARENTS, SCORES, VALID_NODES, VALID_SCORES, Scored, is_scored
-from axml_ray.training.tree import TREE, level_directory, level_fingerprint, tree_directory
-from axml_ray.training.workers import Workers
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.document_beams import MANIFEST as SCORED_MANIFEST
+from axml_ray.training.document_beams import (
+    NODES,
+    PARENTS,
+    SCORES,
+    VALID_NODES,
+    VALID_SCORES,
+    DocumentBeams,
+    has_document_beams,
+)
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, is_saved, load_level, save_level
+from axml_ray.training.tree import level_directory, level_key, levels_are_finished
 from axml_ray.tree.label_tree import LabelTree
 
 ROWS_0 = ROWS.format(0)
@@ -53,10 +63,10 @@ def run(trained, tmp_path) -> Experiment:
     """A copy of the trained run, to be damaged."""
     settings, _ = trained
     copy = settings.model_copy(update={"runs": tmp_path / "runs"})
-    source = tree_directory(settings.run_directory, 0)
+    source = settings.run_directory
     for file in sorted(source.rglob("*")):
         if file.is_file():
-            target = tree_directory(copy.run_directory, 0) / file.relative_to(source)
+            target = copy.run_directory / file.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(file.read_bytes())
             long_ago = time.time_ns() - 10**12
@@ -64,8 +74,21 @@ def run(trained, tmp_path) -> Experiment:
     return copy
 
 
+def networks_of(settings: Experiment) -> Path:
+    """Where the networks of tree 0 lie."""
+    return RunLayout(settings.run_directory).member("network_tree", 0)
+
+
+def label_tree(settings: Experiment) -> LabelTree:
+    return LabelTree.load(RunLayout(settings.run_directory).tree_file(0))
+
+
+def key_of(settings: Experiment, corpus: Corpus, level: int, tree: int = 0) -> str:
+    return level_key(Run(settings, corpus).spec(f"network_tree-{tree}").key, level)
+
+
 def level_file(settings: Experiment, level: int, name: str = MODEL) -> Path:
-    return level_directory(tree_directory(settings.run_directory, 0), level) / name
+    return level_directory(networks_of(settings), level) / name
 
 
 def times(settings: Experiment) -> dict[int, int]:
@@ -79,11 +102,11 @@ def opened(records: list[dict]) -> list[int]:
 class TestTraining:
     def test_each_level_learns(self, trained, corpus):
         settings, records = trained
-        directory = tree_directory(settings.run_directory, 0)
-        tree = LabelTree.load(directory / TREE)
+        directory, tree = networks_of(settings), label_tree(settings)
         assert tree.level_sizes == (4, 14)
+        assert levels_are_finished(directory, tree, Run(settings, corpus).spec("network_tree-0").key)
         for level in (1, 2):
-            assert finished(level_directory(directory, level), level_fingerprint(settings, corpus, 0, level))
+            assert is_saved(level_directory(directory, level), key_of(settings, corpus, level))
             about = json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())
             assert about["nodes"] == tree.level_sizes[level - 1] and about["level"] == level
             assert about["steps"] == 6 * 30 and about["snapshots"] == 2
@@ -96,12 +119,12 @@ class TestTraining:
         """Trained at next to no rate, a level is what it began as."""
         settings = experiment(home, learning_rate=1e-12, epochs=(1,)).model_copy(update={"name": "frozen"})
         train_tree(settings, corpus)
-        tree = LabelTree.load(tree_directory(settings.run_directory, 0) / TREE)
+        tree = label_tree(settings)
         levels = []
         for number in (1, 2):
             vectors = torch.zeros(corpus.word_vectors().shape)
             network = AttentionXML(Level.from_tree(tree, number), vectors, settings.network)
-            load_level(network, level_directory(tree_directory(settings.run_directory, 0), number))
+            load_level(network, level_directory(networks_of(settings), number))
             levels.append(network.state_dict())
         assert np.allclose(levels[0]["encoder.embedding.weight"], corpus.word_vectors(), atol=1e-6)
         for name in levels[0].keys() - {TABLE}:
@@ -157,12 +180,12 @@ class TestResuming:
             file.unlink()
         else:
             file.write_text(content)
-        mark = level_fingerprint(run, corpus, 0, 2)
-        assert not finished(file.parent, mark)
+        assert not is_saved(file.parent, key_of(run, corpus, 2))
+        assert not levels_are_finished(file.parent.parent, label_tree(run), Run(run, corpus).members[0].key)
 
-    def test_a_stale_fingerprint(self, run, corpus):
+    def test_another_cache_key(self, run, corpus):
         file = level_file(run, 1, LEVEL_MANIFEST)
-        file.write_text(file.read_text().replace(level_fingerprint(run, corpus, 0, 1), "0123456789ab"))
+        file.write_text(file.read_text().replace(key_of(run, corpus, 1), "0123456789ab"))
         assert opened(train_tree(run, corpus, build=False)) == [2]
 
     def test_other_settings(self, run, corpus):
@@ -171,9 +194,10 @@ class TestResuming:
         assert opened(train_tree(other, corpus, build=False)) == []
         assert all(times(run)[level] > before[level] for level in (1, 2))
 
-    def test_what_the_fingerprint_depends_on(self, run, corpus):
-        def mark(settings: Experiment = run, tree: int = 0, level: int = 1, corpus: Corpus = corpus) -> str:
-            return level_fingerprint(settings, corpus, tree, level)
+    def test_what_the_cache_key_depends_on(self, run, corpus):
+        def key(settings: Experiment = run, tree: int = 0, level: int = 1, corpus: Corpus = corpus) -> str:
+            settings = settings.model_copy(update={"ensemble": settings.ensemble.model_copy(update={"trees": 2})})
+            return key_of(settings, corpus, level, tree)
 
         changes = {
             "seed": 4,
@@ -181,17 +205,19 @@ class TestResuming:
             "network": run.network.model_copy(update={"hidden": 11}),
             "training": run.training.model_copy(update={"clip": 4.0}),
         }
-        marks = [mark(run.model_copy(update={name: value})) for name, value in changes.items()]
-        marks += [mark(), mark(tree=1), mark(level=2)]
-        marks.append(mark(corpus=Corpus(corpus.directory, {**corpus.manifest, "fingerprint": "other"})))
+        keys = [key(run.model_copy(update={name: value})) for name, value in changes.items()]
+        keys += [key(), key(tree=1), key(level=2)]
+        keys.append(key(corpus=Corpus(corpus.directory, {**corpus.manifest, "fingerprint": "other"})))
         # a tree is told by its seed, so tree 1 of seed 3 is tree 0 of seed 4
-        assert marks[0] == marks[5] and len(set(marks)) == len(marks) - 1
-        assert mark(run.model_copy(update={"name": "x", "runs": Path("/elsewhere")})) == mark()
+        assert keys[0] == keys[5] and len(set(keys)) == len(keys) - 1
+        rare = run.resources.model_copy(update={"checkpoint_minutes": 99})
+        assert key(run.model_copy(update={"resources": rare})) == key()
+        assert key(run.model_copy(update={"name": "x", "runs": Path("/elsewhere")})) == key()
 
     @pytest.mark.parametrize("name", ["save_rows", "save_tensors", "write_json"])
     def test_an_interrupted_save_leaves_the_old_level(self, run, corpus, monkeypatch, name):
         directory = level_file(run, 1).parent
-        tree = LabelTree.load(directory.parent / TREE)
+        tree = label_tree(run)
         network = AttentionXML(Level.from_tree(tree, 1), torch.zeros(corpus.word_vectors().shape), run.network)
         before = {path: path.read_bytes() for path in directory.iterdir()}
         assert {path.name for path in before} == {LEVEL_MANIFEST, MODEL, ROWS_0}
@@ -202,12 +228,12 @@ class TestResuming:
         with monkeypatch.context() as patch:
             patch.setattr(f"axml_ray.training.level_files.{name}", killed)
             with pytest.raises(KeyboardInterrupt):
-                save_level(network, directory, "mark", {}, Workers())
+                save_level(network, directory, "key", {}, DistributedContext())
         assert {path: path.read_bytes() for path in directory.iterdir()} == before
         # what is left of it is in nobody's way
-        save_level(network, directory, "mark", {}, Workers())
-        assert finished(directory, "mark")
-        assert sorted(path.name for path in directory.parent.iterdir()) == ["level-1", "level-2", TREE]
+        save_level(network, directory, "key", {}, DistributedContext())
+        assert is_saved(directory, "key")
+        assert sorted(path.name for path in directory.parent.iterdir()) == ["level-1", "level-2"]
 
     def test_a_level_that_is_wanted_again_starts_from_nothing(self, run, corpus):
         """Its checkpoint is gone with its end."""
@@ -225,7 +251,7 @@ class TestResuming:
 
 
 def beside(settings: Experiment, level: int, what: str) -> Path:
-    return tree_directory(settings.run_directory, 0) / f"level-{level}.{what}"
+    return networks_of(settings) / f"level-{level}.{what}"
 
 
 class Killed(BaseException):
@@ -255,13 +281,13 @@ def stop(monkeypatch):
 def scorings(monkeypatch) -> list[int]:
     """The levels whose documents were scored."""
     seen: list[int] = []
-    score = module.score_level
+    score = module.save_document_beams
 
     def followed(network, *rest, **named):
         seen.append(network.level.number)
         score(network, *rest, **named)
 
-    monkeypatch.setattr(module, "score_level", followed)
+    monkeypatch.setattr(module, "save_document_beams", followed)
     return seen
 
 
@@ -302,8 +328,8 @@ class TestKilledInsideALevel:
             for one in (about, expected):
                 one.pop("seconds")
             assert about == expected
-        directory = tree_directory(settings.run_directory, 0)
-        assert sorted(path.name for path in directory.iterdir()) == ["level-1", "level-2", TREE]
+        directory = networks_of(settings)
+        assert sorted(path.name for path in directory.iterdir()) == ["level-1", "level-2"]
 
     def test_before_its_first_checkpoint(self, trained, corpus, tmp_path, stop, scorings):
         settings = fresh(trained[0], tmp_path, minutes=60)
@@ -337,8 +363,8 @@ class TestKilledInsideALevel:
 
 
 def is_finished(settings: Experiment, corpus: Corpus) -> list[int]:
-    directory = tree_directory(settings.run_directory, 0)
-    return [n for n in (1, 2) if finished(level_directory(directory, n), level_fingerprint(settings, corpus, 0, n))]
+    directory = networks_of(settings)
+    return [n for n in (1, 2) if is_saved(level_directory(directory, n), key_of(settings, corpus, n))]
 
 
 class TestScored:
@@ -349,18 +375,18 @@ class TestScored:
             train_tree(settings, corpus)
         return settings
 
-    def mark(self, settings: Experiment, corpus: Corpus) -> str:
-        return fingerprint(level_fingerprint(settings, corpus, 0, 1), settings.tree.beam)
+    def key(self, settings: Experiment, corpus: Corpus) -> str:
+        return fingerprint(key_of(settings, corpus, 1), settings.tree.beam)
 
     @pytest.mark.parametrize("file", [NODES, SCORES, PARENTS, VALID_NODES, VALID_SCORES, SCORED_MANIFEST])
     def test_torn_it_is_made_again(self, trained, corpus, tmp_path, stop, scorings, file):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
         path = beside(settings, 1, "scored") / file
-        assert is_scored(path.parent, self.mark(settings, corpus))
+        assert has_document_beams(path.parent, self.key(settings, corpus))
         path.write_bytes(path.read_bytes()[:-1])
         if file == SCORED_MANIFEST:
             path.unlink()
-        assert not is_scored(path.parent, self.mark(settings, corpus))
+        assert not has_document_beams(path.parent, self.key(settings, corpus))
         train_tree(settings, corpus, build=False)
         assert scorings == [1, 1]
         assert files(settings) == files(trained[0])
@@ -372,23 +398,19 @@ class TestScored:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr("axml_ray.training.scored.expand_rows", killed)  # all but the validation documents
+            patch.setattr("axml_ray.training.document_beams.expand_rows", killed)  # all but the validation documents
             with pytest.raises(Killed):
                 train_tree(settings, corpus)
         assert not beside(settings, 1, "scored").exists()
         train_tree(settings, corpus, build=False)
         assert files(settings) == files(trained[0])
-        assert sorted(path.name for path in level_file(settings, 1).parent.parent.iterdir()) == [
-            "level-1",
-            "level-2",
-            TREE,
-        ]
+        assert sorted(path.name for path in level_file(settings, 1).parent.parent.iterdir()) == ["level-1", "level-2"]
 
     def test_what_it_holds(self, trained, corpus, tmp_path, stop):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
-        found = Scored(beside(settings, 1, "scored"))
+        found = DocumentBeams(beside(settings, 1, "scored"))
         split = corpus.split("train")
-        tree = LabelTree.load(tree_directory(settings.run_directory, 0) / TREE)
+        tree = label_tree(settings)
         values, offsets = tree.node_labels(1, split.labels.values, split.labels.offsets)
         assert found.train.nodes.shape == found.train.scores.shape == found.parents.shape == (300, 3)
         assert found.valid.nodes.shape == (24, 3)
@@ -408,7 +430,7 @@ class TestScored:
         stop(2, 1)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        found = Scored(beside(settings, 1, "scored"))
+        found = DocumentBeams(beside(settings, 1, "scored"))
         assert np.array_equal(found.parents, found.train.nodes.numpy())
         assert not (beside(settings, 1, "scored") / PARENTS).exists()
         train_tree(settings, corpus, build=False)

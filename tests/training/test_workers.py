@@ -14,17 +14,19 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from axml_ray.inference.beam import TreePredictor
 from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
+from axml_ray.run import Run
 from axml_ray.settings import Experiment
+from axml_ray.training.beam_step import expand_rows
+from axml_ray.training.distributed import CPU, DistributedContext
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
-from axml_ray.training.scoring import expand_rows
-from axml_ray.training.tree import level_directory, tree_directory
-from axml_ray.training.workers import CPU, Workers
+from axml_ray.training.tree import level_directory
 
 COUNTS = (2, 3)
 LEVELS = {
@@ -38,7 +40,7 @@ LEVELS = {
 DOCUMENTS, BATCH = 81, 8
 
 
-def train_level(level: Level, workers: Workers) -> dict[str, Any]:
+def train_level(level: Level, workers: DistributedContext) -> dict[str, Any]:
     """55 steps with dropout; word vectors are trained, and averaged with the rest from the third epoch."""
     network = small_network(level, 0.3, workers.shard)
     words = network.encoder.embedding.weight.detach().clone()
@@ -61,7 +63,7 @@ def train_level(level: Level, workers: Workers) -> dict[str, Any]:
     }
 
 
-def score(network: LevelNetwork, workers: Workers) -> dict[str, Beam]:
+def score(network: LevelNetwork, workers: DistributedContext) -> dict[str, Beam]:
     """Untrained, of the validation documents: of fewer and of more nodes than there are, under a ragged beam."""
     tokens, beam = (given := small_training(network).validation).tokens, given.beam
     if beam is not None:
@@ -70,7 +72,7 @@ def score(network: LevelNetwork, workers: Workers) -> dict[str, Beam]:
         scores = -torch.rand(nodes.shape, generator=random)
         nodes[::3, 2:], scores[::3, 2:] = -1, -torch.inf
         beam = Beam(nodes, scores)
-    return {f"best {n}": expand_rows(network, tokens, beam, n, precision="float32", workers=workers) for n in (3, 60)}
+    return {f"best {n}": expand_rows(network, tokens, beam, n, precision="float32", context=workers) for n in (3, 60)}
 
 
 @contextmanager
@@ -103,7 +105,7 @@ def counted() -> Iterator[list[int]]:
 COLLECTIVES = "all_", "broadcast", "reduce", "gather", "scatter", "send", "recv", "isend", "irecv"
 
 
-def traffic(workers: Workers, deep: bool) -> list[int]:
+def traffic(workers: DistributedContext, deep: bool) -> list[int]:
     """Bytes that a step exchanges at a level, and at one of ten times the nodes with the same documents."""
     found = []
     for times in (1, 10):
@@ -130,8 +132,8 @@ def run_all(rank: int, home: str, count: int) -> None:
     directory = Path(home)
     if count > 1:
         dist.init_process_group("gloo", init_method=f"file://{directory}/meet-{count}", rank=rank, world_size=count)
-    workers = Workers.current(CPU)
-    assert (workers.rank, workers.count, workers.first) == (rank, count, rank == 0)
+    workers = DistributedContext.current(CPU)
+    assert (workers.rank, workers.world_size, workers.is_first) == (rank, count, rank == 0)
     found: dict[str, Any] = {name: train_level(level, workers) for name, level in LEVELS.items()}
     for name, level in LEVELS.items():
         found[f"scores, {name}"] = score(small_network(level, shard=workers.shard), workers)
@@ -141,7 +143,9 @@ def run_all(rank: int, home: str, count: int) -> None:
     found["sum"] = workers.sum(torch.tensor([1.0 + rank, 10.0], dtype=torch.float64))
     for name, able in (("some", [True, False, True]), ("all", [True] * 3)):
         with patch("axml_ray.network.precision.bfloat16_is_faster", lambda device, able=able: able[rank]):
-            found[f"precision, {name} able"] = [workers.agreed(one) for one in ("auto", "float32", "bfloat16")]
+            found[f"precision, {name} able"] = [
+                workers.agree_on_precision(one) for one in ("auto", "float32", "bfloat16")
+            ]
     found["from first"] = workers.from_first(torch.tensor([7.0 + rank]))
     if count > 1:
         found["traffic"] = {deep: traffic(workers, deep) for deep in (False, True)}
@@ -302,13 +306,17 @@ class TestTree:
         found = []
         for count in (1, 2):
             settings = settings_of(home, count)
-            directory = tree_directory(settings.run_directory, 0)
-            for level in (1, 2):
-                files = {path.name for path in level_directory(directory, level).iterdir()}
-                assert files == {LEVEL_MANIFEST, MODEL, *(ROWS.format(rank) for rank in range(count))}
             corpus = Corpus.open(settings.corpus_directory)
-            predictor = TreePredictor.open(settings, corpus, 0)
-            found.append((*predictor.predict(corpus.split("test").tokens, 14), predictor.networks))
+            run = Run(settings, corpus)
+            spec = run.spec("network_tree-0")
+            for level in (1, 2):
+                files = {path.name for path in level_directory(spec.directory, level).iterdir()}
+                assert files == {LEVEL_MANIFEST, MODEL, *(ROWS.format(rank) for rank in range(count))}
+            assert not spec.is_fitted
+            spec.mark_fitted()
+            member = run.open_member(spec, None)
+            assert isinstance(member, NetworkTree)
+            found.append((*member.rank(TextViews(corpus.split("test").tokens), 14), member.networks))
         (labels, scores, networks), (other_labels, other_scores, other_networks) = found
         for network, other in zip(networks, other_networks, strict=True):
             for name, value in network.state_dict().items():

@@ -30,8 +30,8 @@ from axml_ray.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 from axml_ray.training.batches import LevelData, choose_parents
 from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining, Report, Validation
-from axml_ray.training.workers import Workers
 from axml_ray.tree.kinds import build_tree
 
 LABELS = 14
@@ -118,7 +118,7 @@ def experiment(home: Path, *, tree: dict[str, Any] | None = None, **training: An
 
 
 def train_tree(
-    settings: Experiment, corpus: Corpus, workers: Workers | None = None, build: bool = True
+    settings: Experiment, corpus: Corpus, workers: DistributedContext | None = None, build: bool = True
 ) -> list[dict[str, Any]]:
     """Build tree 0 of the run and train its networks; returns what was reported."""
     run = Run(settings, corpus)
@@ -161,7 +161,7 @@ def small_training(
     seed: int = 1,
     *,
     keep: int = 3,
-    workers: Workers | None = None,
+    workers: DistributedContext | None = None,
     report: Report = lambda record: None,
     checkpoints: Checkpoints | None = None,
     **changes: Any,
@@ -185,7 +185,7 @@ def small_training(
         Validation(valid_tokens, valid_positives, beam),
         settings,
         seed,
-        workers or Workers(),
+        workers or DistributedContext(),
         report,
         checkpoints,
     )
@@ -198,7 +198,7 @@ def curve_of(training: LevelTraining) -> list[float]:
 
     def followed(batch: Any) -> None:
         step(batch)
-        losses.append(training.at.recent[-1])
+        losses.append(training.state.recent[-1])
 
     training.step = followed  # type: ignore[method-assign]
     return losses

@@ -14,7 +14,7 @@ from tiny_corpus import experiment, write_corpus
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
-from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, best_trial, front, settings_found, table, write_outcome
+from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, best_trial, front, table, trial_settings, write_outcome
 from axml_ray.tuning.page import Axis, page
 from axml_ray.tuning.records import Scoring, Trial
 from axml_ray.tuning.space import Space
@@ -82,7 +82,7 @@ def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Cor
     searched = sweep(tmp_path)
     assert write_outcome(searched, corpus, TRIALS).number == 1
     found = load(searched.directory / BEST)
-    assert found == settings_found(searched, TRIALS[1], "s-best")
+    assert found == trial_settings(searched, TRIALS[1], "s-best")
     assert (found.name, found.tree.height, found.tree.kind, found.network.evidence) == ("s-best", 0, "kmeans", True)
     assert found.training.documents is None  # all of them
     assert found.corpus == searched.settings.corpus and found.ensemble == searched.settings.ensemble

@@ -9,8 +9,8 @@ from tiny_corpus import DOCUMENTS, experiment, train_tree, write_corpus
 
 from axml_ray.corpus.store import Split
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import ResourceSettings, TrainingSettings
-from axml_ray.training.tree import level_fingerprint, part_of, tree_fingerprint
 
 
 def numbered(documents: int) -> Split:
@@ -21,12 +21,12 @@ def numbered(documents: int) -> Split:
 @given(documents=st.integers(1, 60), small=st.integers(1, 70), more=st.integers(0, 30))
 def test_the_same_documents_every_time_and_in_order(documents: int, small: int, more: int) -> None:
     split = numbered(documents)
-    parts = [[int(row[0]) for row in part_of(split, size).tokens] for size in (small, small, small + more)]
+    parts = [[int(row[0]) for row in split.part(size).tokens] for size in (small, small, small + more)]
     assert parts[0] == parts[1] == sorted(set(parts[0]))
     assert set(parts[0]) <= set(parts[2]) and len(parts[0]) == min(small, documents)
-    part = part_of(split, small)
+    part = split.part(small)
     assert (part.tokens.values == part.labels.values).all() and (np.diff(part.tokens.offsets) > 0).all()
-    assert part_of(split, None) is split
+    assert split.part(None) is split
 
 
 def test_a_level_trains_on_that_many_and_is_known_by_it(tmp_path: Path) -> None:
@@ -35,8 +35,9 @@ def test_a_level_trains_on_that_many_and_is_known_by_it(tmp_path: Path) -> None:
     scorings = [record["scoring"] for record in train_tree(settings, corpus) if "scoring" in record]
     assert [one["documents"] for one in scorings] == [50, 100, 150, 200] * 2
     whole = settings.model_copy(update={"training": settings.training.model_copy(update={"documents": None})})
-    assert tree_fingerprint(settings, corpus, 0) == tree_fingerprint(whole, corpus, 0)
-    assert level_fingerprint(settings, corpus, 0, 1) != level_fingerprint(whole, corpus, 0, 1)
+    part, all_of_them = Run(settings, corpus), Run(whole, corpus)
+    assert part.tree_key(0) == all_of_them.tree_key(0)
+    assert part.members[0].key != all_of_them.members[0].key
     assert DOCUMENTS["train"] > 100
 
 

@@ -54,7 +54,7 @@ def test_a_search_that_goes_on_draws_the_same(space: Space, method: Method, kept
     run(Search(space, method, seed=3), TRIALS, whole)
     again = Search(space, method, seed=3)
     for number, parameters in enumerate(whole[:kept]):
-        again.again(parameters)
+        again.replay(parameters)
         tell(again, number, parameters)
     drawn = whole[:kept]
     run(again, TRIALS, drawn)
@@ -100,7 +100,7 @@ def test_nothing_is_drawn_twice(tmp_path: Path) -> None:
 def test_a_trial_that_the_space_no_longer_draws_is_an_error(tmp_path: Path) -> None:
     search = Search(of_text(tmp_path, FEW), "random", seed=0)
     with pytest.raises(SettingsError, match="no longer draws trial 0"):
-        search.again({"tree.height": 1, "tree.beam": 4, "network.evidence": True})
+        search.replay({"tree.height": 1, "tree.beam": 4, "network.evidence": True})
 
 
 class TestTheUsersOwnSettings:

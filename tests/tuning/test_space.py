@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from axml_ray.configuration import load
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.tuning.search import Search, check_space
-from axml_ray.tuning.space import Space, settings_of
+from axml_ray.tuning.space import Space, apply_parameters
 
 ROOT = Path(__file__).parents[2]
 TREES = ("tune_spaces.tree", "tune_spaces.tree:shape", "tune_spaces.tree:or_flat")
@@ -34,7 +34,7 @@ class TestShipped:
     def test_every_draw_is_an_experiment_that_reads_what_was_drawn(self, base: Experiment, names, seed) -> None:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
         drawn = Space.load(names).draw(study.ask())
-        found = settings_of(base, drawn)
+        found = apply_parameters(base, drawn)
         flat = drawn.get("tree.height") == 0
         assert not (flat and any(path.startswith("tree.") for path in drawn.keys() - {"tree.height"}))
         if "network.kind" in drawn and found.network.kind != "attention":
@@ -63,7 +63,7 @@ class TestShipped:
 class TestSettings:
     def test_lists_are_replaced_whole(self, base: Experiment) -> None:
         assert base.training.epochs == (4, 3)
-        found = settings_of(base, {"training.epochs.0": 7, "network.hidden": 32})
+        found = apply_parameters(base, {"training.epochs.0": 7, "network.hidden": 32})
         assert found.training.epochs == (7,) and found.network.hidden == 32
         assert found.training.learning_rate == base.training.learning_rate
 
@@ -79,7 +79,7 @@ class TestSettings:
     )
     def test_one_clear_error(self, base: Experiment, parameters, message: str) -> None:
         with pytest.raises(SettingsError, match=message):
-            settings_of(base, parameters)
+            apply_parameters(base, parameters)
 
 
 class TestLoading:
@@ -112,7 +112,7 @@ class TestLoading:
 
     def test_its_mark_is_of_its_text(self, tmp_path: Path) -> None:
         first = user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)")
-        assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)").mark == first.mark
-        assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 2)").mark != first.mark
+        assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)").fingerprint == first.fingerprint
+        assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 2)").fingerprint != first.fingerprint
         assert first.short_name == "mine"
         assert Space.load(["tune_spaces.tree:shape", "tune_spaces.attention"]).short_name == "tree-shape-attention"

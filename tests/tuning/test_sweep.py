@@ -15,7 +15,7 @@ from axml_ray.tuning.outcome import write_outcome
 from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.search import Search
 from axml_ray.tuning.space import Space
-from axml_ray.tuning.sweep import Sweep, places, run_sweep
+from axml_ray.tuning.sweep import Sweep, concurrent_trials, run_sweep
 
 GOOD, POOR, MAD = 0.02, 1e-6, 1e30
 SPACE = f"def space(draw):\n    draw.suggest_categorical('training.learning_rate', [{GOOD}, {POOR}, {MAD}])\n"
@@ -115,16 +115,16 @@ def test_a_finished_sweep_is_told_again_and_others_are_refused(ray_cluster: None
 
 
 def test_trials_leave_room_for_their_workers(ray_cluster: None) -> None:
-    assert places(ResourceSettings()) == 2
-    assert places(ResourceSettings(workers=2)) == 1
-    assert places(ResourceSettings(cpus_per_worker=0.5)) == 2  # clustering takes a whole CPU
-    assert places(ResourceSettings(), at_once=1) == 1
-    assert places(ResourceSettings(cpus_per_worker=0.5, memory_gib=0.001)) == 2
+    assert concurrent_trials(ResourceSettings()) == 2
+    assert concurrent_trials(ResourceSettings(workers=2)) == 1
+    assert concurrent_trials(ResourceSettings(cpus_per_worker=0.5)) == 2  # clustering takes a whole CPU
+    assert concurrent_trials(ResourceSettings(), at_once=1) == 1
+    assert concurrent_trials(ResourceSettings(cpus_per_worker=0.5, memory_gib=0.001)) == 2
     with pytest.raises(SettingsError, match=r"workers of 3 trials don't fit, those of 2 do"):
-        places(ResourceSettings(), at_once=3)
+        concurrent_trials(ResourceSettings(), at_once=3)
     with pytest.raises(SettingsError, match=r"3 workers × 1 CPU ask for 3 CPU, the cluster has 2"):
-        places(ResourceSettings(workers=3))
+        concurrent_trials(ResourceSettings(workers=3))
     with pytest.raises(SettingsError, match=r"1 workers × 10000 GiB .*lower resources.workers or resources.memory_gib"):
-        places(ResourceSettings(memory_gib=10_000))
+        concurrent_trials(ResourceSettings(memory_gib=10_000))
     with pytest.raises(SettingsError, match=r"1 workers × 1 GPU ask for 1 GPU, the cluster has 0"):
-        places(ResourceSettings(gpus_per_worker=1))
+        concurrent_trials(ResourceSettings(gpus_per_worker=1))

@@ -1,55 +1,65 @@
-"""The plan of an experiment: memory and time of each level of a tree, where it will not fit, and what mends that."""
+"""The plan of an experiment: memory and time of each level of a tree, and settings that make it fit."""
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from axml_ray.plan.machines import Machines
-from axml_ray.plan.memory import GIB, Memory, candidates_bytes, level_memory, main_memory, network_values, word_values
-from axml_ray.plan.shapes import Counts, LevelShape, level_shapes
-from axml_ray.plan.work import Work, level_work, steps_of
+from axml_ray.planning.machines import Machines
+from axml_ray.planning.memory import (
+    GIB,
+    Memory,
+    candidates_bytes,
+    level_memory,
+    main_memory,
+    network_values,
+    word_values,
+)
+from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
+from axml_ray.planning.work import Work, count_steps, level_work
 from axml_ray.settings import Experiment, Settings
 
 KEPT_FREE = 0.1
-"""Share of a worker's memory that a plan leaves free: allocators waste some, and others need some."""
+"""Share of a worker's memory that a plan leaves free, for fragmentation and for other processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelPlan:
-    """Of one level of one tree."""
+    """The estimate for one level of one tree."""
 
     shape: LevelShape
+    """Sizes of the level."""
     parameters: int
-    """Of the whole network, over all workers."""
+    """Number of the network's parameters, over all workers."""
     documents_a_step: int
-    """Of all workers."""
+    """Number of documents of a step, over all workers: the batch size."""
     encoded_here: int
-    """Of them, by one worker."""
+    """Number of documents of a step that one worker encodes."""
     steps: int
-    """If all epochs run."""
+    """Number of optimizer steps if all epochs run."""
     memory: Memory
-    """Of one worker."""
+    """Memory of one worker."""
     work: Work
-    """Of all workers."""
+    """Operations of all workers together."""
     seconds: float | None
-    """Of one tree's level; None without a rate."""
+    """Time for the level; None if the rate is not known."""
 
 
 Change = tuple[str, str, int]
-"""Group, key and value of a setting."""
+"""A change of a setting: group, key and new value."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mend:
-    """A change of a setting, or of two, with which a tree starts and every level fits."""
+class Fix:
+    """A change of one or two settings with which training can start and every level fits in memory."""
 
     changes: tuple[Change, ...]
+    """The settings to change."""
     needs: str = ""
-    """GPUs or cores that it needs in all, where those are more than there are."""
+    """Total number of GPUs or cores that it needs, if that is more than there are."""
 
     def apply(self, settings: Experiment) -> Experiment:
-        """The settings with it."""
+        """Return the settings with the changes."""
         return _changed(settings, self.changes)
 
     def __str__(self) -> str:
@@ -58,36 +68,41 @@ class Mend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Of an ensemble."""
+class TrainingPlan:
+    """The estimates for the training of an ensemble's trees."""
 
     name: str
+    """Name of the experiment."""
     counts: Counts
+    """Sizes of the corpus."""
     machines: Machines
+    """The hardware that it would train on."""
     workers: int
-    """Of each tree."""
+    """Number of workers of each tree."""
     trees: int
+    """Number of trees."""
     kind: str
-    """Of the trees."""
+    """Kind of the trees, `tree.kind`."""
     side_by_side: int
-    """Trees that train at the same time; 0 where none would ever start."""
+    """Number of trees that train at the same time; 0 if not even one can start."""
     memory_gib: float
-    """That a worker may hold."""
+    """Memory of one worker, in GiB."""
     levels: tuple[LevelPlan, ...]
+    """The levels of one tree, from the top."""
     rates: tuple[float, ...] | None
-    """Operations a second of one worker, for each level."""
+    """Operations per second of one worker, for each level; None if they are not known."""
     rate_source: str
-    """Where they are from, for people."""
+    """Where the rates come from, for the report."""
     main_memory: int
-    """Bytes that a worker on a GPU needs of main memory; 0 where it trains in main memory."""
+    """Main memory that a worker on a GPU needs, in bytes; 0 if it trains in main memory."""
     candidates: int
-    """Bytes of the largest files of candidates, of one tree: those a level reads and those it writes."""
-    mends: tuple[Mend, ...] = ()
-    """Each makes all levels fit; none where they do, or where no single change does."""
+    """Size of one tree's largest candidate files in bytes: those that a level reads and those that it writes."""
+    fixes: tuple[Fix, ...] = ()
+    """Changes each of which makes all levels fit; empty if they fit already, or if no such change was found."""
 
     @property
     def seconds(self) -> float | None:
-        """Until all trees are trained; None without a rate."""
+        """Time until all trees are trained, in seconds; None if it is not known."""
         parts = [level.seconds for level in self.levels]
         if any(part is None for part in parts) or not self.side_by_side:
             return None
@@ -95,11 +110,11 @@ class Plan:
 
     @property
     def too_large(self) -> tuple[LevelPlan, ...]:
-        """Levels that do not fit."""
+        """Levels that do not fit in a worker's memory."""
         return tuple(level for level in self.levels if level.memory.total > (1 - KEPT_FREE) * self.memory_gib * GIB)
 
     def as_json(self) -> dict[str, Any]:
-        """The same numbers, for a program."""
+        """Return the plan as plain values for a JSON file."""
         levels = [
             {
                 **{key: value for key, value in asdict(level).items() if key not in ("memory", "work")},
@@ -109,12 +124,12 @@ class Plan:
             for level in self.levels
         ]
         return {
-            **{key: value for key, value in asdict(self).items() if key not in ("levels", "mends")},
+            **{key: value for key, value in asdict(self).items() if key not in ("levels", "fixes")},
             "levels": levels,
             "operations": self.trees * sum(level.work.total for level in self.levels),
             "seconds": self.seconds,
             "too_large": [level.shape.number for level in self.too_large],
-            "mends": [{**asdict(mend), "text": str(mend)} for mend in self.mends],
+            "fixes": [{**asdict(fix), "text": str(fix)} for fix in self.fixes],
         }
 
 
@@ -124,27 +139,28 @@ def make_plan(
     machines: Machines,
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
-) -> Plan:
-    """The plan of an experiment.
+) -> TrainingPlan:
+    """Estimate memory and time of an experiment; where it does not fit, search for settings with which it does.
 
     Args:
         settings: the experiment.
-        counts: of its corpus.
-        machines: what it would train on.
-        rates: operations a second of one worker, for each level.
-        rate_source: where they are from.
+        counts: sizes of its corpus.
+        machines: the hardware that it would train on.
+        rates: operations per second of one worker, for each level; None if they are not known.
+        rate_source: where the rates come from, for the report.
     """
-    plan = _without_mends(settings, counts, machines, rates, rate_source)
-    return replace(plan, mends=tuple(_mends(settings, counts, machines))) if _fails(plan) else plan
+    plan = _plan_without_fixes(settings, counts, machines, rates, rate_source)
+    return replace(plan, fixes=tuple(_find_fixes(settings, counts, machines))) if _fails(plan) else plan
 
 
-def _without_mends(
+def _plan_without_fixes(
     settings: Experiment,
     counts: Counts,
     machines: Machines,
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
-) -> Plan:
+) -> TrainingPlan:
+    """Estimate memory and time of an experiment; the arguments are those of `make_plan`."""
     workers, trees = settings.resources.workers, settings.ensemble.trees
     shapes = level_shapes(counts.labels, settings.tree)
     levels = []
@@ -161,14 +177,14 @@ def _without_mends(
                 parameters=shape.rows * shape.block * 2 * settings.network.hidden + replicated,
                 documents_a_step=settings.training.batch_size,
                 encoded_here=-(-settings.training.batch_size // workers),
-                steps=steps_of(settings, counts, shape.number),
+                steps=count_steps(settings, counts, shape.number),
                 memory=memory,
                 work=work,
                 seconds=work.total / (rates[index] * workers) if rates else None,
             )
         )
     files = [candidates_bytes(counts, shape, settings) for shape in shapes[:-1]]
-    return Plan(
+    return TrainingPlan(
         name=settings.name,
         counts=counts,
         machines=machines,
@@ -185,20 +201,24 @@ def _without_mends(
     )
 
 
-def _fails(plan: Plan) -> bool:
+def _fails(plan: TrainingPlan) -> bool:
+    """Return whether training would not start or a level would not fit."""
     return bool(plan.too_large) or not plan.side_by_side
 
 
-def _mends(settings: Experiment, counts: Counts, machines: Machines) -> Iterator[Mend]:
-    """For workers, hidden units and batch, the least change that mends a plan; where none does, one of two settings."""
+def _find_fixes(settings: Experiment, counts: Counts, machines: Machines) -> Iterator[Fix]:
+    """Yield, for each of workers, hidden units and batch size, the least change with which every level fits.
 
-    def tried(*changes: Change) -> Mend | None:
+    If none of them suffices alone, combinations of two are tried.
+    """
+
+    def try_changes(*changes: Change) -> Fix | None:
         changed = _changed(settings, changes)
         needed = math.ceil(changed.resources.workers * machines.unit_share)
         enough = machines if machines.shared else replace(machines, units=max(machines.units, needed))
-        if _fails(_without_mends(changed, counts, enough)):
+        if _fails(_plan_without_fixes(changed, counts, enough)):
             return None
-        return Mend(changes=changes, needs=f"{needed} {machines.unit}" if needed > machines.units else "")
+        return Fix(changes=changes, needs=f"{needed} {machines.unit}" if needed > machines.units else "")
 
     workers, base = settings.resources.workers, list[Change]()
     if not machines.side_by_side(workers, 1):
@@ -206,29 +226,31 @@ def _mends(settings: Experiment, counts: Counts, machines: Machines) -> Iterator
         if not workers:
             return
         base = [("resources", "workers", workers)]
-        if mend := tried(*base):
-            yield mend
+        if fix := try_changes(*base):
+            yield fix
             return
     more: list[Change] = [("resources", "workers", workers << doubled) for doubled in range(1, 9)]
     smaller: list[Change] = [("network", "hidden", value) for value in _halves(settings.network.hidden, 16)]
     fewer: list[Change] = [("training", "batch_size", value) for value in _halves(settings.training.batch_size, 1)]
-    found = False
+    is_fixed = False
     for options, fixed in ((more, []), (smaller, base), (fewer, base)):
-        if mend := next(filter(None, (tried(*fixed, option) for option in options)), None):
-            found = True
-            yield mend
-    if not found:
+        if fix := next(filter(None, (try_changes(*fixed, option) for option in options)), None):
+            is_fixed = True
+            yield fix
+    if not is_fixed:
         for options, others, fixed in ((smaller, more, []), (fewer, more, []), (fewer, smaller, base)):
-            pairs = (tried(*fixed, option, other) for option in options for other in others)
-            if mend := next(filter(None, pairs), None):
-                yield mend
+            pairs = (try_changes(*fixed, option, other) for option in options for other in others)
+            if fix := next(filter(None, pairs), None):
+                yield fix
 
 
 def _halves(value: int, least: int) -> list[int]:
+    """Return the value halved once, twice and so on, down to `least`."""
     return [value >> times for times in range(1, value.bit_length()) if value >> times >= least]
 
 
 def _changed(settings: Experiment, changes: Iterable[Change]) -> Experiment:
+    """Return the settings with some changes."""
     for name, key, value in changes:
         group: Settings = getattr(settings, name)
         settings = settings.model_copy(update={name: group.model_copy(update={key: value})})

@@ -1,6 +1,6 @@
-"""How large a corpus and the levels of its trees are, known from the prepared corpus or from what is expected of it.
+"""Sizes of a corpus and of the levels of its trees, from the prepared corpus or from `corpus.expected`.
 
-A tree is never built for this: halving balances clusters, so the sizes of levels follow from the number of labels.
+No tree is built for this: halving gives balanced clusters, so the sizes of the levels follow from the number of labels.
 """
 
 from dataclasses import dataclass
@@ -20,36 +20,38 @@ from axml_ray.tree.label_tree import level_depths
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Of a corpus."""
+    """Sizes of a corpus."""
 
     documents: int
-    """Training documents."""
+    """Number of training documents."""
     valid_documents: int
-    """Validation documents."""
+    """Number of validation documents."""
     labels: int
-    """Labels with training documents."""
+    """Number of labels with training documents."""
     words: int
-    """Of the vocabulary."""
+    """Number of words of the vocabulary."""
     word_dimension: int
-    """Of word vectors."""
+    """Dimension of the word vectors."""
     tokens: float
-    """Mean words of a training document, as cut."""
+    """Mean number of words of a training document, after cutting."""
     longest: int
-    """Most words of a document."""
+    """Number of words of the longest document, after cutting."""
     source: str
-    """Where the counts are from, for people."""
+    """Where the counts come from, for the report."""
 
 
-def counts_of(settings: Experiment) -> Counts:
-    """Counts of the prepared corpus; where there is none, those of `corpus.expected`.
+def count_corpus(settings: Experiment) -> Counts:
+    """Return the counts of the prepared corpus; if there is none, those of `corpus.expected`.
 
     Raises:
-        SettingsError: there is neither, the prepared corpus isn't whole, or the network isn't the paper's.
+        SettingsError: there is neither, the prepared corpus is incomplete, or the network is not the paper's.
     """
     if settings.network.kind != "attention":
-        raise SettingsError(f"network.kind is {settings.network.kind}; only attention can be planned")
+        raise SettingsError(
+            f"network.kind: {settings.network.kind} cannot be planned; only the kind attention has estimates"
+        )
     if (settings.corpus_directory / MANIFEST).is_file():
-        return _prepared(settings)
+        return _count_prepared(settings)
     corpus, expected = settings.corpus, settings.corpus.expected
     if expected.documents is None or expected.labels is None or expected.tokens is None:
         raise SettingsError(
@@ -62,18 +64,19 @@ def counts_of(settings: Experiment) -> Counts:
         labels=expected.labels,
         words=expected.words or corpus.vocabulary_size,
         word_dimension=_expected_dimension(settings),
-        tokens=min(expected.tokens, _read(settings)),
-        longest=_read(settings),
+        tokens=min(expected.tokens, _max_tokens(settings)),
+        longest=_max_tokens(settings),
         source="corpus.expected; the corpus is not prepared yet",
     )
 
 
-def _prepared(settings: Experiment) -> Counts:
+def _count_prepared(settings: Experiment) -> Counts:
+    """Return the counts of the prepared corpus."""
     corpus = Corpus.open(settings.corpus_directory)
     total, longest = 0, 1
     for file in corpus.files("train"):
         lengths = pc.list_value_length(pq.read_table(file, columns=["tokens"])["tokens"])
-        lengths = pc.min_element_wise(lengths, _read(settings))
+        lengths = pc.min_element_wise(lengths, _max_tokens(settings))
         total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
     now = settings.corpus.model_dump(mode="json")
     made_with = corpus.manifest.get("settings", {})
@@ -91,12 +94,13 @@ def _prepared(settings: Experiment) -> Counts:
     )
 
 
-def _read(settings: Experiment) -> int:
-    """Most words of a text that reach a network."""
+def _max_tokens(settings: Experiment) -> int:
+    """Return the number of words after which a network's texts are cut."""
     return min(settings.corpus.max_tokens, settings.network.max_tokens or settings.corpus.max_tokens)
 
 
 def _expected_dimension(settings: Experiment) -> int:
+    """Return the dimension that the word vectors of a prepared corpus would have."""
     path = settings.corpus.word_vectors_path
     if path is None or not path.is_file():
         return settings.corpus.word_dimension
@@ -105,33 +109,33 @@ def _expected_dimension(settings: Experiment) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelShape:
-    """Of one level of a tree."""
+    """Sizes of one level of a tree."""
 
     number: int
-    """From 1, below the root."""
+    """Number of the level, from 1 below the root."""
     nodes: int
-    """To tell apart."""
+    """Number of nodes."""
     rows: int
-    """Of the label table: nodes, or below the first level their parents."""
+    """Rows of the label table: one per node at the first level, one per parent at deeper levels."""
     block: int
-    """K: vectors of a row."""
+    """Vectors of a row, K: the most children of a parent."""
     parents: int | None
-    """C: rows scored for a document; None for all."""
+    """Rows scored for a document, C; None if all are."""
 
     @property
     def candidates(self) -> int:
-        """Nodes scored for a document, unused places of blocks included."""
+        """Number of vectors scored for a document, including unused ones of incomplete blocks."""
         return self.rows if self.parents is None else self.parents * self.block
 
     def level(self) -> Level:
-        """As a network takes it, the children spread evenly."""
+        """Return a tree level of these sizes, with the children spread evenly over the parents."""
         if self.parents is None:
             return Level(self.number, self.nodes, None)
         return Level(self.number, self.nodes, np.arange(self.rows + 1, dtype=np.int64) * self.nodes // self.rows)
 
 
 def level_shapes(labels: int, tree: TreeSettings) -> tuple[LevelShape, ...]:
-    """The levels of a tree over so many labels, from the top."""
+    """Return the sizes of the levels of a tree over `labels` labels, from the top."""
     depths = level_depths(labels, tree.height, tree.cluster_size)
     sizes = [*(2**depth for depth in depths), labels]
     first = LevelShape(number=1, nodes=sizes[0], rows=sizes[0], block=1, parents=None)

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import ray
 import synthetic
-from axml_ray.experiment import run
-from axml_ray.training.cluster_labels import cluster_labels, cpus_of_a_tree, in_tasks
+from scipy import sparse
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
+from axml_ray.orchestration import label_trees as module
+from axml_ray.orchestration.label_trees import build_trees, cluster_labels, map_in_tasks
+from axml_ray.pipeline import run
+from axml_ray.run import Run
 from axml_ray.settings import SettingsError
-from axml_ray.training import cluster_labels as module
 from axml_ray.tree import clustering
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.subtree import Subtree
 
 
-def random_features(labels: int) -> np.ndarray:
-    from scipy import sparse
-
+def random_features(labels: int) -> sparse.csr_array:
     rng = np.random.default_rng(0)
     return normalise_rows(sparse.random_array((labels, 300), density=0.05, rng=rng, format="csr"))
 
@@ -37,7 +37,7 @@ def test_subtrees_as_ray_tasks_are_the_same_tree(ray_cluster, monkeypatch):
                 jobs.append(subtree)
                 yield subtree
 
-        return in_tasks(work, watched())
+        return map_in_tasks(work, watched())
 
     alone, _ = balanced_clusters(features, 7, seed=2)
     spread, _ = balanced_clusters(features, 7, seed=2, threads=2, parallel_map=counted)
@@ -48,10 +48,10 @@ def test_subtrees_as_ray_tasks_are_the_same_tree(ray_cluster, monkeypatch):
 def test_a_task_that_holds_every_cpu_gives_them_to_its_subtrees(ray_cluster, monkeypatch, tmp_path):
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     settings = experiment(tmp_path, tree={"cluster_size": 2})
-    assert cpus_of_a_tree(corpus) == 1
+    assert module._cpus_of_a_tree(corpus) == 1
     expected = cluster_labels(settings, corpus, 0)
     monkeypatch.setattr(module, "LARGE_LABELS", 10)
-    assert cpus_of_a_tree(corpus) == 2
+    assert module._cpus_of_a_tree(corpus) == 2
 
     def large(settings, directory):
         module.LARGE_LABELS, clustering.SUBTREE_TERMS = 10, 50
@@ -59,6 +59,33 @@ def test_a_task_that_holds_every_cpu_gives_them_to_its_subtrees(ray_cluster, mon
 
     found = ray.get(ray.remote(num_cpus=2)(large).remote(settings, corpus.directory), timeout=120)
     assert np.array_equal(found.label_order, expected.label_order)
+
+
+def test_trees_are_built_once(ray_cluster, tmp_path):
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    current = Run(experiment(tmp_path), corpus)
+    build_trees(current)
+    paths = [current.layout.tree_file(number) for number in range(3)]
+    before = [path.stat().st_ino for path in paths]
+    paths[1].write_bytes(paths[1].read_bytes()[:-3])
+    build_trees(current)
+    after = [path.stat().st_ino for path in paths]
+    assert (after[0], after[2]) == (before[0], before[2]) and current.has_tree(1)
+    orders = [current.open_tree(number).label_order for number in range(3)]
+    assert all(sorted(order) == list(range(corpus.trained)) for order in orders)
+    assert not all(np.array_equal(orders[0], order) for order in orders[1:])
+
+
+def test_trees_that_cannot_be_built_are_one_line(ray_cluster, tmp_path):
+    """As on a node that doesn't see the directory of the corpus."""
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    settings = experiment(tmp_path)
+    corpus.directory.rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        RuntimeError, match=rf"^the label trees could not be built: {settings.corpus_directory}"
+    ) as raised:
+        build_trees(Run(settings, corpus))
+    assert "\n" not in str(raised.value)
 
 
 def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins(ray_cluster, tmp_path: Path) -> None:

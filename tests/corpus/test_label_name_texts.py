@@ -1,13 +1,11 @@
+"""The names of labels as training texts. Run: pytest tests/corpus/test_label_name_texts.py"""
+
 import numpy as np
-from axml_ray.linear.fitting import fit_linear
-from axml_ray.linear.label_names import name_texts
 
 from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.label_name_texts import name_texts, named_labels
 from axml_ray.corpus.store import Split
 from axml_ray.corpus.tokenizer import Tokenizer
-from axml_ray.ragged import Ragged
-from axml_ray.settings import LinearSettings
-from axml_ray.tree.label_tree import LabelTree
 
 COUNTS = {"n1": 3, "n2": 2, "n3": 1}
 TOKENIZER = Tokenizer.of_words(["whale", "shark", "fish", "n2", "deep", "sea"])
@@ -31,14 +29,11 @@ def test_labels_are_their_own_names_where_none_are_given() -> None:
     assert found.labels.padded().tolist() == [[1]]
 
 
-def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
-    index = LabelIndex.build(COUNTS, names={"n1": "whale", "n2": "fish", "n3": "shark"})
-    rows = [[2 + 4], [2 + 4], [2 + 4, 2 + 5], [2 + 5], [2 + 5], [2 + 5]]  # "deep" and "sea" tell nothing of "shark"
-    train = Split(Ragged.from_rows(rows), Ragged.from_rows([[0], [0], [0], [1], [1], [2]]))
-    flat = LabelTree(label_order=np.arange(3, dtype=np.int32), first_child=(np.array([0, 3]),))
-    best = []
-    for documents in (train, train.and_also(name_texts(index, TOKENIZER, 9))):
-        linear = fit_linear(flat, documents.tokens, documents.labels, TOKENIZER.words, LinearSettings(weight=0.5))
-        labels, _ = linear.find(linear.see(TOKENIZER.encode(["the shark"], 9)), 1)
-        best.append(labels[0, 0])
-    assert best[1] == 2 != best[0]
+def test_no_label_is_named_in_words_of_the_vocabulary() -> None:
+    found = name_texts(LabelIndex.build({"n1": 3}), TOKENIZER, 9)
+    assert (len(found.tokens), len(found.labels)) == (0, 0)
+
+
+def test_where_some_labels_have_names_the_others_have_none() -> None:
+    assert named_labels(LabelIndex.build(COUNTS, ["n4"], {"n2": "Fish", "n4": "Shark"})) == [1]
+    assert named_labels(LabelIndex.build(COUNTS, ["n4"], {"n4": "Shark"})) == [0, 1, 2]

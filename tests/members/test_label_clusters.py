@@ -1,11 +1,13 @@
+"""The label trees of linear classifiers. Run: pytest tests/members/test_label_clusters.py"""
+
 import numpy as np
 import pytest
-from axml_ray.linear import families as module
-from axml_ray.linear.families import families, label_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from axml_ray.members import label_clusters as module
+from axml_ray.members.label_clusters import cluster_labels, label_vectors
 from axml_ray.ragged import Ragged
 
 
@@ -33,21 +35,21 @@ def test_a_labels_vector_sums_its_documents(monkeypatch: pytest.MonkeyPatch, at_
 
 
 @given(labels=st.integers(4, 70), most=st.sampled_from([2, 4, 8, 64]), seed=st.integers(0, 3))
-def test_each_label_is_in_one_family_of_about_so_many(labels: int, most: int, seed: int) -> None:
+def test_each_label_is_in_one_cluster_of_bounded_size(labels: int, most: int, seed: int) -> None:
     rows, given_labels = documents(np.random.default_rng(0), 20, labels + 2, 6)
-    tree = families(rows, given_labels, labels, most, seed)
+    tree = cluster_labels(rows, given_labels, labels, most, seed)
     assert sorted(tree.label_order.tolist()) == list(range(labels))
     assert max(np.diff(first).max() for first in tree.first_child) <= np.ceil(np.sqrt(2) * most)
-    again = families(rows, given_labels, labels, most, seed)
+    again = cluster_labels(rows, given_labels, labels, most, seed)
     assert again.label_order.tolist() == tree.label_order.tolist() and again.level_sizes == tree.level_sizes
 
 
-def test_what_looks_alike_is_together() -> None:
+def test_similar_labels_share_a_cluster() -> None:
     kind = np.random.default_rng(2).permutation(np.arange(16) % 2)
     table = np.random.default_rng(3).random((16, 3)) * 0.3
     table[np.arange(16), kind] += 1
     rows = sparse.csr_matrix(table.astype(np.float32))
-    tree = families(rows, Ragged.from_rows([[label] for label in range(16)]), 16, 8, 0)
+    tree = cluster_labels(rows, Ragged.from_rows([[label] for label in range(16)]), 16, 8, 0)
     assert tree.level_sizes == (2, 16)
     halves = kind[tree.label_order].reshape(2, 8)
     assert (halves == halves[:, :1]).all()

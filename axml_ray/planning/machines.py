@@ -1,4 +1,4 @@
-"""What an ensemble would train on: GPUs that are asked for, or this machine."""
+"""The hardware that a plan is made for: a given number of GPUs, or this machine."""
 
 import math
 import os
@@ -8,49 +8,51 @@ from pathlib import Path
 import torch
 
 from axml_ray.network.precision import bfloat16_is_faster
-from axml_ray.plan.memory import GIB
+from axml_ray.planning.memory import GIB
 from axml_ray.settings import Experiment
 
 ASSUMED_GPU_GIB = 80.0
+"""Memory of a GPU where none is installed to ask."""
 GROUPS = Path("/sys/fs/cgroup")
-"""Where Linux says what a container may use."""
+"""Linux's control groups, which limit a container's memory and CPU time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """What an ensemble would train on."""
+    """The hardware that an ensemble would train on."""
 
     accelerator: bool
     """Whether each worker has a GPU."""
     units: float
-    """GPUs, or CPU cores, in all."""
+    """Total number of GPUs, or of CPU cores."""
     unit_share: float
-    """Of them, for one worker."""
+    """Number of GPUs or cores of one worker; may be a fraction."""
     memory: float
-    """GiB that a worker may hold; where `shared`, GiB of the machine."""
+    """Memory of a worker in GiB; if `shared`, memory of the machine."""
     memory_source: str
-    """Where that is from, for people."""
+    """Where that number comes from, for the report."""
     shared: bool
     """Whether the workers share that memory."""
     width: int
-    """Bytes of a value in matrix products."""
+    """Bytes of a value in matrix products: 2 for bfloat16, 4 for float32."""
 
     @property
     def unit(self) -> str:
-        """What there are several of."""
+        """The name of the units, for the report."""
         return "GPUs" if self.accelerator else "CPU cores"
 
     def side_by_side(self, workers: int, trees: int) -> int:
-        """Trees that train at the same time; 0 where not even one would start."""
+        """Return how many trees of `workers` workers train at the same time; 0 if not even one can start."""
+        # The tolerance makes up for rounding of fractional shares, such as 3 workers of 1/3 GPU each.
         return min(trees, math.floor(self.units / (workers * self.unit_share) + 1e-9))
 
     def memory_of_worker(self, workers: int, trees: int) -> float:
-        """GiB."""
+        """Return the memory of one worker, in GiB."""
         return self.memory / (workers * max(1, self.side_by_side(workers, trees))) if self.shared else self.memory
 
 
 def memory_here(groups: Path = GROUPS) -> float:
-    """Bytes that this process may use: the machine's, or what a container is limited to."""
+    """Return the memory that this process may use, in bytes: the machine's, or the limit of its container."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         limits += _limits(groups / name)
@@ -58,27 +60,27 @@ def memory_here(groups: Path = GROUPS) -> float:
 
 
 def cores_here(groups: Path = GROUPS) -> float:
-    """Cores that this process may use, a fraction where a container is limited to one."""
+    """Return the number of cores that this process may use; a container's limit may be a fraction."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = _limits(groups / "cpu.max")  # microseconds of every so many
+    share = _limits(groups / "cpu.max")  # microseconds of CPU time in each period, and the period in microseconds
     return min(float(usable), share[0] / share[1]) if len(share) == 2 else float(usable)
 
 
 def _limits(path: Path) -> list[float]:
-    """The numbers of a control group's file; none where it isn't there or says "max"."""
+    """Return the numbers in a control group's file; none if it does not exist or sets no limit ("max")."""
     try:
         return [float(word) for word in path.read_text(encoding="ascii").split()]
     except (OSError, ValueError):
         return []
 
 
-def machines_of(settings: Experiment, gpus: int | None, memory: float | None) -> Machines:
-    """What is asked for: so many GPUs, one a worker, or the settings' resources on this machine.
+def choose_machines(settings: Experiment, gpus: int | None, memory: float | None) -> Machines:
+    """Return the hardware to plan for: a given number of GPUs, one per worker, or the settings' resources.
 
     Args:
         settings: the experiment.
-        gpus: in all; None takes those of one tree's workers, or this machine's cores where they have none.
-        memory: GiB of a worker; None takes this machine's, or assumes a GPU's.
+        gpus: total number of GPUs; None takes those of one tree's workers, or this machine's cores if they have none.
+        memory: memory of a worker in GiB; None takes this machine's, or `ASSUMED_GPU_GIB`.
     """
     resources, precision = settings.resources, settings.training.precision
     here = torch.cuda.is_available()
@@ -97,7 +99,7 @@ def machines_of(settings: Experiment, gpus: int | None, memory: float | None) ->
     source = "as --memory says"
     if memory is None:
         memory = torch.cuda.get_device_properties(0).total_memory / GIB if here else ASSUMED_GPU_GIB
-        source = "of this machine's GPU" if here else "assumed; --memory GIB says otherwise"
+        source = "of this machine's GPU" if here else "assumed; give another value by --memory GIB"
     share = 1.0 if gpus is not None else resources.gpus_per_worker
     return Machines(
         accelerator=True,

@@ -1,4 +1,4 @@
-"""A plan as a person reads it: two tables, and sentences."""
+"""The report of a plan for a terminal: tables of work and memory, notes and warnings."""
 
 from collections.abc import Sequence
 
@@ -7,19 +7,19 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.plan.estimate import KEPT_FREE, Plan
-from axml_ray.plan.memory import GIB
+from axml_ray.planning.estimate import KEPT_FREE, TrainingPlan
+from axml_ray.planning.memory import GIB
 from axml_ray.settings.presets import Choice
 
 
-def shown(plan: Plan) -> Group:
-    """All of a plan, for a rich console."""
+def render(plan: TrainingPlan) -> Group:
+    """Return the whole report of a plan for a rich console."""
     sentences = "\n".join([*notes(plan), *warnings(plan)])
     return Group(Text(_title(plan)), Text(), work_table(plan), Text(), memory_table(plan), Text(), Text(sentences))
 
 
-def work_table(plan: Plan) -> Table:
-    """What each level computes."""
+def work_table(plan: TrainingPlan) -> Table:
+    """Return the table of sizes, steps, operations and time of each level."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text("Work of one tree, all of its workers together"))
     names = ["level", "nodes", "scored\na document", "million\nparameters", "documents\na step", "steps"]
     for name in (*names, "GFLOP\na document", "PFLOP", "time"):
@@ -54,8 +54,8 @@ def work_table(plan: Plan) -> Table:
     return table
 
 
-def memory_table(plan: Plan) -> Table:
-    """What one worker holds during each level."""
+def memory_table(plan: TrainingPlan) -> Table:
+    """Return the table of the memory of one worker at each level, by part."""
     where = "on its GPU" if plan.machines.accelerator else "of main memory"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text(f"Memory of one worker {where}, GiB"))
     names = ["level", "label\ntable", "word\ntable", "encoder,\nhead", "Adam's\nmoments", "average,\nbest"]
@@ -71,14 +71,14 @@ def memory_table(plan: Plan) -> Table:
     return table
 
 
-def notes(plan: Plan) -> list[str]:
-    """What the numbers stand on."""
+def notes(plan: TrainingPlan) -> list[str]:
+    """Return sentences on the assumptions behind the numbers: counts, workers, memory, rate."""
     counts, machines = plan.counts, plan.machines
     trees = "one tree" if plan.trees == 1 else f"{plan.trees} trees"
     side = plan.side_by_side
     together = "" if plan.trees == 1 else ", one after the other" if side == 1 else f", {side} at a time"
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
-    found = [
+    lines = [
         f"Counts: {counts.source}.",
         f"Workers: {trees} of {workers} each on {machines.units:g} {machines.unit}{together if side else ''}.",
         f"Memory: {plan.memory_gib:.1f} GiB a worker, {machines.memory_source}"
@@ -90,73 +90,78 @@ def notes(plan: Plan) -> list[str]:
         + ".",
     ]
     if plan.kind not in ("balanced", "random"):
-        found.append(
+        lines.append(
             f"Levels: as if the tree were balanced. One of kind {plan.kind} may have other levels, and its label "
             "tables are as wide as their largest cluster."
         )
     if plan.main_memory:
-        machine = f"; a machine with all {workers} of a tree needs {size(plan.main_memory * plan.workers)}"
-        found.append(
-            f"Main memory: {size(plan.main_memory)} a worker at most, while a checkpoint is written"
+        machine = f"; a machine with all {workers} of a tree needs {format_size(plan.main_memory * plan.workers)}"
+        lines.append(
+            f"Main memory: {format_size(plan.main_memory)} a worker at most, while a checkpoint is written"
             + (f"{machine}." if plan.workers > 1 else ".")
         )
     if plan.candidates:
-        found.append(
-            f"Candidates: up to {size(plan.candidates)} in files of each tree, read and written while a level is "
-            "scored; faster where as much main memory is free."
+        lines.append(
+            f"Candidates: up to {format_size(plan.candidates)} in files of each tree, read and written while a level "
+            "is scored; faster if as much main memory is free."
         )
     operations = plan.trees * sum(level.work.total for level in plan.levels)
     if plan.rates is None:
-        found.append(
+        lines.append(
             f"Time: not known. {trees[0].upper()}{trees[1:]} take{'s' if plan.trees == 1 else ''} at most "
             f"{operations / 1e18:,.3g} EFLOP of matrix products on real tokens, and there is no such GPU here to "
             "measure. Run this command on one, or give the rate that one sustains in training, --rate TFLOPS."
         )
     elif plan.side_by_side:
         each = " to ".join(dict.fromkeys(tera(rate) for rate in (min(plan.rates), max(plan.rates))))
-        found.append(
+        lines.append(
             f"Time: {duration(plan.seconds)} for {trees}{together}, at most (patience may end a level sooner; "
             f"preparing, clustering and predicting are not in it), at {each} TFLOPS a worker, {plan.rate_source}."
         )
-    return found
+    return lines
 
 
-def warnings(plan: Plan) -> list[str]:
-    """What will not work, and what to change."""
-    found = []
-    mends = " or ".join(filter(None, [", ".join(map(str, plan.mends[:-1])), *map(str, plan.mends[-1:])]))
+def warnings(plan: TrainingPlan) -> list[str]:
+    """Return a sentence for each reason why training would fail, with the settings to change."""
+    lines = []
+    fixes = " or ".join(filter(None, [", ".join(map(str, plan.fixes[:-1])), *map(str, plan.fixes[-1:])]))
     if not plan.side_by_side:
-        found.append(
-            f"WARNING: a tree's {plan.workers} workers ask for {plan.workers * plan.machines.unit_share:g} "
-            f"{plan.machines.unit} and the machines have {plan.machines.units:g}; it would never start: "
-            + (f"use {mends}." if mends else "give it those.")
+        lines.append(
+            f"WARNING: a tree's {plan.workers} workers need {plan.workers * plan.machines.unit_share:g} "
+            f"{plan.machines.unit} and the machines have {plan.machines.units:g}; training would never start: "
+            + (f"set {fixes}." if fixes else f"provide more {plan.machines.unit}.")
         )
     if plan.too_large:
         largest = max(plan.too_large, key=lambda level: level.memory.total)
         others = [str(level.shape.number) for level in plan.too_large if level is not largest]
         also = f" (nor does level {others[0]} fit)" if len(others) == 1 else ""
         also = f" (nor do levels {', '.join(others)} fit)" if len(others) > 1 else also
-        found.append(
-            f"WARNING: level {largest.shape.number} needs {largest.memory.total / GIB:,.1f} GiB a worker, "
-            f"{(1 - KEPT_FREE) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB may be planned ("
-            f"{KEPT_FREE:.0%} stays free for what isn't counted){also}: "
-            + (f"use {mends}." if mends else "neither workers, hidden nor batch_size mends it; take larger machines.")
+        lines.append(
+            f"WARNING: level {largest.shape.number} needs {largest.memory.total / GIB:,.1f} GiB per worker, but only "
+            f"{(1 - KEPT_FREE) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB can be planned for ("
+            f"{KEPT_FREE:.0%} is a safety margin){also}: "
+            + (
+                f"set {fixes}."
+                if fixes
+                else "no change of resources.workers, network.hidden or training.batch_size is enough; use machines "
+                "with more memory."
+            )
         )
-    return found or ["Every level fits."]
+    return lines or ["Every level fits."]
 
 
-def size(of_bytes: float) -> str:
-    """Bytes as a person says them."""
+def format_size(of_bytes: float) -> str:
+    """Return a number of bytes in GiB or MiB."""
     return f"{of_bytes / GIB:,.1f} GiB" if of_bytes >= GIB else f"{of_bytes / 2**20:,.0f} MiB"
 
 
 def tera(rate: float) -> str:
-    """Operations a second as TFLOPS, two digits."""
+    """Return operations per second as TFLOPS with two digits."""
     return f"{rate / 1e12:,.2g}" if rate < 1e13 else f"{rate / 1e12:,.0f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
+    """Return seconds in the largest unit of which there are at least two, or a dash if they are not known."""
     if seconds is None:
         return "–"
     for unit, size in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
@@ -165,7 +170,8 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:,.0f} seconds"
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: TrainingPlan) -> str:
+    """Return the sizes of the corpus on one line."""
     counts = plan.counts
     return (
         f"{plan.name}: {counts.documents:,} training documents of {counts.tokens:,.0f} words on average, "
@@ -173,8 +179,8 @@ def _title(plan: Plan) -> str:
     )
 
 
-def chosen(choices: Sequence[Choice]) -> Table:
-    """What the preset `auto` chose for the corpus, and why, for a rich console."""
+def choices_table(choices: Sequence[Choice]) -> Table:
+    """Return the table of settings that the preset `auto` chose for the corpus, with reasons, for a rich console."""
     table = Table(box=box.SIMPLE_HEAD, title="chosen by preset auto", show_edge=False)
     for name in ("setting", "value", "why"):
         table.add_column(name)

@@ -1,7 +1,7 @@
-"""How much a level computes, and how fast this machine does: floating-point operations, and a measured rate.
+"""Floating-point operations of a level, and the rate at which this machine computes them, which is measured.
 
-Only matrix products on real tokens are counted, each multiplication and addition as one operation; padding, softmax,
-dropout and the optimizer are in the rate, which is measured over whole steps.
+Only matrix products on real tokens are counted, with each multiplication and each addition as one operation. Padding,
+softmax, dropout and the optimizer lower the rate, which is measured over whole training steps.
 """
 
 import time
@@ -13,64 +13,68 @@ import torch
 
 from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
-from axml_ray.plan.machines import Machines
-from axml_ray.plan.shapes import Counts, LevelShape, level_shapes
+from axml_ray.planning.machines import Machines
+from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, NetworkSettings, at_level
-from axml_ray.training.batches import LevelData, batch_of
+from axml_ray.training.batches import LevelData, make_batch
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining, Validation
-from axml_ray.training.workers import Workers
 
 TRAINING = 3
-"""Forward, and backward for weights and for inputs."""
+"""Operations of a training step relative to its forward pass: forward, and backward for weights and for inputs."""
 MEASURED_ROWS, MEASURED_NODES, MEASURED_WORDS = 2_048, 8_192, 20_000
-"""Most rows of tables in a measurement: a step costs the same whatever lies in rows that it doesn't touch."""
+"""Most rows of the tables in a measurement: a step's cost does not depend on rows that it does not touch."""
 STEP_OPERATIONS = {"cpu": 1e11}
-"""Most operations of a measured step, so that several fit in the time; elsewhere the batch is whole."""
+"""Most operations of a measured step by type of device, so that several steps fit in the time; others are unlimited."""
 BATCHES = 4
-"""That are measured, again and again."""
+"""Number of batches that a measurement cycles through."""
 SECONDS = 10.0
-"""That a measurement takes, over all levels; more where a step takes long."""
+"""Time for the measurements of all levels together, in seconds; longer if single steps take longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Operations of one level of one tree, at most: patience may end it sooner."""
+    """Upper bound of the operations of one level of one tree; early stopping may save some."""
 
     document: float
-    """Forward, for one document."""
+    """Forward pass of one document."""
     training: float
-    """All epochs."""
+    """Training for all epochs."""
     validation: float
-    """Scoring the validation documents while it trains."""
+    """Evaluations on the validation documents during training."""
     scoring: float
-    """Scoring the training and validation documents for the level below; 0 at the last."""
+    """Beams of the training and validation documents for the next level; 0 at the leaf level."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of training, validation and scoring."""
         return self.training + self.validation + self.scoring
 
 
 def forward_operations(network: NetworkSettings, word_dimension: int, tokens: float, candidates: int) -> float:
-    """Of one document: LSTMs and the folded first layer for each token, scores and contexts for each token and
-    candidate, the further layers for each candidate."""
+    """Return the operations of the forward pass of one document (paper, section 2.6).
+
+    They are the LSTMs and the first fully connected layer, (αH)W₁ = α(HW₁), for each token; attention scores and
+    contexts (equation 2) for each token and candidate; and the further layers for each candidate.
+    """
     hidden, first = network.hidden, network.fully_connected[0]
+    # 2 operations per multiply-add, 2 directions, 4 gates; the first layer reads the 2N states of both directions.
     token = 2 * 2 * 4 * hidden * (word_dimension + hidden) + 2 * 2 * hidden * first
     pair = 2 * 2 * hidden + 2 * first
     candidate = 2 * sum(a * b for a, b in pairwise((*network.fully_connected, 1)))
     return float(tokens * (token + candidates * pair) + candidates * candidate)
 
 
-def steps_of(settings: Experiment, counts: Counts, level: int) -> int:
-    """Steps of a level whose epochs all run."""
+def count_steps(settings: Experiment, counts: Counts, level: int) -> int:
+    """Return the number of optimizer steps of a level (from 1) if all epochs run."""
     return at_level(settings.training.epochs, level) * -(-counts.documents // settings.training.batch_size)
 
 
 def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bool) -> Work:
-    """Of all workers together."""
+    """Return the operations of one level of one tree, of all workers together; `last` says whether it has labels."""
     document = forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
-    scorings = -(-steps_of(settings, counts, shape.number) // settings.training.score_every)
+    scorings = -(-count_steps(settings, counts, shape.number) // settings.training.score_every)
     return Work(
         document=document,
         training=TRAINING * document * at_level(settings.training.epochs, shape.number) * counts.documents,
@@ -79,16 +83,19 @@ def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bo
     )
 
 
-def known_rates(
+def training_rates(
     settings: Experiment, counts: Counts, machines: Machines, tflops: float | None
 ) -> tuple[tuple[float, ...] | None, str]:
-    """Operations a second of one worker for each level, and where they are from.
+    """Return the operations per second of one worker for each level, and where the numbers come from.
 
     Args:
         settings: the experiment.
-        counts: of its corpus.
-        machines: what it would train on.
-        tflops: 10¹² operations a second that are known; None measures, where this machine has what is asked for.
+        counts: sizes of its corpus.
+        machines: the hardware that it would train on.
+        tflops: known rate in 10¹² operations per second; None measures it if this machine has the required hardware.
+
+    Returns:
+        The rates, None if they cannot be measured here, and their source for the report.
     """
     shapes = level_shapes(counts.labels, settings.tree)
     if tflops is not None:
@@ -110,16 +117,16 @@ def known_rates(
 def measured_rate(
     settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, seconds: float
 ) -> float:
-    """Operations a second of real training steps on generated documents of the level's shape, on this machine.
+    """Measure the operations per second of training steps on generated documents of the level's shape.
 
-    The tables have fewer rows, and on a CPU a step has fewer documents, where it would take long.
+    The tables are reduced to `MEASURED_ROWS` or `MEASURED_NODES`, and on a CPU a step to `STEP_OPERATIONS`.
 
     Args:
         settings: the experiment.
-        counts: of its corpus.
-        shape: of the level.
-        device: to measure.
-        seconds: how long, after some first steps; at least one step is measured.
+        counts: sizes of its corpus.
+        shape: sizes of the level.
+        device: device to measure.
+        seconds: time to measure after the warm-up, in seconds; at least one step is measured.
     """
     if device.type == "cpu":
         use_threads(settings.resources.threads_of_worker)
@@ -132,13 +139,15 @@ def measured_rate(
     data, level = _generated(counts, shape, documents), shape.level()
     vectors = torch.empty(counts.words, counts.word_dimension).uniform_(-1, 1)
     network = build_network(level, vectors, settings.network).to(device)
-    # Random texts teach nothing, and a step takes as long at any rate; at a high one the loss might diverge.
+    # On random texts the loss might diverge at a high learning rate, and a step's time does not depend on it.
     slow = settings.training.model_copy(update={"learning_rate": 1e-6})
-    training = LevelTraining(network, data, Validation(data.tokens, data.positives), slow, 0, Workers(device=device))
+    training = LevelTraining(
+        network, data, Validation(data.tokens, data.positives), slow, 0, DistributedContext(device=device)
+    )
     batches = [
-        batch_of(data, level, start + np.arange(documents)) for start in range(0, BATCHES * documents, documents)
+        make_batch(data, level, start + np.arange(documents)) for start in range(0, BATCHES * documents, documents)
     ]
-    for batch in batches:  # makes kernels, and touches rows and moments for the first time
+    for batch in batches:  # warm-up: kernels are compiled, and rows and moments are touched for the first time
         training.step(batch)
     began, steps = _now(device), 0
     while not steps or _now(device) - began < seconds:
@@ -148,7 +157,7 @@ def measured_rate(
 
 
 def _generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
-    """Some batches of documents of the mean length, each with three true nodes."""
+    """Return `BATCHES` batches of random documents of the mean length, each with three true nodes."""
     random = np.random.default_rng(0)
     several, tokens = BATCHES * documents, int(counts.tokens)
     words = random.integers(1, counts.words, several * tokens, dtype=np.int32)
@@ -166,6 +175,7 @@ def _generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
 
 
 def _now(device: torch.device) -> float:
+    """Return the time in seconds, after the device has completed its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,11 +1,11 @@
-"""What one of W workers holds while it trains a level, part by part, bytes.
+"""The memory of one of W workers that train a level, part by part, in bytes.
 
-What is held from step to step (weights, moments, average, best weights) is counted exactly. What a step needs on top is
-a bound: the longest batch, gradients and activations at the same time, and as many distinct rows as a step may touch.
-Matrix products are of `width` bytes a value, 2 for bfloat16; all else is float32.
+Tensors that live from step to step (weights, Adam moments, running average, best weights) are counted exactly. What a
+step needs in addition is an upper bound: the longest batch, gradients and activations at the same time, and as many
+distinct rows as a step may touch. Values in matrix products have `width` bytes, 2 for bfloat16; all others are float32.
 
-Legend: B documents of a step, b of them encoded here, T tokens, E of word vectors, N hidden units, D = 2N, F units of
-the first fully connected layer, U distinct rows, K nodes of a row, n nodes scored, W workers.
+Legend: B documents of a step, b of them encoded by this worker, T tokens, E dimension of word vectors, N hidden units,
+D = 2N, F units of the first fully connected layer, U distinct rows, K nodes of a row, n nodes scored, W workers.
 """
 
 import math
@@ -13,61 +13,63 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from axml_ray.network.fused_attention import ACCELERATOR_GROUP, CHUNK_SCORES, CPU_GROUP
-from axml_ray.plan.shapes import Counts, LevelShape
+from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 
 FLOAT = 4
+"""Bytes of a float32."""
 MOMENTS = 2
+"""Moments that Adam keeps of a parameter."""
 GIB = 2**30
 ACCELERATOR_PYTORCH, CPU_PYTORCH = GIB, GIB // 2
-"""What PyTorch, its libraries and their kernels hold: on an accelerator, and of main memory in any case."""
+"""Memory of PyTorch, its libraries and their kernels: on an accelerator, and in main memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Of one worker during one level, bytes, where it trains: on its accelerator, or else in main memory."""
+    """Bytes that one worker holds during one level: on its accelerator, or in main memory if it has none."""
 
     label_table: int
-    """Weights of this worker's rows."""
+    """Weights of this worker's rows of the label table."""
     word_table: int
     """Word vectors."""
     network: int
     """Weights of encoder and head."""
     moments: int
-    """Adam's."""
+    """Adam's moments."""
     average: int
     """The running average of all trained weights."""
     best: int
-    """The best scored weights."""
+    """The best weights by validation score."""
     above: int
-    """What the level above handed down, all its weights but the table, which stay until the level is finished."""
+    """Shared parameters of the level above, which initialise this one and stay in memory until it is finished."""
     gradients: int
-    """Of all weights, and what the optimizer copies of touched rows."""
+    """Gradients of all weights, and the optimizer's copies of touched rows."""
     activations: int
-    """Of the longest batch."""
+    """Activations of the longest batch."""
     corpus: int
-    """Texts and first word vectors, where main memory is what a worker trains in."""
+    """Word ids and initial word vectors, if the worker trains in main memory."""
     pytorch: int
-    """PyTorch itself."""
+    """PyTorch, its libraries and their kernels."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
 def table_values(shape: LevelShape, hidden: int, workers: int) -> int:
-    """Values of a worker's rows of the label table; the first worker has the most rows."""
+    """Return the number of values in a worker's rows of the label table; rank 0 has the most rows."""
     return -(-shape.rows // workers) * shape.block * 2 * hidden
 
 
 def word_values(counts: Counts) -> int:
-    """Values of the word table."""
+    """Return the number of values in the table of word vectors."""
     return counts.words * counts.word_dimension
 
 
 def network_values(network: NetworkSettings, word_dimension: int) -> int:
-    """Values of the LSTMs with their first states, the head, and the evidence's weight."""
+    """Return the number of values in the LSTMs with their initial states, the head, and the weight of `evidence`."""
     hidden, units = network.hidden, network.fully_connected
     lstm = 4 * hidden * (word_dimension + hidden + 2)
     layers = sum(a * b + b for a, b in pairwise((2 * hidden, *units, 1)))
@@ -75,23 +77,27 @@ def network_values(network: NetworkSettings, word_dimension: int) -> int:
 
 
 def copies(training: TrainingSettings) -> int:
-    """Times that a trained value is held: weight, moments, best, average."""
+    """Return how often a trained value is held: weight, moments, best, and average if there is one."""
     return 1 + MOMENTS + 1 + int(training.averaging)
 
 
 def distinct_rows(draws: int, rows: int) -> int:
-    """Rows that so many draws touch, if all are drawn alike often: others repeat more."""
+    """Return the expected number of distinct rows among `draws` uniform draws from `rows`.
+
+    This is an upper bound, since other distributions repeat rows more often.
+    """
+    # The expectation is rows · (1 - (1 - 1/rows)^draws), here in its limit for many rows.
     return min(rows, draws, math.ceil(rows * -math.expm1(-draws / rows)))
 
 
 def parents_here(shape: LevelShape, workers: int) -> int:
-    """Most parents of a document in one shard: the mean, and three deviations."""
+    """Return an upper bound of a document's parents in one shard: the mean and three standard deviations."""
     parents = shape.parents or 0
     return min(parents, math.ceil(parents / workers + (3 * math.sqrt(parents / workers) if workers > 1 else 0)))
 
 
 def touched_table_values(shape: LevelShape, hidden: int, workers: int, batch: int) -> int:
-    """Values of the label table's rows that a step reads here."""
+    """Return the number of values in the rows of the label table that a step reads on one worker."""
     rows = -(-shape.rows // workers)
     if shape.parents is not None:
         rows = distinct_rows(-(-batch * shape.parents // workers), rows)
@@ -99,9 +105,10 @@ def touched_table_values(shape: LevelShape, hidden: int, workers: int, batch: in
 
 
 def gradient_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers: int, accelerator: bool) -> int:
-    """Of gradients: those of the table's touched rows, of the step's words, of encoder and head.
+    """Return the bytes of the gradients of the label table's touched rows, of the step's words, of encoder and head.
 
-    An accelerator scales all gradients of the table at once, and copies all touched rows for Adam, with both moments.
+    On an accelerator, the table's gradients are scaled in one piece, and all touched rows are copied for Adam together
+    with both moments.
     """
     batch = settings.training.batch_size
     table = touched_table_values(shape, settings.network.hidden, workers, batch)
@@ -111,18 +118,18 @@ def gradient_bytes(settings: Experiment, counts: Counts, shape: LevelShape, work
     if settings.network.train_embeddings:
         own = min(counts.words, -(-batch // workers) * counts.longest)
         every = min(counts.words, batch * counts.longest)
-        exchanged = 3 * every if workers > 1 else 0  # all workers' rows in parts, in one piece, and their sum
+        exchanged = 3 * every if workers > 1 else 0  # the gathered parts, their concatenation, and their sum
         words = (2 * own + exchanged + (1 + MOMENTS) * every * accelerator) * counts.word_dimension
     return FLOAT * (tables * table + words + (1 + (workers > 1)) * network)
 
 
 def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int, accelerator: bool) -> int:
-    """Of one worker's encoder, kept for its backward pass.
+    """Return the bytes of one worker's encoder activations, kept for the backward pass.
 
-    For each token: the words before and after dropout and turned round, 5 E; gates, cells and states of both LSTMs,
-    the joined states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N;
-    cuDNN's LSTMs compute in float32, on words of their own, 2 E. The factors are measured on a CPU
-    (tests/test_plan.py); cuDNN's have not been.
+    For each token: word vectors before and after dropout and reversed, 5 E; gates, cells and states of both LSTMs, the
+    concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N;
+    cuDNN's LSTMs compute in float32 on their own copy of the word vectors, 2 E. The factors were measured on a CPU
+    (tests/test_plan.py); cuDNN's were not.
     """
     words, hidden = counts.word_dimension, settings.network.hidden
     lstm = FLOAT if accelerator else width
@@ -132,33 +139,37 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
 
 
 def padded(tokens: int) -> int:
-    """Tokens of a text in a batch."""
+    """Return the number of tokens of a text in a batch, a multiple of 8."""
     return -(-tokens // 8) * 8
 
 
 def pass_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers: int, width: int, group: int) -> int:
-    """Of the pass over a level, forward and straight back: states of all documents of the step and their gradients,
-    the rows that are read, and scores, weights and contexts of one group of documents.
+    """Return the bytes of the fused forward and backward pass over a level.
+
+    They are the states of all documents of the step and their gradients, the rows of the label table that are read, and
+    scores, attention weights and contexts of one group of documents.
 
     Args:
         settings: the experiment.
-        counts: of its corpus.
-        shape: of the level.
-        workers: W.
-        width: bytes of a value.
+        counts: sizes of its corpus.
+        shape: sizes of the level.
+        workers: number of workers, W.
+        width: bytes of a value in matrix products.
         group: most values of a group, as in `fused_attention`.
     """
     network, documents = settings.network, settings.training.batch_size
     dimension, units = 2 * network.hidden, sum(network.fully_connected)
     tokens = padded(counts.longest)
     states = documents * tokens * ((4 + 2 * (workers > 1)) * dimension + 3 * network.fully_connected[0])
-    sums = documents * tokens * (dimension + network.fully_connected[0])  # of gradients, over chunks of labels
+    sums = (
+        documents * tokens * (dimension + network.fully_connected[0])
+    )  # float32 sums of gradients over chunks of labels
     each = 2 * tokens + 2 * units
     rows = -(-shape.rows // workers)
     if shape.parents is None:
         chunk = max(1, min(rows, CHUNK_SCORES // (documents * tokens), group // each))
         at_once = max(1, min(documents, group // (chunk * each)))
-        # a chunk's scores of all documents; its queries and their gradient
+        # The chunk's scores of all documents; its queries and their gradient.
         values = chunk * documents * tokens + 2 * chunk * dimension
         nodes, queries, numbers = chunk, 0, documents * (rows + 3 * chunk)
     else:
@@ -168,7 +179,7 @@ def pass_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers:
         at_once = max(1, min(documents, group // (nodes * each)))
         values = touched_table_values(shape, network.hidden, workers, documents)
         queries, numbers = 2 * dimension, documents * (2 * parents * shape.block + 3 * nodes)
-    # scores, weights, and the gradients of both; contexts and their gradients
+    # Scores, attention weights and the gradients of both; contexts and their gradients.
     values += at_once * nodes * (4 * tokens + 2 * units + queries)
     return width * (states + values) + FLOAT * (sums + numbers)
 
@@ -182,14 +193,14 @@ def level_memory(
     accelerator: bool,
     width: int,
 ) -> Memory:
-    """Of one of so many workers that train a level.
+    """Return the memory of one of W workers that train a level (paper, section 2.6).
 
     Args:
-        settings: the experiment; its `resources` aren't read.
-        counts: of its corpus.
-        shape: of the level.
-        workers: W.
-        accelerator: whether they train on one.
+        settings: the experiment; its `resources` are not read.
+        counts: sizes of its corpus.
+        shape: sizes of the level.
+        workers: number of workers, W.
+        accelerator: whether each worker trains on an accelerator.
         width: bytes of a value in matrix products.
     """
     network, hidden = settings.network, settings.network.hidden
@@ -215,23 +226,24 @@ def level_memory(
 
 
 def corpus_bytes(counts: Counts) -> int:
-    """Of what every worker holds of the corpus in main memory: word ids and first word vectors."""
+    """Return the bytes of the corpus in a worker's main memory: word ids with offsets, and initial word vectors."""
     tokens = round(counts.documents * counts.tokens) * 4 + (counts.documents + 1) * 8
     return tokens + FLOAT * word_values(counts)
 
 
 def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) -> int:
-    """Of the files that a scored level leaves for the one below: nodes and scores of each training document, and its
-    parents with true ones.
+    """Return the bytes of a level's saved beams: nodes, scores and parents of each training document.
 
-    Workers map it, so those of one machine share what of it is in memory, and the system may drop it.
+    Workers memory-map these files, so those on one machine share them, and the system may evict them from memory.
     """
     kept = 4 + 4 + (4 if settings.training.true_candidates else 0)
     return counts.documents * min(settings.tree.beam, shape.nodes) * kept
 
 
 def main_memory(counts: Counts, memory: Memory) -> int:
-    """What a worker that trains on an accelerator needs of main memory beside it: the corpus, PyTorch, and what a
-    checkpoint brings over before it is written."""
+    """Return the bytes of main memory of a worker that trains on an accelerator.
+
+    They are the corpus, PyTorch, and the copy of the training state that is made while a checkpoint is written.
+    """
     state = memory.label_table + memory.network + memory.word_table + memory.moments + memory.average + memory.best
     return corpus_bytes(counts) + ACCELERATOR_PYTORCH + state

@@ -1,1 +1,0 @@
-"""Before anything is spent: what a training will hold and how long it will take."""

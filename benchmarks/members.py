@@ -1,0 +1,148 @@
+"""What each kind of member and each combiner is worth: the evidence for keeping it, by a run's validation documents.
+
+    python benchmarks/members.py --run runs/docstrings [--threads N] [--json PATH]
+
+Every member of the finished run ranks the validation documents once; rows then combine the rankings. The test split is
+not read, so the results may choose weights, members and the combiner. Networks chose their best weights on the same
+documents, which favours `network_tree` a little.
+
+- `KIND`: the mean of the members of one kind alone.
+- `mean`: the weighted mean of all members.
+- `without KIND`: the weighted mean of the others.
+- `mean of halves`, `calibrated`, `stacked`: each combiner is fitted on one half of the documents and scores the other,
+  in turns; the mean learns nothing, so its row equals `mean`, and a difference to it is what the fit is worth.
+
+Figures: `mean_P@1`, `without knn_nDCG@5` and so on, in percent.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results_file
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, Validation, Weighted, combiner_class
+from axml_ray.evaluation.judge import Labels, inverse_propensity
+from axml_ray.evaluation.metrics import Scores
+from axml_ray.judging import open_run
+from axml_ray.members.topk import TopK
+from axml_ray.network.precision import use_threads
+from axml_ray.run import Run
+from axml_ray.settings import SettingsError
+
+COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
+HALVES = 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The members' rankings of a split, N documents, and what they are scored by.
+
+    Attributes:
+        validation: members, rankings, truth and label counts.
+        inverse: 1 / propensity of each label, float64 [L].
+        k: labels of a ranking that are combined.
+    """
+
+    validation: Validation
+    inverse: np.ndarray
+    k: int
+
+    @classmethod
+    def of_run(cls, run: Run) -> "Evidence":
+        """Rank the validation documents by every member of a run.
+
+        Raises:
+            SettingsError: there are no validation documents, or a member is missing or broken.
+        """
+        if not run.corpus.documents("valid"):
+            raise SettingsError(f"{run.corpus.directory}: no validation documents; prepare with corpus.valid_documents")
+        split, counts = run.corpus.split("valid"), run.corpus.labels.counts
+        rankings = run.open_ensemble(Mean).rank_members(split.tokens)
+        validation = Validation(run.weighted, [rankings[spec.name] for spec in run.members], split.labels, counts)
+        inverse = inverse_propensity(Labels(counts, run.corpus.documents("train")), run.settings.evaluation)
+        return cls(validation, inverse, run.settings.ensemble.top_labels)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Each way of combining with its scores in percent, by `COLUMNS`."""
+        kinds = list(dict.fromkeys(self.validation.members.kinds))
+        yield from (self._mean(kind, [kind]) for kind in kinds)
+        yield self._mean("mean", kinds)
+        if len(kinds) > 1:
+            yield from (self._mean(f"without {kind}", [each for each in kinds if each != kind]) for kind in kinds)
+        for kind in COMBINERS:
+            yield self.cross_fitted("mean of halves" if kind == "mean" else kind, combiner_class(kind))
+
+    def _mean(self, name: str, kinds: Sequence[str]) -> dict[str, Any]:
+        """The weighted mean of the members of some kinds."""
+        members, rankings = self.validation.members, self.validation.rankings
+        places = [place for place, kind in enumerate(members.kinds) if kind in kinds]
+        chosen = Weighted([members.kinds[i] for i in places], [members.weights[i] for i in places])
+        return self._scored(name, Mean().rank(chosen, [rankings[i] for i in places], self.k))
+
+    def cross_fitted(self, name: str, combiner: type[Combiner]) -> dict[str, Any]:
+        """A combiner fitted on every other document and applied to the rest, in turns."""
+        found = TopK.empty(len(self.validation.truth), self.k)
+        for rest in range(HALVES):
+            rows = np.arange(len(self.validation.truth))
+            known, new = rows[rows % HALVES != rest], rows[rows % HALVES == rest]
+            fitted = combiner.fit(_take(self.validation, known), self.k)
+            ranking = fitted.rank(self.validation.members, _take(self.validation, new).rankings, self.k)
+            found.labels[new], found.scores[new] = ranking
+        return self._scored(name, found)
+
+    def _scored(self, name: str, ranking: TopK) -> dict[str, Any]:
+        scores, truth = Scores(self.inverse), self.validation.truth
+        scores.add(ranking.labels, truth.values, truth.offsets)
+        result = scores.result()
+        return {"combination": name, "scores": {column: result[column] for column in COLUMNS}}
+
+
+def _take(validation: Validation, rows: np.ndarray) -> Validation:
+    """Some of the documents."""
+    rankings = [TopK(each.labels[rows], each.scores[rows]) for each in validation.rankings]
+    return Validation(validation.members, rankings, validation.truth.take(rows), validation.counts)
+
+
+def shown(rows: Sequence[dict[str, Any]]) -> Table:
+    """The rows as a table for a rich console."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("combination")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(Text(row["combination"]), *(f"{row['scores'][column]:.2f}" for column in COLUMNS))
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Score every combination, print the table, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="directory of a finished run")
+    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/members-<run name>.json")
+    given = parser.parse_args(arguments)
+    if given.threads < 1:
+        parser.error("--threads: at least 1")
+    use_threads(given.threads)
+    run = open_run(given.run)
+    about = {"run": run.settings.name, "corpus": run.settings.corpus.name, "documents": run.corpus.documents("valid")}
+    about |= {"weights": {spec.name: spec.weight for spec in run.members}}
+    rows = [{**row, **about} for row in Evidence.of_run(run).rows()]
+    figures = {f"{row['combination']}_{name}": round(score, 4) for row in rows for name, score in row["scores"].items()}
+    path = given.json or results_file.RESULTS / f"members-{given.run.resolve().name}.json"
+    results_file.write(path, figures, rows)
+    console = Console()
+    console.print(shown(rows))
+    console.print(Text(f"written to {path}"))
+
+
+if __name__ == "__main__":
+    results_file.run(main)

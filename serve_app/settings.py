@@ -1,0 +1,120 @@
+"""Settings of a server, validated: from `serve run … key=value`, `python -m serve_app`, or a Serve YAML's `args`."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from axml_ray.settings import AbsolutePath, Positive, Precision, Settings, SettingsError
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class ServingSettings(Settings):
+    """Settings that do not depend on the bundle."""
+
+    together: bool = True
+    """Put all members into one deployment; with false, the members of each label tree have a deployment of their own,
+    and those of the whole run another, so that they can be on several machines."""
+    replicas: Positive = 1
+    """Replicas of the members (of each deployment with together=false); the least number if `max_replicas` is set."""
+    max_replicas: Positive | None = None
+    """Largest number of replicas of the members, which then follows the load; by default there is no autoscaling."""
+    ingress_replicas: Positive = 1
+    """Replicas of the ingress, which answers HTTP, tokenises, and combines the members' rankings."""
+    threads: Positive | None = None
+    """PyTorch threads of each replica of the members; by default the number of cores, divided among the deployments
+    with together=false."""
+    cpus: Annotated[float, Field(ge=0)] = 0.5
+    """CPUs that Ray reserves for each replica of the members; it reserves 0.1 for an ingress."""
+    precision: Precision | None = None
+    """Number format of matrix products: auto, bfloat16 or float32; by default that of the training."""
+    max_texts: Positive = 64
+    """Largest number of texts in a request."""
+    max_characters: Positive = 100_000
+    """Largest number of characters in a text."""
+    max_labels: Positive = 1_000
+    """Largest number of labels whose scores a request may ask for."""
+    max_explanations: Positive = 320
+    """Largest number of labels, over all texts of a request, that may be explained."""
+    max_body_bytes: Positive = 4 << 20
+    """Largest size of a request's body in bytes."""
+    time_limit_s: Seconds = 20.0
+    """Seconds for an answer; a request that takes longer is answered with 504."""
+    body_limit_s: Seconds = 10.0
+    """Seconds for a client to send its body; a request that takes longer is answered with 408."""
+    tree_patience_s: Seconds = 1.0
+    """Least time in seconds that a deployment's answer is waited for once the others have answered."""
+    waiting_texts: Positive = 512
+    """Largest number of texts in the queue for the members; with more, requests are refused (503)."""
+    batch_words: Positive = 1 << 13
+    """Largest number of words in a batch; a larger request is a batch of its own."""
+    batches_at_once: Positive = 2
+    """Batches in flight to each replica of the members: one that it computes and one that waits."""
+    examples: AbsolutePath | None = None
+    """File of JSON lines with a field `text`: example texts for the web page."""
+
+    @model_validator(mode="after")
+    def _replicas_are_a_range(self) -> Self:
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(
+                f"max_replicas is {self.max_replicas}, below replicas ({self.replicas}); raise it or lower replicas"
+            )
+        return self
+
+    @property
+    def most_batches(self) -> int:
+        """The largest number of batches in flight from one replica of the ingress."""
+        return self.batches_at_once * (self.max_replicas or self.replicas)
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds to drain requests in flight when a replica is stopped: for their body, their answer, and 5 more."""
+        return self.body_limit_s + self.time_limit_s + 5
+
+    @property
+    def without_bundle(self) -> "ServingSettings":
+        """The settings that stay the same when another bundle is rolled out."""
+        return ServingSettings(**common_settings(self, ServingSettings))
+
+
+class ApplicationSettings(ServingSettings):
+    """Settings of the application: which bundle it serves, and how."""
+
+    bundle: AbsolutePath
+    """Directory that `jobs/export_bundle.py` wrote; on a cluster, all nodes must see it under this path."""
+    revision: Annotated[str, BeforeValidator(str)] = ""
+    """Any text; change it to make `serve deploy` open a bundle again that was exported to the same directory."""
+
+    @classmethod
+    def from_arguments(cls, args: dict[str, Any]) -> Self:
+        """Validate the arguments that `serve` was given.
+
+        Raises:
+            SettingsError: a setting is unknown or has a wrong value, or the bundle is missing.
+        """
+        try:
+            return cls.model_validate(args)
+        except ValidationError as error:
+            # A mistyped key makes a required one missing, so unknown keys are reported first.
+            problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+            key = ".".join(map(str, problem["loc"]))
+            if problem["type"] == "missing":
+                raise SettingsError(f"{key}: missing; give {key}=… on the command line, or in `args`") from None
+            if problem["type"] == "extra_forbidden":
+                raise SettingsError(f"{key}: no such setting; {nearest(key, cls.model_fields)}") from None
+            message = problem["msg"].removeprefix("Value error, ")
+            raise SettingsError(f"{f'{key}: ' if key else ''}{message} (given: {problem['input']!r})") from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return advice on an unknown name: the most similar known one, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+def common_settings(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
+    """Return the values of the settings that a base class `kind` has, by name."""
+    return {name: getattr(settings, name) for name in kind.model_fields}

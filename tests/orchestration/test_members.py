@@ -1,0 +1,291 @@
+"""The members of a run as Ray tasks and Ray Train groups, and the main job, on a real cluster in this process."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import synthetic
+
+from axml_ray.combine.combiner import Combiner, Mean, Validation
+from axml_ray.combine.stacking import Stacking
+from axml_ray.configuration import load
+from axml_ray.corpus.prepare import prepare
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.rankings import hits
+from axml_ray.judging import evaluate, open_run
+from axml_ray.members.label_names import LabelNames
+from axml_ray.members.linear_tree import LinearTree
+from axml_ray.orchestration.label_trees import build_trees
+from axml_ray.orchestration.members import Stopped, fit_members
+from axml_ray.pipeline import run, validation_of
+from axml_ray.run import Run
+from axml_ray.settings import Experiment, SettingsError
+
+LEARNED = {"epochs": [12], "learning_rate": 0.02}
+BOTH: dict[str, dict[str, Any]] = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}}
+
+
+def small(home: Path, **groups: Any) -> Experiment:
+    return load(None, **synthetic.experiment(home, **groups))
+
+
+def prepared(settings: Experiment) -> Run:
+    """The run, with its corpus and its label trees."""
+    current = Run(settings, prepare(settings.corpus, settings.corpus_directory))
+    build_trees(current)
+    return current
+
+
+def written(settings: Experiment, pattern: str) -> dict[str, tuple[int, int]]:
+    """Files of the run, by what changes when they are written again."""
+    directory = settings.run_directory
+    stats = {path.relative_to(directory).as_posix(): path.stat() for path in directory.glob(pattern)}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def weights(settings: Experiment) -> dict[str, tuple[int, int]]:
+    """The weights of every level of every network tree."""
+    return written(settings, "tree-*/network_tree/level-*/model.safetensors")
+
+
+def records(settings: Experiment, tree: int) -> list[dict[str, Any]]:
+    lines = (settings.run_directory / f"tree-{tree}" / "training.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def stored(current: Run, split: str) -> Predictions:
+    predictions = Predictions.open(current.layout.predictions(split))
+    assert predictions is not None
+    return predictions
+
+
+def ranked(predictions: Predictions, who: str = "ensemble") -> tuple[np.ndarray, np.ndarray]:
+    parts = list(predictions.read(who))
+    return np.concatenate([one.top for one in parts]), np.concatenate([one.scores for one in parts])
+
+
+def log_likelihood(combiner: Combiner, validation: Validation) -> float:
+    """Of the best labels being true, by their scores."""
+    labels, scores = combiner.rank(validation.members, validation.rankings, 10)
+    true, there = hits(labels, validation.truth.values, validation.truth.offsets), labels >= 0
+    chance = scores.astype(np.float64).clip(1e-6, 1 - 1e-6)
+    return float(np.log(np.where(true, chance, 1 - chance))[there].mean())
+
+
+def test_main_job_never_trains_a_finished_level_twice(ray_cluster: None, tmp_path: Path) -> None:
+    settings = small(tmp_path, training=LEARNED, ensemble={"trees": 1})
+    metrics = run(settings)
+    assert json.loads((settings.run_directory / "metrics.json").read_text())["ensemble"]["P@1"] == pytest.approx(
+        metrics["ensemble"]["P@1"], abs=1e-3
+    )
+    assert metrics["documents"] == 60
+    assert set(metrics["members"]) == {"network_tree-0"}
+    assert set(metrics["seconds"]) == {"prepare", "cluster", "network_tree", "predict"}
+    # 40 labels, each with a word of its own: chance is under 6 percent.
+    assert metrics["ensemble"]["P@1"] > 30
+    before = weights(settings)
+    assert len(before) == 2
+    # A level is lost, and another tree is added: only these are trained.
+    lost = "tree-0/network_tree/level-2"
+    (settings.run_directory / lost / "level.json").unlink()
+    more = small(tmp_path, training=LEARNED)
+    again = run(more)
+    after = weights(settings)
+    assert {path for path in before if before[path] != after[path]} == {f"{lost}/model.safetensors"}
+    assert len(after) == 4
+    assert again["members"]["network_tree-0"] == metrics["members"]["network_tree-0"]
+    report = Run(more, Corpus.open(more.corpus_directory)).layout.report().read_text()
+    assert "Validation nDCG@5 of level 2" in report
+    assert "<mark" in report  # its corpus keeps texts, its networks have attention
+    # Without stored predictions, the run is evaluated by new ones.
+    shutil.rmtree(more.run_directory / "predictions")
+    evaluated = evaluate(open_run(more.run_directory))
+    assert evaluated["ensemble"] == pytest.approx(again["ensemble"]) and evaluated["seconds"]["network_tree"] > 0
+    with pytest.raises(SettingsError, match=r"network\.hidden.*choose another --name"):
+        run(small(tmp_path, network={"hidden": 8}))
+    # Other texts would be trained over what is there.
+    after, [train] = weights(settings), more.corpus.train
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(SettingsError, match=r"was begun with another corpus .* choose another --name and --corpus"):
+        run(more)
+    assert weights(settings) == after
+    assert Corpus.open(more.corpus_directory).documents("test") == evaluated["documents"]
+
+
+@pytest.fixture(scope="module")
+def finished(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a finished run of two trees, each with networks, which an epoch teaches little, and classifiers."""
+    home = tmp_path_factory.mktemp("finished")
+    run(named_labels(home, members=BOTH))
+    return home
+
+
+@pytest.fixture
+def again(finished: Path, tmp_path: Path) -> Callable[..., Experiment]:
+    """Makes settings of a copy of that run with other members or another combiner; its corpus is shared."""
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+
+    def changed(**groups: Any) -> Experiment:
+        settings = named_labels(finished, **{"members": BOTH, **groups})
+        return settings.model_copy(update={"runs": tmp_path / "runs"})
+
+    return changed
+
+
+def named_labels(home: Path, **groups: Any) -> Experiment:
+    """Settings of a corpus whose labels' names are their own words."""
+    names = home / "names.tsv"
+    if not names.exists():
+        names.write_text("".join(f"label {label}\town{label}\n" for label in range(synthetic.LABELS)))
+    content = synthetic.experiment(home, training={"epochs": [1]}, **groups)
+    assert isinstance(content["corpus"], dict)
+    return load(None, **content | {"corpus": {**content["corpus"], "label_names": str(names)}})
+
+
+def test_only_members_that_are_missing_are_fitted(again: Callable[..., Experiment]) -> None:
+    settings = again()
+    networks, classifiers = weights(settings), written(settings, "tree-*/linear_tree/member.json")
+    assert classifiers.keys() == {f"tree-{tree}/linear_tree/member.json" for tree in range(2)}
+    before = json.loads((settings.run_directory / "metrics.json").read_text())
+    # Each label has a word of its own, which is all that a linear classifier needs.
+    assert before["ensemble"]["P@1"] > 80
+    (settings.run_directory / "tree-1/linear_tree/member.json").unlink()
+    metrics = run(settings)
+    assert metrics["ensemble"] == pytest.approx(before["ensemble"], abs=1e-3)
+    assert metrics["seconds"]["linear_tree"] > before["seconds"]["linear_tree"]
+    now = written(settings, "tree-*/linear_tree/member.json")
+    assert now["tree-0/linear_tree/member.json"] == classifiers["tree-0/linear_tree/member.json"]
+    assert now.keys() == classifiers.keys() and weights(settings) == networks
+
+
+def test_predictions_are_the_combiners_of_the_members(again: Callable[..., Experiment]) -> None:
+    current = open_run(again().run_directory)
+    predictions = stored(current, "test")
+    assert list(predictions.members) == [f"{kind}-{tree}" for kind in BOTH for tree in range(2)]
+    top, scores = ranked(predictions)
+    total = np.zeros((len(top), current.corpus.trained))
+    for name in predictions.members:
+        labels, own = ranked(predictions, name)
+        for row in range(len(top)):
+            known = labels[row] >= 0
+            total[row, labels[row][known]] += 0.25 * own[row][known].astype(np.float64)
+    best = np.argsort(-total, axis=1, kind="stable")[:, : top.shape[1]]
+    found = np.take_along_axis(total, best, 1)
+    np.testing.assert_allclose(scores, found, rtol=1e-5)
+    assert np.array_equal(top, np.where(found > 0, best, -1))
+
+
+@pytest.mark.parametrize("kind", ["calibrated", "stacked"])
+def test_a_combiner_is_fitted_on_the_validation_documents(again: Callable[..., Experiment], kind: str) -> None:
+    plain = open_run(again().run_directory)
+    evaluate(plain, "valid")
+    mean, networks = ranked(stored(plain, "valid"))[1], weights(plain.settings)
+    settings = again(ensemble={"combiner": kind})
+    before = json.loads(plain.layout.metrics().read_text())
+    metrics = run(settings)
+    assert metrics["ensemble"]["P@1"] > 80 and weights(settings) == networks
+    for name, found in before["members"].items():
+        assert metrics["members"][name] == pytest.approx(found, abs=1e-3)
+    assert metrics["seconds"]["combiner"] > 0
+    current = Run(settings, plain.corpus)
+    assert not (current.layout.directory / "uncombined").exists()
+    # The combiner's scores are what it makes of the members' stored rankings.
+    predictions, combiner = stored(current, "test"), current.open_combiner()
+    given = validation_of(current, predictions)
+    for found, expected in zip(ranked(predictions), combiner.rank(given.members, given.rankings, 10), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    # What had been predicted before is by other scores.
+    evaluate(current, "valid")
+    assert not np.isclose(ranked(stored(current, "valid"))[1], mean, rtol=1e-2).all()
+    validation = validation_of(current, stored(current, "valid"))
+    assert log_likelihood(combiner, validation) > log_likelihood(Mean(), validation)
+    if isinstance(combiner, Stacking):
+        assert log_likelihood(combiner, validation) >= log_likelihood(combiner.start, validation)
+    # Other weights ask for another fit.
+    other = again(ensemble={"combiner": kind}, members={**BOTH, "linear_tree": {"weight": 0.4}})
+    with pytest.raises(SettingsError, match="not fitted for these members"):
+        Run(other, plain.corpus).open_combiner()
+
+
+def test_members_are_added_to_a_finished_run(again: Callable[..., Experiment]) -> None:
+    settings = again()
+    networks, classifiers = weights(settings), written(settings, "tree-*/linear_tree/member.json")
+    more = again(members={**BOTH, "knn": {"weight": 0.5, "neighbours": 5}, "label_names": {"weight": 0.5}})
+    metrics = run(more)
+    assert (weights(more), written(more, "tree-*/linear_tree/member.json")) == (networks, classifiers)
+    assert set(metrics["members"]) == {*(f"{kind}-{tree}" for kind in BOTH for tree in range(2)), "knn", "label_names"}
+    # Texts that share a label's word are alike, and each label is named by its word.
+    assert metrics["ensemble"]["P@1"] > 80
+    assert metrics["members"]["knn"]["P@1"] > 80
+    current = Run(more, Corpus.open(more.corpus_directory))
+    assert [spec.weight for spec in current.members] == pytest.approx([1 / 8] * 4 + [1 / 4] * 2)
+    names = current.open_member(current.spec("label_names"), current.open_features())
+    assert isinstance(names, LabelNames) and (names.named > 0).sum() == synthetic.LABELS
+    # Fewer neighbours need no new index.
+    index = written(more, "members/knn/*.safetensors")
+    fewer = again(members={**BOTH, "knn": {"weight": 0.5, "neighbours": 3}})
+    assert run(fewer)["ensemble"]["P@1"] > 80 and index and written(fewer, "members/knn/*.safetensors") == index
+    # Nor does leaving the classifiers out.
+    alone = again(members={})
+    assert run(alone)["ensemble"]["P@1"] < metrics["ensemble"]["P@1"] and weights(alone) == networks
+
+
+def test_other_features_fit_again_what_reads_them(again: Callable[..., Experiment]) -> None:
+    settings = again()
+    networks, classifiers = weights(settings), written(settings, "tree-*/linear_tree/member.json")
+    named = again(features={"names_as_texts": True})
+    assert run(named)["ensemble"]["P@1"] > 80 and weights(named) == networks
+    now = written(named, "tree-*/linear_tree/member.json")
+    assert now.keys() == classifiers.keys() and not set(now.items()) & set(classifiers.items())
+    current = Run(named, Corpus.open(named.corpus_directory))
+    texts = current.corpus.documents("train") + current.corpus.trained
+    assert current.open_features().documents == texts
+    assert isinstance(current.open_member(current.spec("linear_tree-0"), current.open_features()), LinearTree)
+
+
+def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
+    resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1}
+    current = prepared(small(tmp_path, resources=resources, ensemble={"trees": 1}))
+    followed: list[dict[str, Any]] = []
+    seconds = fit_members(current, followed.append)
+    assert set(seconds) == {"network_tree"} and seconds["network_tree"] > 0
+    assert current.members[0].is_fitted and len(weights(current.settings)) == 2
+    journal = records(current.settings, 0)
+    steps = [record["step"] for record in journal if record.get("level") == 1 and "step" in record]
+    training = current.settings.training
+    assert steps[-1] == 2 * -(-current.corpus.documents("train") // training.batch_size)
+    assert followed and all(record in journal for record in followed)
+
+
+def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Path) -> None:
+    current = prepared(small(tmp_path, ensemble={"trees": 1}, training={"epochs": [500], "patience": 10_000}))
+    begun: list[dict[str, Any]] = []
+    with pytest.raises(Stopped):
+        fit_members(current, begun.append, lambda: bool(begun))
+    assert not current.members[0].is_fitted
+
+
+def test_a_loss_that_runs_away_ends_the_run_at_its_first_attempt(ray_cluster: None, tmp_path: Path) -> None:
+    training = {"learning_rate": 1e30, "precision": "float32"}
+    current = prepared(small(tmp_path, training=training, ensemble={"trees": 1}))
+    with pytest.raises(RuntimeError, match=r"network tree 1 failed: level 1: .*training\.learning_rate"):
+        fit_members(current)
+    assert weights(current.settings) == {}
+
+
+def test_workers_that_never_fit_are_an_error_at_once(ray_cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"40 workers × 0.5 CPU.*resources\.workers"):
+        fit_members(prepared(small(tmp_path, resources={"workers": 40})))
+
+
+def test_a_tree_without_levels_between_root_and_leaves(ray_cluster: None, tmp_path: Path) -> None:
+    settings = small(tmp_path, tree={"height": 0}, training=LEARNED, ensemble={"trees": 1})
+    metrics = run(settings)
+    assert Corpus.open(settings.corpus_directory).trained == 40
+    assert set(weights(settings)) == {"tree-0/network_tree/level-1/model.safetensors"}
+    assert metrics["ensemble"]["P@1"] > 30
