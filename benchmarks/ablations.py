@@ -20,7 +20,7 @@ has, but for those of the table `additions` that name others.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
 - `additions`: the config's networks alone ("as it is"), without each of their additions to the paper's, and beside
   other members, one kind more in each row, or with the combiner `calibrated`. `valid` is the networks' in every row, so
-  it cannot choose among the latter; `benchmarks/members.py` compares members and combiners on validation.
+  it cannot choose among the latter; `benchmarks/member_scores.py` compares members and combiners on validation.
 - `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `validation`: 50 to 1,000 validation documents. They choose each level's best moment and, as trees are not corrected

@@ -2,8 +2,8 @@
 
 python jobs/evaluate.py --run runs/quickstart [--split test] [--against runs/other] [--open]
 
-Stored predictions are reused; the split is predicted only if they are missing or stale. The results are metrics.json and
-report/index.html in the run's directory (for other splits than test: metrics-SPLIT.json and report/SPLIT.html).
+Stored predictions are reused; the split is predicted only if they are missing or stale. The results are metrics.json
+and report/index.html in the run's directory (for other splits than test: metrics-SPLIT.json and report/SPLIT.html).
 """
 
 import argparse

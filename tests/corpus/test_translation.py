@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from axml_ray.linear.text_features import TextFeatures
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +14,9 @@ from axml_ray.corpus.dictionary import Dictionary
 from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.corpus.translation import Translation
 from axml_ray.files import save_tensors
+from axml_ray.members.featurizer import Featurizer
 from axml_ray.ragged import Ragged
-from axml_ray.settings import LinearSettings
+from axml_ray.settings import FeatureSettings
 
 WORDS, TRAINED = 12, 4
 SIDES = np.array([0, 0, 1, 1, 1, 0, 0, -1, -1, -1, -1, 0], np.int8)
@@ -109,9 +109,9 @@ def test_documents_translated_and_counted(candidates: dict[int, list[list[int]]]
     assert (np.diff(places) >= 0).all()
     nothing = translation.translated(tokens.take(np.array([], np.int64)))
     assert len(nothing) == 0
-    settings = LinearSettings(lead_words=2, lead_weight=3.0)
+    settings = FeatureSettings(lead_words=2, lead_weight=3.0)
     names = [f"w{word}" for word in range(WORDS)]
-    counts = TextFeatures.fit(tokens, names, settings, translation).counts(tokens).toarray()
+    counts = Featurizer.fit(tokens, names, settings, translation).counts(tokens).toarray()
     for row, text in zip(counts, texts, strict=True):
         literal = np.zeros(WORDS)
         for place, word in enumerate(text):

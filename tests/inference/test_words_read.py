@@ -15,7 +15,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.inference.export import export_bundle
 from axml_ray.members.network_tree import NetworkTree
-from axml_ray.plan.shapes import counts_of
+from axml_ray.planning.shapes import counts_of
 
 READ = 3
 BOTH = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}}

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from axml_ray.inference.beam import TreePredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from tiny_corpus import LABELS, experiment, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
-from axml_ray.training.tree import TREE, tree_directory, tree_fingerprint
 from axml_ray.tree.clustering import cluster_offsets, normalise_rows
 from axml_ray.tree.features import clustering_features, name_ngrams, vector_centroids
 from axml_ray.tree.kinds import build_tree
@@ -57,12 +57,13 @@ def test_each_kind_trains_and_predicts_with_nothing_else_changed(home, tmp_path,
     tree = build_tree(corpus, chosen.tree, chosen.seed)
     assert len(tree.level_sizes) == 2 and tree.level_sizes[-1] == LABELS
     assert len(set(np.diff(tree.first_child[1]))) > 1 or kind in ("balanced", "random")
-    directory = tree_directory(chosen.run_directory, 0)
-    directory.mkdir(parents=True)
-    tree.save(directory / TREE)
+    run = Run(chosen, corpus)
+    run.keep_tree(0, tree)
     train_tree(chosen, corpus, build=False)
+    spec = run.spec("network_tree-0")
+    spec.mark_fitted()
     test = corpus.split("test")
-    labels, _ = TreePredictor.open(chosen, corpus, 0).predict(test.tokens, 5)
+    labels, _ = run.open_member(spec, None).rank(TextViews(test.tokens), 5)
     best = [labels[row, 0] in test.labels[row] for row in range(len(test))]
     assert np.mean(best) > 0.5  # by chance it would be 0.14
 
@@ -194,22 +195,17 @@ def test_vector_centroids_are_mean_word_vectors_less_what_all_share():
 # Settings
 
 
-def test_settings_of_trees_before_the_kinds_keep_their_identity(home):
-    assert TreeSettings().identity == {"height": 1, "cluster_size": 16, "beam": 40}
-    assert TreeSettings(kind="random").identity["kind"] == "random"
-
-
 def test_a_changed_hierarchy_is_another_tree_and_a_moved_one_is_not(home, tmp_path):
     corpus = open_corpus(home)
     path = tmp_path / "moved.tsv"
     path.write_bytes((home / "parents.tsv").read_bytes())
     here, moved = of_kind(home, "hierarchy"), of_kind(home, "hierarchy", hierarchy=path)
-    assert tree_fingerprint(here, corpus, 0) == tree_fingerprint(moved, corpus, 0)
+    assert Run(here, corpus).tree_key(0) == Run(moved, corpus).tree_key(0)
     path.write_text(path.read_text() + "label-0\tfamily-0\n")
-    assert tree_fingerprint(here, corpus, 0) != tree_fingerprint(moved, corpus, 0)
+    assert Run(here, corpus).tree_key(0) != Run(moved, corpus).tree_key(0)
     path.unlink()
     with pytest.raises(SettingsError, match=r"moved\.tsv cannot be read"):
-        tree_fingerprint(moved, corpus, 0)
+        Run(moved, corpus).tree_key(0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What each kind of member and each combiner is worth: the evidence for keeping it, by a run's validation documents.
 
-    python benchmarks/members.py --run runs/docstrings [--threads N] [--json PATH]
+    python benchmarks/member_scores.py --run runs/docstrings [--threads N] [--json PATH]
 
 Every member of the finished run ranks the validation documents once; rows then combine the rankings. The test split is
 not read, so the results may choose weights, members and the combiner. Networks chose their best weights on the same

@@ -10,7 +10,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "inference")]
 
-from members import COLUMNS, Evidence, main  # noqa: E402
+from member_scores import COLUMNS, Evidence, main  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
 from axml_ray.combine.combiner import Mean, combiner_class  # noqa: E402
