@@ -13,7 +13,6 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network")]
 
-from axml_ray.training.scoring import expand_rows  # noqa: E402
 from tiny_corpus import experiment, write_corpus  # noqa: E402
 
 from axml_ray.corpus.text_views import TextViews  # noqa: E402
@@ -24,6 +23,7 @@ from axml_ray.network.level_network import Beam  # noqa: E402
 from axml_ray.ragged import Ragged  # noqa: E402
 from axml_ray.run import Run  # noqa: E402
 from axml_ray.settings import SettingsError  # noqa: E402
+from axml_ray.training.beam_step import expand_rows  # noqa: E402
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS  # noqa: E402
 
 NAME = "network_tree-0"

@@ -11,9 +11,9 @@ from axml_ray.network import frozen as module
 from axml_ray.network.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.level_files import read_level, save_level
-from axml_ray.training.scoring import expand_rows
+from axml_ray.training.beam_step import expand_rows
 from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level_files import read_level, save_level
 
 SETTINGS = NetworkSettings(hidden=10, fully_connected=(12,), evidence=True)
 TOKENS, _ = key_documents(30, 10)
