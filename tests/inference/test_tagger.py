@@ -19,6 +19,7 @@ from tiny_run import texts_of
 
 import axml_ray
 from axml_ray import Tagger
+from axml_ray.corpus.records import storable
 from axml_ray.corpus.tokenizer import SEPARATOR
 from axml_ray.inference import tagger as module
 from axml_ray.members.topk import TopK
@@ -143,7 +144,7 @@ class TestTag:
         assert len(rows) == len(texts)
         for text, row in zip(texts, rows, strict=True):
             scores = [tag.score for tag in row]
-            assert bool(row) == any(map(tagger.codec.tokenizer.split, text.split(SEPARATOR)))
+            assert bool(row) == any(map(tagger.codec.tokenizer.split, storable(text).split(SEPARATOR)))
             assert len({tag.label for tag in row}) == len(row)
             assert scores == sorted(scores, reverse=True) and all(0 <= score <= 1.001 for score in scores)
             assert all(0 <= tag.probability <= 1 and math.isfinite(tag.score) for tag in row)

@@ -15,7 +15,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.inference.export import export_bundle
 from axml_ray.members.network_tree import NetworkTree
-from axml_ray.planning.shapes import counts_of
+from axml_ray.planning.shapes import count_corpus
 
 READ = 3
 BOTH = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}}
@@ -100,5 +100,5 @@ def test_an_empty_text_has_no_words_to_weigh(run, tmp_path):
 
 def test_a_plan_counts_what_is_read(run):
     lengths = run.corpus.split("train").tokens.lengths
-    counts = counts_of(run.settings)
+    counts = count_corpus(run.settings)
     assert counts.longest == READ and counts.tokens == pytest.approx(np.minimum(lengths, READ).mean())
