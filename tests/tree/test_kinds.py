@@ -13,7 +13,7 @@ from tiny_corpus import LABELS, experiment, train_tree, write_corpus
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError, TreeSettings
+from axml_ray.settings import Experiment, SettingsError
 from axml_ray.tree.clustering import cluster_offsets, normalise_rows
 from axml_ray.tree.features import clustering_features, name_ngrams, vector_centroids
 from axml_ray.tree.kinds import build_tree
