@@ -7,14 +7,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from axml_ray.training.ensemble import keep_tree
 from scipy import sparse
 from tiny_corpus import LABELS, write_corpus
 
 from axml_ray.configuration import from_command_line
 from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.run import Run
 from axml_ray.settings import SettingsError
-from axml_ray.training.tree import TREE, tree_directory
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.inspection import (
     clusters_around,
@@ -117,26 +116,28 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
     assert f"{LABELS}" in shown and "with label-7:" in shown
     assert (tmp_path / "tiny-tree-2.svg").is_file()
 
-    directory = tree_directory(settings.run_directory, 0)
-    directory.mkdir(parents=True)
+    of_run = Run(settings, corpus)
+    of_run.keep_tree(0, build_tree(corpus, settings.tree, 77))
     assert "built for this look" in run("--tree=2")  # the run has the first only
-    keep_tree(settings, corpus, 0, build_tree(corpus, settings.tree, 77))
     shown = run("--label", "label-7", "--picture", "seen.svg")
     assert "of the run" in shown and (tmp_path / "seen.svg").is_file()
     own = shown.split("with label-7: ")[1].splitlines()[0].split(", ")
-    tree = LabelTree.load(directory / TREE)
+    tree = of_run.open_tree(0)
     starts = label_starts(tree, 1)
     node = int(tree.leaf_of_label[corpus.labels.labels.index("label-7")])
     first, last = max(s for s in starts if s <= node), min(s for s in starts if s > node)
     assert sorted(own) == sorted(corpus.labels.names[label] for label in tree.label_order[first:last])
     assert "tree 1 of tiny" in shown
     run("--tree=1")
-    assert (directory / "clusters.svg").is_file()
+    assert (of_run.layout.tree(0) / "clusters.svg").is_file()
     assert "flat" in run("--tree.height=0", "--tree=3")
 
     for wrong, message in (
         ("--label=lable-7", "error: --label: no label with training documents is called 'lable-7'; did you mean"),
-        ("--tree.cluster_size=8", f"error: {directory / TREE}: a tree of another corpus or of other settings; give"),
+        (
+            "--tree.cluster_size=8",
+            f"error: {of_run.layout.tree_file(0)}: a tree of another corpus or of other settings; give",
+        ),
         ("--tree=4", "error: --tree: 4 is not one of the ensemble's, 1 to 3"),
         ("--tree=0", "error: command line: argument --tree"),
         ("--corpus.name=none", f"error: {tmp_path / 'corpora' / 'none'}: no prepared corpus"),

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from axml_ray.inference.beam import TreePredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from tiny_corpus import LABELS, experiment, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.corpus.text_views import TextViews
+from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, TreeSettings
-from axml_ray.training.tree import TREE, tree_directory, tree_fingerprint
 from axml_ray.tree.clustering import cluster_offsets, normalise_rows
 from axml_ray.tree.features import clustering_features, name_ngrams, vector_centroids
 from axml_ray.tree.kinds import build_tree
@@ -54,15 +54,15 @@ def same(one: LabelTree, other: LabelTree) -> bool:
 def test_each_kind_trains_and_predicts_with_nothing_else_changed(home, tmp_path, kind):
     chosen = of_kind(home, kind).model_copy(update={"runs": tmp_path})
     corpus = open_corpus(home)
-    tree = build_tree(corpus, chosen.tree, chosen.seed)
+    train_tree(chosen, corpus)
+    run = Run(chosen, corpus)
+    tree = run.open_tree(0)
+    assert same(tree, build_tree(corpus, chosen.tree, chosen.seed))
     assert len(tree.level_sizes) == 2 and tree.level_sizes[-1] == LABELS
     assert len(set(np.diff(tree.first_child[1]))) > 1 or kind in ("balanced", "random")
-    directory = tree_directory(chosen.run_directory, 0)
-    directory.mkdir(parents=True)
-    tree.save(directory / TREE)
-    train_tree(chosen, corpus, build=False)
     test = corpus.split("test")
-    labels, _ = TreePredictor.open(chosen, corpus, 0).predict(test.tokens, 5)
+    run.members[0].mark_fitted()
+    labels, _ = run.open_member(run.members[0], None).rank(TextViews(test.tokens), 5)
     best = [labels[row, 0] in test.labels[row] for row in range(len(test))]
     assert np.mean(best) > 0.5  # by chance it would be 0.14
 
@@ -204,12 +204,16 @@ def test_a_changed_hierarchy_is_another_tree_and_a_moved_one_is_not(home, tmp_pa
     path = tmp_path / "moved.tsv"
     path.write_bytes((home / "parents.tsv").read_bytes())
     here, moved = of_kind(home, "hierarchy"), of_kind(home, "hierarchy", hierarchy=path)
-    assert tree_fingerprint(here, corpus, 0) == tree_fingerprint(moved, corpus, 0)
+
+    def key_of(settings: Experiment) -> str:
+        return Run(settings, corpus).tree_key(0)
+
+    assert key_of(here) == key_of(moved)
     path.write_text(path.read_text() + "label-0\tfamily-0\n")
-    assert tree_fingerprint(here, corpus, 0) != tree_fingerprint(moved, corpus, 0)
+    assert key_of(here) != key_of(moved)
     path.unlink()
     with pytest.raises(SettingsError, match=r"moved\.tsv cannot be read"):
-        tree_fingerprint(moved, corpus, 0)
+        key_of(moved)
 
 
 @pytest.mark.parametrize(
