@@ -1,7 +1,7 @@
 """AttentionXML itself (kind `network_tree`): the trained networks of a label tree's levels, searched by beam search.
 
 The paper's ensemble is three of these members and their mean. `fit` is `training/tree.py`; `rank` is the paper's
-prediction, Algorithm 3.
+prediction, Algorithm 4.
 
 Legend: N texts, C nodes of a beam, n given labels or nodes, k best labels.
 """

@@ -24,9 +24,8 @@ TWO = Weighted(["network_tree", "knn"], [3.0, 1.0])
 
 def each_score(labels: np.ndarray, means: np.ndarray, c: Coefficients = UNEVEN.coefficients) -> np.ndarray:
     """float64, by the equation."""
-    return np.array([
-        calibrated(c, float(mean), int(COUNTS[label])) for label, mean in zip(labels.ravel(), means.ravel(), strict=True)
-    ]).reshape(means.shape)  # fmt: skip
+    pairs = zip(COUNTS[labels].ravel().tolist(), means.ravel().tolist(), strict=True)
+    return np.array([calibrated(c, mean, count) for count, mean in pairs]).reshape(means.shape)
 
 
 class TestScores:
