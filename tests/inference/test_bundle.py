@@ -125,7 +125,7 @@ class TestExport:
         for damage, message in [
             (lambda path: save_file({VECTORS: load_file(path)[VECTORS][:-1].clone()}, path), "vectors of"),
             (lambda path: save_file({"other": torch.ones(2, 2)}, path), "no word vectors"),
-            (lambda path: path.unlink(), "holds no word vectors"),
+            (lambda path: path.unlink(), "word_vectors.safetensors is missing"),
         ]:
             damage(tmp_path / "bundle" / WORD_VECTORS)
             sign(tmp_path / "bundle")
@@ -461,11 +461,11 @@ def test_a_manifest_is_plain_json(bundle_directory):
 
 
 def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
-    from jobs.predict import reading_of
+    from jobs.predict import record_fields
 
     def read(bundle: Bundle, **given: str) -> dict[str, str | None]:
         flags = {"text_field": None, "title_field": None, "id_field": None} | given
-        return reading_of(Namespace(**flags), bundle)
+        return record_fields(Namespace(**flags), bundle)
 
     plain = {"text_field": "text", "title_field": None, "id_field": "id"}
     named = {"text_field": "body", "title_field": "title", "id_field": "number"}
