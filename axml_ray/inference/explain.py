@@ -5,7 +5,7 @@ are computed again for the texts and labels that are explained.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.ensemble import Contribution, Ensemble
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member, MemberInfo
+from axml_ray.members.topk import TopK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ def explain(
     text: str,
     labels: Sequence[int],
     max_tokens: int,
+    given: bool = False,
 ) -> list[Explanation]:
     """Explain some labels of one text.
 
@@ -96,11 +98,17 @@ def explain(
         text: the text, cleaned by `records.storable`.
         labels: ids of the labels.
         max_tokens: number of words of a text that are read.
+        given: whether the labels were chosen beforehand; each member then scores all of them.
     """
     words, spans = tokenizer.encode_with_spans(text, max_tokens)
     read = ExplainedText.of(words, len(spans), ensemble.translation)
-    rankings = ensemble.rank_members(read.tokens)
-    contributions = ensemble.combination.contributions(np.array([labels], dtype=np.int64), rankings)[0]
+    ids = np.array(labels, dtype=np.int64)
+    if given:
+        scores = ensemble.score_members(read.tokens, ids)
+        rankings = {name: TopK(ids[None].astype(np.int32), each) for name, each in scores.items()}
+    else:
+        rankings = ensemble.rank_members(read.tokens)
+    contributions = ensemble.combination.contributions(ids[None], rankings)[0]
     paths = paths_of(ensemble.members, read, labels, index)
     return assemble(text, spans, labels, index, ensemble.combination.members, contributions, paths)
 
@@ -133,6 +141,8 @@ def assemble(
         contributions: contributions to each label.
         paths: tree paths to each label, by member.
     """
+    if not spans:  # a text without a word: every label has score 0, whatever members make of the unknown word
+        contributions = [tuple(replace(each, score=0.0) for each in of_label) for of_label in contributions]
     return [
         Explanation(
             text=text,

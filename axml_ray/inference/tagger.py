@@ -126,7 +126,9 @@ class Tagger:
                 else:
                     best = rank_given(label_ids, self.ensemble.score(tokens, label_ids))
             rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
-            results += [self._explain(text, row) for text, row in zip(batch, rows, strict=True)] if explain else rows
+            if explain:
+                rows = [self._explain(*each, labels is not None) for each in zip(batch, rows, strict=True)]
+            results += rows
         return results
 
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
@@ -142,11 +144,11 @@ class Tagger:
         """
         return self.codec.calibration.threshold(precision=precision, count=count)
 
-    def _explain(self, text: str, tags: list[Tag]) -> list[Tag]:
+    def _explain(self, text: str, tags: list[Tag], given: bool) -> list[Tag]:
         """Return a text's tags with explanations."""
         codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
         with self._lock:
-            explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens)
+            explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens, given)
         return [replace(tag, explanation=each) for tag, each in zip(tags, explanations, strict=True)]
 
 

@@ -120,6 +120,7 @@ class TestExplain:
     def test_a_text_without_words(self, tagger, text):
         [row] = tagger.tag([text], labels=tagger.labels[:1], explain=True)
         assert row[0].explanation.words == () and not len(row[0].explanation.weights)
+        assert {each.score for each in row[0].explanation.contributions} == {0}
         assert row[0].html() and row[0].ansi()
 
     def test_as_json(self, tags):
@@ -142,6 +143,12 @@ class TestExplain:
 
 class TestContributions:
     """Of members of all kinds, combined by the mean."""
+
+    def test_points_of_given_labels_sum_to_the_score(self, mixed_tagger):
+        [tags] = mixed_tagger.tag([TEXT], labels=mixed_tagger.labels, explain=True)
+        assert len(tags) == 14  # some of which no beam reaches
+        for tag in tags:
+            assert sum(each.points for each in tag.explanation.contributions) == pytest.approx(tag.score, rel=1e-5)
 
     def test_points_sum_to_the_score(self, mixed_tagger):
         infos = mixed_tagger.ensemble.combination.members
