@@ -97,9 +97,9 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
         *((f"start at {start}", {"network": {"attention_start": start}}) for start in starts),
         ("without both", {"network": PLAIN_ATTENTION}),
-        ("with linear trees", {"members": linear}),
-        ("with linear trees and kNN", {"members": knn}),
-        ("with linear trees, kNN and label names", {"members": names}),
+        ("with linear trees", {"members": _weights(linear)}),
+        ("with linear trees and kNN", {"members": _weights(knn)}),
+        ("with linear trees, kNN and label names", {"members": _weights(names)}),
         ("calibrated", {"ensemble": {"combiner": "calibrated"}}),
     ]
     words = {"train": "train", "random": "random"} | ({"file": str(vectors)} if vectors else {})
@@ -124,6 +124,10 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
     }
 
 
+def _weights(weights: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    return {kind: {"weight": weight} for kind, weight in weights.items()}
+
+
 def _beam(candidates: int, size: int) -> int:
     return max(1, candidates // size)
 
@@ -137,9 +141,9 @@ def scores(
     """
     values = settings.model_dump() | {"seed": seed}
     values["ensemble"] |= {"trees": 1, "combiner": "mean"}
-    weights = changes.get("members", {"network_tree": 1.0})
+    weights = changes.get("members", _weights({"network_tree": 1.0}))
     own = {kind: group.model_dump() for kind, group in settings.members}
-    values["members"] = {kind: group | {"weight": weights.get(kind, 0.0)} for kind, group in own.items()}
+    values["members"] = {kind: group | weights.get(kind, {"weight": 0.0}) for kind, group in own.items()}
     for group, change in changes.items():
         if group != "members":
             values[group] |= change

@@ -51,7 +51,7 @@ def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: 
     for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
         with pytest.raises(SettingsError, match="lower replicas or cpus"):
             check_fits(ApplicationSettings(bundle=serving_bundle, **many))
-    with pytest.raises(SettingsError, match=rf"{5 * PARTS} of members × 2 CPUs"):
+    with pytest.raises(SettingsError, match=rf"{5 * PARTS} replicas of members × 2 CPUs"):
         check_fits(ApplicationSettings(bundle=serving_bundle, together=False, replicas=5, cpus=2))
 
 
