@@ -103,7 +103,7 @@ def test_preparation_is_stopped(tmp_path: Path) -> None:
 
 def test_prediction_is_stopped(tmp_path: Path) -> None:
     bundle, texts = tmp_path / "bundle", tmp_path / "texts.jsonl"
-    export_bundle(train_run(tmp_path / "home", trees=1, epochs=1).settings, bundle)
+    export_bundle(train_run(tmp_path / "home", trees=1, epochs=1), bundle)
     texts.write_text("".join(json.dumps({"text": f"key{number % 14} " * 20}) + "\n" for number in range(100_000)))
     command = job("predict", "--bundle", bundle, "--input", texts, "--output", tmp_path / "out")
     code, after = interrupted(command, "predict: starting")
