@@ -121,9 +121,9 @@ def test_there_are_shipped_configs() -> None:
         ("just text", "expected 'key: value' lines, found str"),
         (PACKAGES + "training: {epochs: [9]}\ntree: {height: 1}\ntraining: {batch_size: 7}", "duplicate key training"),
         (PACKAGES + "tree: {height: 1, beam: 9, height: 2}", "duplicate key height"),
-        ("5: 3", "5: unknown setting; known here: name, seed"),
-        ("yes: 3", "True: unknown setting; known here: name, seed"),
-        ("_env_file: 3", "_env_file: unknown setting; known here: name, seed"),
+        ("5: 3", "5: unknown setting; known here: preset, name, seed"),
+        ("yes: 3", "True: unknown setting; known here: preset, name, seed"),
+        ("_env_file: 3", "_env_file: unknown setting; known here: preset, name, seed"),
         ("sed: 3", "sed: unknown setting; did you mean 'seed'?"),
         (PACKAGES + "seed: -1", "seed: Input should be greater than or equal to 0 (given: -1)"),
         (PACKAGES + "  seed: 4294967296", "corpus.seed: Input should be less than 4294967296"),
@@ -356,14 +356,6 @@ def replaced(base: BaseModel, path: tuple[str, ...], group: BaseModel) -> BaseMo
     if not path:
         return group
     return base.model_copy(update={path[0]: replaced(getattr(base, path[0]), path[1:], group)})
-
-
-def test_a_group_at_its_defaults_is_not_stored() -> None:
-    """A kind of member that comes later leaves stored settings as they are."""
-    plain = load(corpus={"source": "installed_packages"}).model_dump(mode="json")
-    assert plain["members"] == {} and "features" not in plain
-    added = load(corpus={"source": "installed_packages"}, members={"knn": {"weight": 0.2}}).model_dump(mode="json")
-    assert added["members"] == {"knn": {"weight": 0.2, "neighbours": 20}}
 
 
 def test_a_kind_of_member_can_be_registered() -> None:
