@@ -263,16 +263,16 @@ def stop(monkeypatch):
     """Stops training after a level's checkpoint of some scoring, as a kill would."""
 
     def at(level: int, scoring: int) -> None:
-        keep, seen = Checkpoints.keep, []
+        keep, seen = Checkpoints.save, []
 
         def kept(checkpoints, training):
             keep(checkpoints, training)
             seen.append(training.network.level.number)
             if seen.count(level) == scoring:
-                monkeypatch.setattr(Checkpoints, "keep", keep)
+                monkeypatch.setattr(Checkpoints, "save", keep)
                 raise Killed
 
-        monkeypatch.setattr(Checkpoints, "keep", kept)
+        monkeypatch.setattr(Checkpoints, "save", kept)
 
     return at
 

@@ -71,8 +71,8 @@ class TestSettings:
         ("parameters", "message"),
         [
             ({"tree.hieght": 1}, r"tree\.hieght: unknown setting; did you mean 'height'"),
-            ({"corpus.seed": 1}, r"corpus\.seed: not a setting that a sweep draws"),
-            ({"training.documents": 9}, r"training\.documents: not a setting that a sweep draws"),
+            ({"corpus.seed": 1}, r"corpus\.seed: not a setting that a sweep can draw"),
+            ({"training.documents": 9}, r"training\.documents: not a setting that a sweep can draw"),
             ({"training.epochs.1": 2}, r"training\.epochs: places \[1\] were drawn; draw them from 0 on"),
             ({"tree.cluster_size": 12}, r"wrong together \(tree\.cluster_size=12\).*take 8 or 16"),
         ],
@@ -100,7 +100,7 @@ class TestLoading:
             Space.load([])
         with pytest.raises(SettingsError, match="ZeroDivisionError"):
             check_space(user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1 // 0)"), base, 0)
-        with pytest.raises(SettingsError, match="nothing was drawn"):
+        with pytest.raises(SettingsError, match="it draws nothing"):
             check_space(user_space(tmp_path, "pass"), base, 0)
         with pytest.raises(
             SettingsError, match=r"\[8\] for network.fully_connected.*network.fully_connected\.0 and on"
