@@ -79,11 +79,6 @@ def test_a_delimiter_is_one_character(wrong: str) -> None:
         CorpusSettings(train=("a.csv",), csv_delimiter=wrong)
 
 
-def test_the_delimiter_is_part_of_no_fingerprint_unless_it_is_set() -> None:
-    assert "csv_delimiter" not in CorpusSettings(train=("a.csv",)).model_dump()
-    assert CorpusSettings(train=("a.csv",), csv_delimiter="tab").model_dump()["csv_delimiter"] == "\t"
-
-
 def test_tab_separated_files_need_no_setting(tmp_path: Path) -> None:
     (path,) = write(tmp_path / "train.tsv", ["a;b"] * 3, "\t")
     [shard] = shards([path], CorpusSettings(train=(path,)))

@@ -74,7 +74,7 @@ def test_the_best_and_the_front() -> None:
     for one in front(TRIALS):  # by the definition
         others = [other for other in TRIALS if other.milliseconds is not None and other is not one]
         assert not any(other.score >= one.score and other.milliseconds <= one.milliseconds for other in others)
-    with pytest.raises(RuntimeError, match=r"no trial of the sweep finished \(ASHA; the loss is <nan>"):
+    with pytest.raises(RuntimeError, match=r"no trial of the sweep has finished \(ASHA; the loss is <nan>"):
         best_trial(TRIALS[5:])
 
 
@@ -82,7 +82,7 @@ def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Cor
     searched = sweep(tmp_path)
     assert write_outcome(searched, corpus, TRIALS).number == 1
     found = load(searched.directory / BEST)
-    assert found == trial_settings(searched, TRIALS[1], "s-best")
+    assert found.model_dump() == trial_settings(searched, TRIALS[1], "s-best").model_dump()
     assert (found.name, found.tree.height, found.tree.kind, found.network.evidence) == ("s-best", 0, "kmeans", True)
     assert found.training.documents is None  # all of them
     assert found.corpus == searched.settings.corpus and found.ensemble == searched.settings.ensemble
@@ -99,7 +99,7 @@ def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Cor
 def test_without_a_finished_trial_there_is_no_stale_config(tmp_path: Path, corpus: Corpus) -> None:
     searched = sweep(tmp_path, "accuracy")
     (searched.directory / BEST).write_text("name: stale\n")
-    with pytest.raises(RuntimeError, match="no trial of the sweep finished"):
+    with pytest.raises(RuntimeError, match="no trial of the sweep has finished"):
         write_outcome(searched, corpus, TRIALS[5:])
     assert not (searched.directory / BEST).exists()
     assert (searched.directory / OUTCOME).exists() and (searched.directory / PAGE).exists()

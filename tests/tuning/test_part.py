@@ -10,7 +10,7 @@ from tiny_corpus import DOCUMENTS, experiment, train_tree, write_corpus
 from axml_ray.corpus.store import Split
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
-from axml_ray.settings import ResourceSettings, TrainingSettings
+from axml_ray.settings import ResourceSettings
 
 
 def numbered(documents: int) -> Split:
@@ -39,11 +39,6 @@ def test_a_level_trains_on_that_many_and_is_known_by_it(tmp_path: Path) -> None:
     assert part.tree_key(0) == all_of_them.tree_key(0)
     assert part.members[0].key != all_of_them.members[0].key
     assert DOCUMENTS["train"] > 100
-
-
-def test_runs_from_before_the_setting_are_still_known() -> None:
-    assert "documents" not in TrainingSettings().model_dump(mode="json")
-    assert TrainingSettings(documents=5).model_dump(mode="json")["documents"] == 5
 
 
 def test_what_a_worker_reserves() -> None:
