@@ -112,7 +112,7 @@ def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
     )
     assert done.returncode
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"axml_ray.settings.SettingsError: RAY_ADDRESS={address}: no Ray cluster can be joined")
+    assert last.startswith(f"axml_ray.settings.base.SettingsError: RAY_ADDRESS={address}: no Ray cluster can be joined")
     assert "unset RAY_ADDRESS" in last
 
 
