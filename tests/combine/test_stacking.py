@@ -166,7 +166,7 @@ class TestFit:
 
     def test_where_the_start_is_right_next_to_nothing_is_learned(self):
         validation = drawn(mean_law, 1_500)
-        assert mean_error(Stacking.fit(validation, 6), validation, mean_law) < 0.015
+        assert mean_error(Stacking.fit(validation, 6), validation, mean_law) < 0.01
 
     def test_starts_from_the_calibration(self):
         def law(networks, neighbours, counts):
@@ -176,7 +176,7 @@ class TestFit:
         validation = drawn(law, 1_500)
         stacked = Stacking.fit(validation, 6)
         assert stacked.start.coefficients == FrequencyCalibration.fit(validation, 6).coefficients
-        assert mean_error(stacked, validation, law) < 0.015
+        assert mean_error(stacked, validation, law) < 0.01
 
     def test_a_few_mistakes_teach_nothing(self):
         """Where both kinds are sure, five documents of many are wrong."""
@@ -193,7 +193,7 @@ class TestFit:
         mistaken = replace(validation, truth=Ragged.from_rows([sorted(row) for row in truth]))
         stacked = Stacking.fit(mistaken, 6)
         sure = [np.full((1, 6), 0.999, np.float32)] * 2
-        assert (stacked.score(BOTH, np.arange(6), sure) > 0.95).all()
+        assert (stacked.score(BOTH, np.arange(6), sure) > 0.99).all()
 
     def test_its_trees_are_scikit_learns(self):
         random = np.random.default_rng(0)
