@@ -1,4 +1,4 @@
-"""What all groups of settings share: the base model, paths, names and numbers with limits, and fingerprints."""
+"""The base model of all settings, types of paths, names and bounded numbers, and fingerprints."""
 
 import hashlib
 import json
@@ -13,23 +13,23 @@ HOME_VARIABLE = "AXML_RAY_HOME"
 
 
 class SettingsError(ValueError):
-    """A setting, or an input that a setting names, is wrong; the message names it and the mend."""
+    """A wrong setting, or wrong input that a setting names; the message names it and says how to fix it."""
 
 
 def absolute(path: str | Path) -> Path:
-    """`path` made absolute from `$AXML_RAY_HOME`, else from the current directory; globs are kept."""
+    """Return an absolute path, starting at `$AXML_RAY_HOME`, else at the current directory; globs are kept."""
     base = Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
     return Path(os.path.normpath(base / Path(path).expanduser()))
 
 
 def absolute_place(place: str | Path) -> str | Path:
-    """The same; a URL stays as it is."""
+    """Return an absolute path or glob; a URL is returned unchanged."""
     return place if "://" in str(place) else absolute(place)
 
 
 def _known_stemmer(language: str) -> str:
     if language not in snowballstemmer.algorithms():
-        raise ValueError(f"no stemmer of Snowball's; there are {', '.join(snowballstemmer.algorithms())}")
+        raise ValueError(f"not a Snowball stemmer; choose one of {', '.join(snowballstemmer.algorithms())}")
     return language
 
 
@@ -38,7 +38,7 @@ def _tab(delimiter: str) -> str:
 
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
-"""A name that is a directory's."""
+"""Pattern of a name that serves as a directory's name."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
@@ -56,7 +56,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Settings(BaseModel):
-    """Base of every group of settings."""
+    """Base of every group of settings: frozen; unknown keys, infinity and NaN are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -69,11 +69,11 @@ def check_power_of_two(key: str, size: int) -> None:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Twelve hexadecimal digits that change with any of `parts` (settings models or JSON values)."""
+    """Return a hash of `parts` (settings models or JSON values): twelve hexadecimal digits."""
     plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def at_level(values: tuple[int, ...], level: int) -> int:
-    """The value of `values` for `level` (from 1); the last one serves all deeper levels."""
+    """Return the value for `level` (counted from 1); the last value also serves all deeper levels."""
     return values[min(level, len(values)) - 1]

@@ -21,32 +21,31 @@ CombinerKind = Literal["mean", "calibrated", "stacked"]
 
 
 class MemberSettings(Settings):
-    """Base of every kind's settings."""
+    """Base of the settings of every kind of member."""
 
     weight: Share = 0.0
-    """Share of the kind in the ensemble's scores, relative to the other kinds' weights; 0 leaves the kind out. Where
+    """Weight of the kind in the ensemble's scores, relative to those of the other kinds; 0 leaves the kind out. If
     each label tree has a member of the kind, they divide it equally."""
 
 
 class NetworkTreeSettings(MemberSettings):
-    """AttentionXML (the paper's): a network for each level of a label tree. Settings are in `tree`, `network`, and
+    """The paper's AttentionXML: one network per level of a label tree, configured by `tree`, `network` and
     `training`."""
 
     weight: Share = 1.0
-    """Share in the ensemble's scores, relative to the other kinds' weights."""
+    """Weight in the ensemble's scores, relative to those of the other kinds."""
 
 
 class LinearTreeSettings(MemberSettings):
     """Not in the paper: linear classifiers of a label tree's nodes on TF-IDF features, as in Parabel."""
 
     cluster_size: Annotated[int, Field(ge=2)] | None = 512
-    """About the most children of a node of their own tree, 2^c, clustered by the same features; null for the networks'
-    tree, all of whose first nodes are told from each other on all documents: as good, and slow where they are
-    thousands. A flat tree stays flat."""
+    """Largest number of children, 2^c, of a node in a tree of their own, clustered by the same features; null uses the
+    networks' tree, which is as accurate, but slow if its first level has thousands of nodes. A flat tree stays flat."""
     cost: Annotated[float, Field(gt=0)] = 1.0
-    """C of liblinear: the cost of a training document on the wrong side, against the size of weights."""
+    """C of liblinear: the cost of misclassified training documents, relative to the norm of the weights."""
     threshold: Annotated[float, Field(ge=0)] = 0.1
-    """Weights nearer to zero than this are dropped."""
+    """Weights of a smaller absolute value are dropped."""
 
     @model_validator(mode="after")
     def _cluster_size_is_a_power_of_two(self) -> Self:
@@ -56,39 +55,39 @@ class LinearTreeSettings(MemberSettings):
 
 
 class KnnSettings(MemberSettings):
-    """Not in the paper: the labels of the training texts that are most similar by TF-IDF features."""
+    """Not in the paper: k-nearest neighbours, the labels of the most similar training texts by TF-IDF features."""
 
     neighbours: Positive = 20
-    """k: most similar training texts whose labels count."""
+    """k: number of nearest training texts whose labels count."""
 
 
 class LabelNamesSettings(MemberSettings):
-    """Not in the paper: labels whose names occur in the text, each with the probability that it is then true, learned
-    on the training texts. Where the corpus has no names, a label is its own and should be readable."""
+    """Not in the paper: labels whose names occur in the text, scored with the precision of such matches in the
+    training texts. In a corpus without names, the label itself serves as its name."""
 
     stemmer: Stemmer | None = "english"
-    """Language of Snowball's stemmers, by which the words of names and texts are compared, so that plurals are found;
-    null compares words as they are."""
+    """Snowball stemmer for the words of names and texts, so that inflected forms match; null compares exact words."""
 
 
 class FeatureSettings(Settings):
-    """TF-IDF features of a text, which all members that read features share."""
+    """TF-IDF features of a text, shared by all members that use features."""
 
     lead_words: NotNegative = 0
-    """First words of a text, where its title is, that count `lead_weight` times."""
+    """Number of leading words of a text, for example its title, that count `lead_weight` times."""
     lead_weight: Annotated[float, Field(ge=1)] = 10.0
-    """How many times each of the first `lead_words` counts."""
+    """Weight of each of the first `lead_words`."""
     prefix_letters: Positive | None = None
-    """Longer words count by this many first letters too, which brings inflected and compound words together."""
+    """Also count longer words by their first letters, this number of them, so that inflected forms and compounds
+    match."""
     lead_letters: Positive | None = None
-    """Longer words among the first `lead_words` count by each run of this many letters too, which brings compounds
-    together that share a part."""
+    """Also count longer words among the first `lead_words` by each run of this number of letters, so that compounds
+    with a common part match."""
     names_as_texts: bool = False
-    """The readable name of each label is one more training text of it. Where the corpus has no names, a label is its
-    own and should be readable."""
+    """Add the readable name of each label as one training text of it. In a corpus without names, the label itself
+    serves as its name."""
 
     @model_validator(mode="after")
-    def _runs_are_of_lead_words(self) -> Self:
+    def _lead_letters_need_lead_words(self) -> Self:
         if self.lead_letters is not None and not self.lead_words:
             raise ValueError(
                 "features.lead_letters: it applies to the first features.lead_words, which are 0; set both"
@@ -104,7 +103,7 @@ class Kind:
     implementation: str
 
     def load(self) -> Any:
-        """The class, a subclass of `axml_ray.members.member.Member`."""
+        """Import and return the class, a subclass of `axml_ray.members.member.Member`."""
         module, _, name = self.implementation.partition(":")
         return getattr(importlib.import_module(module), name)
 
@@ -118,10 +117,10 @@ KINDS: dict[str, Kind] = {
 
 
 class _Members(Settings):
-    """The members of the ensemble, by kind."""
+    """The ensemble's members by kind."""
 
     @model_validator(mode="after")
-    def _someone_counts(self) -> Self:
+    def _a_weight_is_positive(self) -> Self:
         if not any(own.weight for _, own in self):
             raise ValueError("members: every weight is 0; give at least one kind a weight")
         return self
@@ -133,9 +132,9 @@ class _Members(Settings):
 
 
 def kinds() -> Mapping[str, Kind]:
-    """All kinds, those of plugins included: modules that `AXML_RAY_PLUGINS` names are imported at the first call.
+    """Return all kinds, including those of plugins: the first call imports the modules that `AXML_RAY_PLUGINS` names.
 
-    Not when this module is imported, since plugins import much of the package.
+    Importing this module does not import them, because plugins import much of the package.
     """
     global _plugins_are_loaded
     if not _plugins_are_loaded:
@@ -146,7 +145,7 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def members_model() -> type[_Members]:
-    """The settings of all registered kinds: one group each."""
+    """Return the settings model with one group per registered kind."""
     fields: Any = {
         name: (kind.settings, Field(default=kind.settings(), description=kind.settings.__doc__))
         for name, kind in KINDS.items()

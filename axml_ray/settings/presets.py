@@ -38,7 +38,7 @@ RECOMMENDED: Values = {
         "knn": {"weight": 0.15, "neighbours": 20},
     },
     "ensemble": {"trees": 3, "combiner": "calibrated"},
-    # Three trees side by side on two cores.
+    # Three trees train concurrently on two cores.
     "resources": {"cpus_per_worker": 0.66, "threads": 1, "predictors": 2},
 }
 PRESETS: dict[str, Values] = {"paper": {}, "recommended": RECOMMENDED, "auto": RECOMMENDED}
@@ -49,12 +49,12 @@ FLAT_LABELS, WIDE_LABELS = 512, 100_000
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """What the rules of `auto` know of a prepared corpus.
+    """Properties of a prepared corpus that the rules of `auto` use.
 
     Attributes:
-        documents: training documents.
-        labels: labels with training documents.
-        has_names: whether labels have readable names of their own.
+        documents: number of training documents.
+        labels: number of labels with training documents.
+        has_names: whether the corpus has readable names of labels.
     """
 
     documents: int
@@ -64,12 +64,12 @@ class CorpusSize:
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting that `auto` chose.
+    """One setting that `auto` chose.
 
     Attributes:
-        key: of the setting, such as `tree.height`.
-        value: chosen.
-        reason: for people, one sentence.
+        key: path of the setting, such as `tree.height`.
+        value: the chosen value.
+        reason: one sentence for `jobs/plan.py` to print.
     """
 
     key: str
@@ -78,11 +78,11 @@ class Choice:
 
 
 def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
-    """The settings that suit a corpus, by the rules that `docs/presets.md` lists with their evidence.
+    """Choose settings for a corpus by the rules that `docs/presets.md` lists with their evidence.
 
     Args:
-        size: of the prepared corpus.
-        given: keys of settings, or of groups of them, that the user gave; they are left alone.
+        size: size of the prepared corpus.
+        given: keys of settings or groups that the user gave; they are left alone.
     """
     choices = [*_tree(size), *_training(size), *_members(size)]
     return [each for each in choices if not any(each.key == key or each.key.startswith(f"{key}.") for key in given)]
@@ -92,31 +92,33 @@ def _tree(size: CorpusSize) -> list[Choice]:
     labels = f"{size.labels:,} labels"
     if size.labels <= FLAT_LABELS or size.documents < SMALL_DOCUMENTS:
         few = labels if size.labels <= FLAT_LABELS else f"{size.documents:,} training texts"
-        return [Choice("tree.height", 0, f"{few} are few: one network scores all labels, without a tree")]
+        return [Choice("tree.height", 0, f"{few}: one network scores all labels, without a tree")]
     if size.labels <= WIDE_LABELS:
         return [Choice("tree.height", 1, f"{labels}: one level of clusters of at most 16")]
     # The first level should not have more than about 8,192 nodes, as in the paper's configurations.
     height, nodes = 1, size.labels / 16
     while nodes > 8_192:
         height, nodes = height + 1, nodes / 16
-    return [Choice("tree.height", height, f"{labels}: as many levels as bring the first below about 8,192 nodes")]
+    return [Choice("tree.height", height, f"{labels}: enough levels to keep the first below about 8,192 nodes")]
 
 
 def _training(size: CorpusSize) -> list[Choice]:
     texts = f"{size.documents:,} training texts"
     choices = []
     if size.documents <= LARGE_DOCUMENTS:
-        choices.append(Choice("training.batch_size", 20, f"{texts}: small batches make more steps of few texts"))
+        choices.append(Choice("training.batch_size", 20, f"{texts}: small batches give more steps per epoch"))
     elif size.documents <= HUGE_DOCUMENTS:
-        choices.append(Choice("training.epochs", (3, 2), f"{texts}: fewer passes suffice"))
-        choices.append(Choice("training.average_after", (1, 1), "weights are averaged from the second pass on"))
+        choices.append(Choice("training.epochs", (3, 2), f"{texts}: fewer epochs suffice"))
+        choices.append(Choice("training.average_after", (1, 1), "weights are averaged from the second epoch on"))
     else:
-        choices.append(Choice("training.epochs", (2, 2), f"{texts}: fewer passes suffice"))
-        choices.append(Choice("training.average_after", (1, 0), "weights are averaged early in few passes"))
+        choices.append(Choice("training.epochs", (2, 2), f"{texts}: fewer epochs suffice"))
+        choices.append(
+            Choice("training.average_after", (1, 0), "weights are averaged early, since there are few epochs")
+        )
         choices.append(Choice("training.batch_size", 200, f"{texts}: the paper's batch size of its large corpora"))
     if size.documents < SMALL_DOCUMENTS:
         choices.append(Choice("training.score_every", 20, f"{texts}: an epoch has few steps"))
-        choices.append(Choice("ensemble.trees", 1, "networks without a tree differ by their first weights alone"))
+        choices.append(Choice("ensemble.trees", 1, "networks without a tree differ only by their initial weights"))
     return choices
 
 
@@ -125,7 +127,7 @@ def _members(size: CorpusSize) -> list[Choice]:
     if size.has_names:
         choices.append(Choice("network.attention_start", "names", "labels have readable names to start attention at"))
     if size.documents < SMALL_DOCUMENTS:
-        reason = f"{size.documents:,} training texts: linear classifiers learn more from few texts than networks"
+        reason = f"{size.documents:,} training texts: linear classifiers learn more than networks from few texts"
         choices.append(Choice("members.network_tree.weight", 0.2, reason))
         choices.append(Choice("members.linear_tree.weight", 0.65, reason))
     return choices

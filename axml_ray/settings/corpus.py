@@ -1,0 +1,140 @@
+"""Settings of the corpus: where the texts and labels are, and how they become integers (package `axml_ray.corpus`)."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from axml_ray.settings.base import (
+    AbsolutePath,
+    AbsolutePlace,
+    CsvDelimiter,
+    Name,
+    Positive,
+    Seed,
+    Settings,
+    Share,
+    Stemmer,
+    absolute,
+)
+
+
+class ExpectedCounts(Settings):
+    """The expected size of a corpus, for `jobs/plan.py` before the corpus is prepared; nothing else reads it."""
+
+    documents: Positive | None = None
+    """Training documents."""
+    labels: Positive | None = None
+    """Labels with training documents."""
+    words: Annotated[int, Field(ge=3)] | None = None
+    """Words of the vocabulary; by default the limit, `corpus.vocabulary_size`."""
+    tokens: Annotated[float, Field(gt=0)] | None = None
+    """Mean number of words of a document, cut at `corpus.max_tokens`."""
+    valid_documents: Positive | None = None
+    """Validation documents; by default the number that would be drawn (`corpus.valid_documents`)."""
+
+
+class CorpusSettings(Settings):
+    """Where the texts and labels are, and how they become integers."""
+
+    name: Name = "corpus"
+    """Directory of the prepared corpus below `corpora`."""
+    source: Literal["auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "installed_packages"] = "auto"
+    """Format of the files, `auto` to choose it by their names; or the docstrings of the installed Python packages."""
+    train: tuple[AbsolutePlace, ...] = ()
+    """Files, directories, globs or URLs of the training documents."""
+    valid: tuple[AbsolutePlace, ...] = ()
+    """The same for validation; without any, `valid_documents` are drawn from train."""
+    test: tuple[AbsolutePlace, ...] = ()
+    """The same for the test split, used for the final evaluation only; without any, `test_share` of the
+    documents of train are drawn."""
+    text_field: str = "text"
+    """Field or column of the text, or of the body where there is a title."""
+    title_field: str | None = None
+    """Field or column of a title; it is put before the text, with ` /SEP/ ` between them."""
+    labels_field: str = "labels"
+    """Field or column of the labels: a list, or in CSV one cell."""
+    id_field: str = "id"
+    """Field or column of the document's id, if it has one."""
+    label_separator: Annotated[str, Field(min_length=1)] = ";"
+    """Separator of the labels in a CSV cell."""
+    csv_delimiter: CsvDelimiter | None = None
+    """Separator of CSV cells: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
+    valid_documents: Positive = 200
+    """Documents drawn from train for validation, limited to a tenth of train (the authors' program: 200, or 4,000 for
+    its large corpora)."""
+    test_share: Share = 0.1
+    """Share of the documents that becomes the test split where `test` names no files, by a hash of the text."""
+    max_train_documents: Positive | None = None
+    """Number of training documents to use, drawn by a hash of the text; by default all."""
+    max_test_documents: Positive | None = None
+    """Number of test documents to use, drawn by a hash of the text; by default all."""
+    drop_duplicates: bool = False
+    """Keep each text once over all splits; a test text that is also in train is then dropped from train."""
+    min_label_count: Positive = 1
+    """Labels with fewer documents, counted over all splits, are dropped."""
+    max_rejected_share: Share = 0.0
+    """Largest share of bad records, which are written to `rejected.jsonl`; more are an error. In an unterminated CSV
+    row, each line counts as one."""
+    label_names: AbsolutePath | None = None
+    """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
+    label_features: AbsolutePath | None = None
+    """SVMlight file of features, one line per label or per training document; by default TF-IDF centroids of the
+    texts."""
+    dictionary: AbsolutePath | None = None
+    """For texts in two languages, a dictionary from the first to the second: lines of word, tab, translation, or Ding's
+    format (Debian's package trans-de-en). Members read a text of the first language in words of the second, or of
+    both. The second should be the language of the labels' names."""
+    dictionary_stemmer: Stemmer | None = "german"
+    """Snowball stemmer of the dictionary's first language, used to look up inflected words; null looks up exact words
+    only."""
+    max_terms: Positive | None = None
+    """Number of strongest terms that a label's features keep; by default all. Millions of labels need a limit."""
+    segmentation: Literal["words", "characters"] = "words"
+    """`characters` makes each character of scripts written without spaces, such as Chinese and Thai, one word."""
+    max_tokens: Positive = 500
+    """Texts are truncated to this number of words."""
+    vocabulary_size: Annotated[int, Field(ge=3)] = 500_000
+    """Largest number of words, ranked by document frequency, including the padding and unknown words."""
+    min_document_frequency: Positive = 1
+    """Words in fewer training documents become the unknown word (which is thereby trained) or, with `subwords`,
+    pieces."""
+    subwords: bool = False
+    """Split a word outside the vocabulary into the longest words of the vocabulary that compose it, at worst single
+    characters, instead of mapping it to the unknown word; for languages with inflection or compounds. Words with a
+    character that occurs in no training text, or of more than 100 characters, stay unknown. The characters are added
+    to `vocabulary_size`, and `max_tokens` counts pieces."""
+    word_vectors: str = "train"
+    """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
+    binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` in the same directory."""
+    word_dimension: Positive = 300
+    """Dimension of `train` and `random` word vectors."""
+    word_vector_epochs: Positive = 5
+    """Epochs over the training texts for `train`."""
+    seed: Seed = 0
+    """Seed of the draw of validation documents and of random word vectors."""
+    block_bytes: Annotated[int, Field(ge=1)] = Field(default=32 << 20, exclude=True)
+    """Text that a preparation task holds in memory at a time, in bytes. Results and fingerprints do not depend on
+    it."""
+    expected: ExpectedCounts = Field(default=ExpectedCounts(), exclude=True)
+    """Expected size of the corpus before it is prepared. Results and fingerprints do not depend on it."""
+
+    @model_validator(mode="after")
+    def _source_has_files(self) -> Self:
+        if self.source != "installed_packages" and not self.train:
+            raise ValueError(f"corpus.train: give at least one file for source {self.source}")
+        if not self.test and not self.test_share:
+            raise ValueError("corpus.test_share is 0 and corpus.test names no file; give one of them")
+        if self.source == "installed_packages" and (self.train or self.valid or self.test):
+            raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
+        return self
+
+    @property
+    def draws_test(self) -> bool:
+        """Whether the test split is drawn from the documents of train."""
+        return not self.test
+
+    @property
+    def word_vectors_path(self) -> Path | None:
+        """The file of `word_vectors`, absolute; None for `train` and `random`."""
+        return None if self.word_vectors in ("train", "random") else absolute(self.word_vectors)

@@ -1,0 +1,144 @@
+"""All settings of a run, and the registration of ensemble members that are not part of this package."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from axml_ray.settings.base import AbsolutePath, Name, Seed
+from axml_ray.settings.corpus import CorpusSettings
+from axml_ray.settings.ensemble import EnsembleSettings
+from axml_ray.settings.evaluation import EvaluationSettings
+from axml_ray.settings.members import KINDS, FeatureSettings, Kind, MemberSettings, members_model
+from axml_ray.settings.network import NetworkSettings
+from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose
+from axml_ray.settings.resources import ResourceSettings
+from axml_ray.settings.training import TrainingSettings
+from axml_ray.settings.tree import TreeSettings
+
+
+class Experiment(BaseSettings):
+    """All settings of a run: corpus, tree, network, training, members, ensemble, resources and evaluation."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, env_prefix="AXML_RAY_UNUSED_"
+    )
+
+    preset: Preset = "paper"
+    """Values to start from: exactly the paper's (`paper`), the best on validation documents (`recommended`), or these
+    adapted to the prepared corpus (`auto`). A config contains only what differs from its preset."""
+    name: Name = "experiment"
+    """Directory of the run below `runs`."""
+    seed: Seed = 0
+    """Seed of the first tree; the following trees have the following seeds."""
+    runs: AbsolutePath = Field(default=Path("runs"), validate_default=True)
+    """Directory of all runs."""
+    corpora: AbsolutePath = Field(default=Path("corpora"), validate_default=True)
+    """Directory of all prepared corpora."""
+    corpus: CorpusSettings = CorpusSettings.model_construct()
+    tree: TreeSettings = TreeSettings()
+    network: NetworkSettings = NetworkSettings()
+    training: TrainingSettings = TrainingSettings()
+    features: FeatureSettings = FeatureSettings()
+    members: Any = None  # set by `_rebuild`
+    ensemble: EnsembleSettings = EnsembleSettings()
+    resources: ResourceSettings = ResourceSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _features_are_words(self) -> Self:
+        if self.corpus.label_features is None:
+            return self
+        for key, value, replacement in (
+            ("tree.features", self.tree.features, "tfidf"),
+            ("network.attention_start", self.network.attention_start, "random"),
+        ):
+            if value in ("word_vectors", "features", "names"):
+                raise ValueError(
+                    f"{key} is {value}, which reads label features as words; those of corpus.label_features have "
+                    f"columns of their own: set {key} to {replacement}"
+                )
+        return self
+
+    _given: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Keys of settings that the user gave, in a file or on the command line."""
+        return self._given
+
+    def with_given(self, keys: Iterable[str]) -> Self:
+        """Return the settings with the keys of those that the user gave."""
+        self._given = frozenset(keys)
+        return self
+
+    @property
+    def corpus_directory(self) -> Path:
+        """Directory of the prepared corpus."""
+        return self.corpora / self.corpus.name
+
+    @property
+    def run_directory(self) -> Path:
+        """Directory of the run."""
+        return self.runs / self.name
+
+
+def changed(settings: Experiment, key: str, value: Any) -> Experiment:
+    """Return the settings with one value replaced.
+
+    Args:
+        settings: the settings to copy.
+        key: path of the setting, such as `tree.height`.
+        value: a valid value.
+    """
+
+    def within(group: Any, names: list[str]) -> Any:
+        name, *rest = names
+        return group.model_copy(update={name: within(getattr(group, name), rest) if rest else value})
+
+    copy: Experiment = within(settings, key.split("."))
+    return copy
+
+
+def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment, list[Choice]]:
+    """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
+
+    Args:
+        settings: the settings; those that the user gave are kept.
+        documents: number of training documents.
+        labels: number of labels with training documents.
+    """
+    if settings.preset != "auto":
+        return settings, []
+    choices = choose(CorpusSize(documents, labels, settings.corpus.label_names is not None), settings.given)
+    for choice in choices:
+        settings = changed(settings, choice.key, choice.value)
+    return settings, choices
+
+
+def register_member(name: str, settings: type[MemberSettings], implementation: str) -> None:
+    """Add a kind of ensemble member.
+
+    Name the modules that call this in the environment variable `AXML_RAY_PLUGINS`, separated by commas, in every
+    process of a job. A single-process program may instead call it before it loads settings.
+
+    Args:
+        name: name of the kind, as under `members` in a config.
+        settings: model of the kind's settings.
+        implementation: `module:Class`, a subclass of `axml_ray.members.member.Member`.
+    """
+    KINDS[name] = Kind(settings, implementation)
+    _rebuild()
+
+
+def _rebuild() -> None:
+    """Give `Experiment.members` a group of settings for every registered kind."""
+    model = members_model()
+    field = Experiment.model_fields["members"]
+    field.annotation, field.default = model, model()
+    Experiment.model_rebuild(force=True)
+
+
+_rebuild()

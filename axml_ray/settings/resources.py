@@ -1,0 +1,51 @@
+"""Settings of the resources that are reserved on the Ray cluster (package `axml_ray.orchestration`)."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from axml_ray.settings.base import Positive, Settings
+
+
+class ResourceSettings(Settings):
+    """Resources that are reserved on the Ray cluster."""
+
+    workers: Positive = 1
+    """Ray Train workers per tree."""
+    cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
+    """CPUs reserved per worker; below 1, several trees share a core."""
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs reserved per worker; 0 trains on the CPU. Below 1, trees with one worker each share a GPU."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Memory reserved per worker, GiB; by default none, and workers start on any node with free CPUs."""
+    threads: Positive | None = None
+    """Torch threads per worker; by default `cpus_per_worker`, at least 1."""
+    predictors: Positive = 1
+    """Ray actors that predict the test split."""
+    checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Least time between two checkpoints of a level, in minutes; they are written after evaluations."""
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """Number of restarts of a tree's worker group after a worker died."""
+
+    @model_validator(mode="after")
+    def _gpus_are_whole(self) -> Self:
+        gpus = self.gpus_per_worker
+        if gpus > 1 and gpus % 1:
+            raise ValueError(f"resources.gpus_per_worker is {gpus:g}; above 1, take a whole number")
+        if 0 < gpus < 1 < self.workers:
+            raise ValueError(
+                f"resources.gpus_per_worker is {gpus:g}, and workers of one tree can't share a GPU; set it to 1, or "
+                "resources.workers to 1"
+            )
+        return self
+
+    @property
+    def threads_of_worker(self) -> int:
+        """Torch threads per worker."""
+        return self.threads or max(1, int(self.cpus_per_worker))
+
+    @property
+    def of_a_worker(self) -> dict[str, float]:
+        """Ray resources that a worker reserves: `CPU`, `GPU`, and `memory` in bytes."""
+        reserved = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker, "memory": (self.memory_gib or 0) * 2**30}
+        return {kind: amount for kind, amount in reserved.items() if amount}

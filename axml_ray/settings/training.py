@@ -1,0 +1,36 @@
+"""Settings of the training of each level (package `axml_ray.training`)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from axml_ray.settings.base import NotNegative, Positive, Precision, Settings
+
+
+class TrainingSettings(Settings):
+    """How a level is trained. Lists have one value per level; the last value also serves all deeper levels."""
+
+    epochs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (10,)
+    """E: largest number of epochs, per level."""
+    average_after: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (2,)
+    """Epochs before stochastic weight averaging begins, per level."""
+    averaging: bool = True
+    """Stochastic weight averaging; without it, the best checkpoint by validation nDCG@5 is kept."""
+    batch_size: Positive = 40
+    """B: documents per step, over all workers."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate of Adam."""
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 5.0
+    """Gradients are clipped at this multiple of the largest of the last five gradient norms."""
+    score_every: Positive = 100
+    """Steps between evaluations on the validation split, each of a snapshot of the averaged weights."""
+    patience: Positive = 50
+    """Early-stopping patience: evaluations without a gain in validation nDCG@5 after which a level stops."""
+    documents: Positive | None = None
+    """Number of training documents to train on, always the same ones; by default all. Trees are clustered by all."""
+    true_candidates: bool = True
+    """Include the children of a text's true nodes among a level's candidates, even where the beam missed them (the
+    paper). Without it, candidates are the children of the beam alone, as in prediction."""
+    precision: Precision = "auto"
+    """Number format of matrix products; `auto` takes bfloat16 where the hardware is faster with it. Master weights are
+    float32."""
