@@ -7,7 +7,7 @@ READY := .venv/.ready
 HOST = 127.0.0.1
 PORT = 8000
 
-.PHONY: help setup demo serve test lint format cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit lint format cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… 
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest
+
+test-unit: setup  ## Run the tests that need neither Ray nor other processes (below 90 seconds)
+	$(BIN)/python -m pytest -m unit
 
 lint: setup  ## Formatter, linter, type checker, import contracts
 	$(BIN)/ruff format --check .

@@ -1,5 +1,16 @@
+"""Environment, tiers and the shared Ray cluster of all tests.
+
+Every test belongs to one tier:
+
+- `unit`: runs in this process, without Ray; what `make test-unit` runs. Starting a process in it is an error.
+- `ray`: takes the fixture `ray_cluster`, directly or through another fixture.
+- `processes`: starts processes of its own; marked in its module.
+- `slow`: starts clusters or kills processes; marked in its module.
+"""
+
 import os
 import secrets
+import sys
 
 # Ray reads these when it is imported, or when it starts its processes.
 os.environ.update(
@@ -10,7 +21,7 @@ os.environ.update(
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     OMP_NUM_THREADS="1",
 )
-# Nor may a test join a cluster, or write where somebody's own runs lie.
+# A test must not join a running cluster, nor write into the user's own runs.
 for name in ("RAY_ADDRESS", "AXML_RAY_HOME"):
     os.environ.pop(name, None)
 
@@ -19,14 +30,48 @@ from collections.abc import Iterator  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
-# How long an example takes is the machine's business, not the test's.
+# The time of an example depends on the machine's load, so there is no deadline.
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
+
+TIERS = ("slow", "processes", "ray")
+PROCESS_STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system")
+_unit_test: str | None = None
+"""The unit test that is running, if any."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that use the cluster as `ray`, and those of no other tier as `unit`."""
+    for item in items:
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.ray)
+        if not any(item.get_closest_marker(tier) for tier in TIERS):
+            item.add_marker(pytest.mark.unit)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Record whether a unit test is running, for `_refuse_processes`."""
+    global _unit_test
+    _unit_test = item.nodeid if item.get_closest_marker("unit") else None
+    try:
+        return (yield)
+    finally:
+        _unit_test = None
+
+
+def _refuse_processes(event: str, arguments: tuple) -> None:
+    """Audit hook: fail a unit test that starts a process."""
+    if event in PROCESS_STARTS and _unit_test is not None:
+        raise RuntimeError(f"{_unit_test} is a unit test and started a process; mark it as `processes`")
+
+
+sys.addaudithook(_refuse_processes)
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """A cluster of two CPUs in this process; every test that needs Ray takes it."""
+    """Start one cluster of two CPUs for all tests of the session that need Ray."""
     from axml_ray.cluster import start_cluster, stop_cluster
 
     start_cluster(num_cpus=2, object_store_memory=256 << 20)
