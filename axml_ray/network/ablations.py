@@ -16,11 +16,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from axml_ray.network.backend import Seeds
 from axml_ray.network.dropout import dropout
 from axml_ray.network.encoder import WORD_LAYER, Encoder, embed_tokens
 from axml_ray.network.head import log_odds
@@ -44,14 +44,14 @@ class FusedDotProduct:
     gradients: list[Tensor] = field(default_factory=list)
     values_per_node: int = 0
 
-    def forward(self, scores_gTn: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
-        """Return the scores [g, 1, n] as logits [g, n], in float32 or wider, and their own number format."""
-        logits = scores_gTn[:, 0]
+    def forward(self, scores_gnT: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
+        """Return the scores [g, n, 1] as logits [g, n], in float32 or wider, and their own number format."""
+        logits = scores_gnT[..., 0]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)), logits.dtype
 
     def backward(self, saved: Any, logit_gradients_gn: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the scores, [g, 1, n]; there are no values."""
-        return logit_gradients_gn[:, None].to(saved), None
+        """Return the gradient of the scores, [g, n, 1]; there are no values."""
+        return logit_gradients_gn[..., None].to(saved), None
 
 
 class PooledNetwork(LevelNetwork, ABC):
@@ -72,7 +72,7 @@ class PooledNetwork(LevelNetwork, ABC):
 
     @abstractmethod
     def pool(
-        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: np.ndarray | None
+        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
     ) -> Tensor:
         """Return the bottleneck's input, [B, F]; arguments are as in `encode`."""
 
@@ -81,7 +81,7 @@ class PooledNetwork(LevelNetwork, ABC):
         tokens_BT: Tensor,
         lengths_B: Tensor,
         words: tuple[Tensor, Tensor] | None = None,
-        seeds: np.ndarray | None = None,
+        seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the vector x of each text, [B, 1, D], whose last entry is one; see `LevelNetwork.encode`."""
         x = functional.relu(self.bottleneck(self.pool(tokens_BT, lengths_B, words, seeds)))
@@ -126,7 +126,7 @@ class MaxPooledBiLSTM(PooledNetwork):
         self.encoder = Encoder.from_settings(vectors, settings)
 
     def pool(
-        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: np.ndarray | None
+        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
     ) -> Tensor:
         """Return the largest value of each hidden unit over the words of a text, [B, F]."""
         states_BTF: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)
@@ -150,7 +150,7 @@ class XMLCNN(PooledNetwork):
         self.encoder = Convolutions(vectors, settings)
 
     def pool(
-        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: np.ndarray | None
+        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
     ) -> Tensor:
         """Return the largest feature of each map in each chunk of a text, after ReLU, [B, F]."""
         maxima: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)
@@ -190,7 +190,7 @@ class Convolutions(nn.Module):
         tokens_BT: Tensor,
         lengths_B: Tensor,
         words: tuple[Tensor, Tensor] | None = None,
-        seeds: np.ndarray | None = None,
+        seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the pooled features after ReLU, [B, P·M]; arguments are as in `Encoder.forward`."""
         words_BTE = embed_tokens(self.embedding.weight, tokens_BT, words)

@@ -7,10 +7,10 @@ Legend: B documents, T tokens, E embedding dimension, D = 2N hidden dimension, F
 n nodes scored.
 """
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from axml_ray.network.backend import Seeds
 from axml_ray.network.encoder import Encoder
 from axml_ray.network.fused_head import FusedAttentionHead
 from axml_ray.network.head import Head
@@ -67,7 +67,7 @@ class AttentionXML(LevelNetwork):
         tokens_BT: Tensor,
         lengths_B: Tensor,
         words: tuple[Tensor, Tensor] | None = None,
-        seeds: np.ndarray | None = None,
+        seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the hidden states of the texts, [B, T, D]; arguments as in `LevelNetwork.encode`."""
         states: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)

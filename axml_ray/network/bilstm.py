@@ -1,4 +1,4 @@
-"""Two LSTMs run at the same time, each on half of the processor's threads.
+"""Two LSTMs run at the same time on a CPU, each on half of the processor's threads.
 
 The steps of an LSTM are small matrix products, which many threads share badly. The two directions do not depend on
 each other, and side by side they take about three quarters of the time that they take one after the other.
@@ -26,28 +26,10 @@ def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: S
     """
     threads = torch.get_num_threads()
     runs = list(zip(lstms, words, states, strict=True))
-    if words[0].device.type != "cpu":
-        return [lstm_in_float32(*run) for run in runs]
     if threads < 2:
         return [_run_lstm(*run) for run in runs]
     weights = [weight for lstm in lstms for weight in lstm.parameters()]
     return list(_ParallelLSTMs.apply(lstms, threads // 2, torch.is_grad_enabled(), *words, *states, *weights))
-
-
-def lstm_in_float32(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
-    """Run an LSTM in float32 whatever autocast says, and return its output in the format of `words`, [B, T, N].
-
-    On an accelerator, autocast runs cuDNN's LSTMs in float16 even if bfloat16 was requested (PyTorch's
-    AutocastRNN.cpp). Other products then refuse to mix the formats, and the gradients underflow. cuDNN multiplies
-    float32 on tensor cores, as TF32.
-
-    Args:
-        lstm: batch first.
-        words: the input, [B, T, E].
-        state: the initial state, [2, 1, B, N]: h and c.
-    """
-    with torch.autocast(words.device.type, enabled=False):
-        return _run_lstm(lstm, words.float(), state.float()).to(words.dtype)
 
 
 def _run_lstm(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
@@ -69,12 +51,11 @@ class _ParallelLSTMs(torch.autograd.Function):
         # The order of `tensors`: both inputs, both initial states, then all weights.
         needs_gradient = recorded and any(context.needs_input_grad)
         leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors[:4]]
-        device = leaves[0].device.type
-        reduced = torch.is_autocast_enabled(device)
+        reduced = torch.is_autocast_enabled("cpu")
 
         def run(i: int) -> Tensor:
             # Autocast and gradient mode belong to a thread, so the pool's threads must be told of them.
-            with torch.autocast(device, torch.bfloat16, enabled=reduced), torch.set_grad_enabled(needs_gradient):
+            with torch.autocast("cpu", torch.bfloat16, enabled=reduced), torch.set_grad_enabled(needs_gradient):
                 return _run_lstm(lstms[i], leaves[i], leaves[2 + i])
 
         outputs = _run_in_parallel(threads, run)

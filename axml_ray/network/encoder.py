@@ -12,12 +12,11 @@ Shapes: B documents, T tokens, E embedding dimension, N hidden units, D = 2N.
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.bilstm import both_directions
+from axml_ray.network.backend import Seeds, backend_for
 from axml_ray.network.dropout import dropout
 from axml_ray.network.sparse_rows import gather_rows
 from axml_ray.settings import NetworkSettings
@@ -84,7 +83,7 @@ class Encoder(nn.Module):
         tokens_BT: Tensor,
         lengths_B: Tensor,
         words: tuple[Tensor, Tensor] | None = None,
-        seeds: np.ndarray | None = None,
+        seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the hidden states, [B, T, D]; what they hold at padding must be masked by the caller.
 
@@ -93,12 +92,12 @@ class Encoder(nn.Module):
             lengths_B: words of each text, int64, at least 1.
             words: int64 [U], the distinct ids in `tokens_BT`, and int64 [B·T], the position in them of each token. If
                 None they are computed here, which takes time on the device.
-            seeds: int64 [B], the dropout seed of each text; drawn at random if None.
+            seeds: the dropout seed of each text, [B]; drawn at random if None.
         """
         words_BTE = embed_tokens(self.embedding.weight, tokens_BT, words)
         words_BTE = dropout(words_BTE, self.embedding_dropout, self.training, seeds, WORD_LAYER)
         reversed_BT = reversed_positions(lengths_B, tokens_BT.shape[1])
-        ahead_BTN, back_BTN = both_directions(
+        ahead_BTN, back_BTN = backend_for(words_BTE.device).both_directions(
             (self.forward_lstm, self.backward_lstm),
             (words_BTE, _reverse(words_BTE, reversed_BT)),
             self._initial_states(len(tokens_BT)),
@@ -120,10 +119,8 @@ def embed_tokens(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] 
         tokens_BT: word ids.
         words: as in `Encoder.forward`.
     """
-    device = table.device.type
-    reduced = torch.is_autocast_enabled(device)
     # A bfloat16 table without autocast is only a way of storing it: products are then computed in float32.
-    dtype = torch.get_autocast_dtype(device) if reduced else torch.promote_types(table.dtype, torch.float32)
+    dtype = backend_for(table.device).autocast_dtype or torch.promote_types(table.dtype, torch.float32)
     if not (torch.is_grad_enabled() and table.requires_grad):
         return functional.embedding(tokens_BT, table).to(dtype)
     rows_U, row_index_R = words or tokens_BT.flatten().unique(return_inverse=True)

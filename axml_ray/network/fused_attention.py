@@ -7,33 +7,26 @@ number of nodes at a time:
 - Nodes do not interact before the loss, nor do documents, and a node's part of the loss is known as soon as its logit
   is. So a group of documents goes forward and at once backward through a chunk of nodes, and only sums of gradients
   remain. Nothing is computed twice, and memory does not grow with the level.
-- On a CPU a group is as large as a core's cache, where the passes over scores and contexts cost little compared with
-  the matrix products.
+- How large a group is depends on the device (`Backend`). On a CPU it is as large as a core's cache, where the passes
+  over scores and contexts cost little compared with the matrix products.
 - The first fully connected layer is applied to words instead of context vectors (`Head.project`).
 
 Legend: B documents, g documents of a group, T tokens, D hidden dimension, F units of the first layer, n nodes scored,
 C parents, K children of a parent at most.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
+from axml_ray.network.backend import backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fused_head import FusedHead
 from axml_ray.network.sparse_rows import sparse_gradient
-
-CPU_GROUP, ACCELERATOR_GROUP = 1 << 23, 1 << 28
-"""Most values (scores, layer outputs and their gradients) of a group: what about fits a core's cache, and what keeps
-an accelerator busy."""
-CHUNK_SCORES = 1 << 26
-"""Most scores of a chunk of nodes, of all documents of a batch."""
-CAST_ROWS = 1 << 8
-"""Rows of the label table that are converted at a time on a CPU, so that both copies stay in the cache."""
-
 
 @dataclass
 class LevelPass:
@@ -68,8 +61,7 @@ class LevelPass:
     denominator: float = 1.0
 
     def __post_init__(self) -> None:
-        accelerated = self.states.device.type != "cpu"
-        self.group_values = ACCELERATOR_GROUP if accelerated else CPU_GROUP
+        self.backend = backend_for(self.states.device)
         self.logits: list[Tensor] = []
         # Sums over many chunks: in bfloat16 small terms would be lost.
         self.wide = torch.promote_types(self.states.dtype, torch.float32)
@@ -93,36 +85,50 @@ class LevelPass:
         nodes = len(self.table)
         if not nodes:  # this shard holds none, because the level has fewer nodes than there are workers
             self.logits.append(self.loss.new_empty(documents, 0))
+        size = self.backend.nodes_of_chunk(nodes, documents, tokens, self._values_per_node)
+        chunks = _slices(nodes, size)
         targets = None
         if self.positives is not None:
-            self.table_gradient, targets = torch.empty_like(self.table), self._targets(nodes)
-        most = min(CHUNK_SCORES // (documents * tokens), self._nodes_of_group())
-        for chunk in _slices(nodes, min(nodes, most)):
+            self.table_gradient = torch.empty_like(self.table)
+            targets = self._targets(nodes + self._missing_nodes(chunks[-1]) if chunks else 0)
+        for chunk in chunks:
             self._run_node_chunk(chunk, targets)
+
+    def _missing_nodes(self, chunk: slice) -> int:
+        """Return by how many nodes that do not count a chunk is padded."""
+        return -(chunk.stop - chunk.start) % self.backend.node_multiple
 
     def _run_node_chunk(self, chunk: slice, targets: Tensor | None) -> None:
         """Score the nodes `chunk` of the table; with targets, go back as well."""
-        documents, tokens, dimension = self.states.shape
-        flat_states = self.states.view(-1, dimension)
-        queries = self.table[chunk].to(self.states.dtype)
-        scores = (flat_states @ queries.t()).view(documents, tokens, -1)
-        logits = []
-        for group in _slices(documents, self._documents_of_group(len(queries))):
-            group_logits, saved = self.head.forward(scores[group], self.values[group], self.lengths[group])
+        documents, dimension = len(self.states), self.states.shape[2]
+        queries, exists = self.table[chunk].to(self.states.dtype), None
+        nodes = len(queries)
+        if missing := self._missing_nodes(chunk):
+            queries = pad(queries, (0, 0, 0, missing))
+            exists = torch.arange(len(queries), device=queries.device) < nodes
+        scores_BnT = self.backend.table_scores(self.states, queries)
+        groups, logits = _slices(documents, self._documents_of_group(len(queries))), []
+        for group in groups:
+            group_logits, saved = self.head.forward(scores_BnT[group], self.values[group], self.lengths[group])
             if targets is None:
-                logits.append(group_logits)
+                logits.append(group_logits[:, :nodes])
                 continue
-            gradient = self._cross_entropy(group_logits, targets[group, chunk])
+            group_targets = targets[group, chunk.start : chunk.start + len(queries)]
+            gradient = self._cross_entropy(group_logits, group_targets, exists)
             # The gradients take the place of the scores, which are no longer needed.
-            scores[group], values_gradient = self.head.backward(saved, gradient)
+            score_gradients, values_gradient = self.head.backward(saved, gradient)
+            if len(groups) == 1:
+                scores_BnT = score_gradients
+            else:
+                scores_BnT[group] = score_gradients
             self._add_values_gradient(group, values_gradient)
         if targets is None:
             self.logits.append(torch.cat(logits))
             return
         assert self.table_gradient is not None
-        score_gradients = scores.view(-1, len(queries))
-        self.table_gradient[chunk] = score_gradients.t() @ flat_states
-        self.states_gradient += (score_gradients @ queries).view_as(self.states_gradient)
+        gradients_nR = self.backend.flat_scores(scores_BnT)
+        self.table_gradient[chunk] = (gradients_nR @ self.states.view(-1, dimension))[:nodes]
+        self.states_gradient += (gradients_nR.t() @ queries).view_as(self.states_gradient)
 
     # Levels with candidates: each document has its own queries, gathered from the rows of its parents.
 
@@ -134,14 +140,25 @@ class LevelPass:
             self.logits.append(self.loss.new_full((documents, width * block_size), float("-inf")))
             return
         rows, row_index = self._gather_rows(candidates)
-        targets = None
         if self.positives is not None:
             self.table_gradient = torch.zeros(rows.shape, dtype=self.table.dtype, device=rows.device)
-            targets = self._targets(width * block_size)
         if not len(rows):
             return
-        for chunk in _slices(width, min(width, self._nodes_of_group(block_size))):
-            self._run_candidate_chunk(chunk, block_size, rows, row_index, candidates.exists, targets)
+        size = self.backend.columns_of_chunk(width, block_size, documents, self._values_per_node)
+        chunks = _slices(width, size)
+        exists = candidates.exists
+        if missing := self._missing_columns(chunks[-1], block_size):
+            row_index, exists = pad(row_index, (0, missing)), pad(exists, (0, missing * block_size))
+        targets = None if self.positives is None else self._targets(exists.shape[1])
+        for chunk in chunks:
+            self._run_candidate_chunk(chunk, block_size, rows, row_index, exists, targets)
+        if missing and targets is None:
+            self.logits[-1] = self.logits[-1][:, : -missing * block_size]
+
+    def _missing_columns(self, chunk: slice, block_size: int) -> int:
+        """Return by how many parents that do not count a chunk is padded."""
+        multiple = self.backend.node_multiple
+        return -(chunk.stop - chunk.start) % (multiple // math.gcd(multiple, block_size))
 
     def _run_candidate_chunk(
         self,
@@ -154,24 +171,25 @@ class LevelPass:
     ) -> None:
         """Score the children of the parents in the columns `chunk`; with targets, go back as well."""
         documents, _, dimension = self.states.shape
-        slots = slice(chunk.start * block_size, chunk.stop * block_size)
+        columns = slice(chunk.start, chunk.stop + self._missing_columns(chunk, block_size))
+        slots = slice(columns.start * block_size, columns.stop * block_size)
         logits = []
-        for group in _slices(documents, self._documents_of_group((chunk.stop - chunk.start) * block_size)):
-            states, index = self.states[group], row_index[group, chunk].flatten()
+        for group in _slices(documents, self._documents_of_group(slots.stop - slots.start)):
+            states, index = self.states[group], row_index[group, columns].flatten()
             # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
             queries = rows.index_select(0, index).view(len(states), -1, dimension)
-            scores = torch.bmm(states, queries.transpose(1, 2))
-            group_logits, saved = self.head.forward(scores, self.values[group], self.lengths[group])
+            scores_gnT = self.backend.products(queries, states)
+            group_logits, saved = self.head.forward(scores_gnT, self.values[group], self.lengths[group])
             if targets is None:
                 logits.append(group_logits.masked_fill_(~exists[group, slots], float("-inf")))
                 continue
             gradient = self._cross_entropy(group_logits, targets[group, slots], exists[group, slots])
             score_gradients, values_gradient = self.head.backward(saved, gradient)
             self._add_values_gradient(group, values_gradient)
-            query_gradients = torch.bmm(score_gradients.transpose(1, 2), states).view(len(index), -1)
+            query_gradients = torch.bmm(score_gradients, states).view(len(index), -1)
             assert self.table_gradient is not None
-            self.table_gradient.index_add_(0, index, query_gradients.to(self.table_gradient.dtype))
-            self.states_gradient[group] += torch.bmm(score_gradients, queries)
+            self.backend.add_rows_(self.table_gradient, index, query_gradients)
+            self.states_gradient[group] += torch.bmm(score_gradients.transpose(1, 2), queries)
         if targets is None:
             self.logits.append(torch.cat(logits))
 
@@ -185,20 +203,13 @@ class LevelPass:
             if self.positives is None:  # nothing to convert and no gradient of distinct rows: index the table itself
                 return self.table, rows[candidates.row_index]
             return self.table.index_select(0, rows), candidates.row_index
-        gathered = torch.empty(len(rows), self.table.shape[1], dtype=self.states.dtype, device=self.table.device)
-        for some in _slices(len(rows), CAST_ROWS if self.table.device.type == "cpu" else len(rows)):
-            gathered[some] = self.table.index_select(0, rows[some])
-        return gathered, candidates.row_index
+        return self.backend.gather_rows(self.table, rows, self.states.dtype), candidates.row_index
 
     # What both kinds of levels share.
 
-    def _nodes_of_group(self, block_size: int = 1) -> int:
-        """Return how many nodes, or blocks of nodes, of a single document fit a group."""
-        return self.group_values // (block_size * self._values_per_node)
-
     def _documents_of_group(self, nodes: int) -> int:
         """Return how many documents, scored against `nodes` nodes, make a group."""
-        return min(len(self.states), self.group_values // (nodes * self._values_per_node))
+        return self.backend.documents_of_group(len(self.states), nodes, self._values_per_node)
 
     @property
     def _values_per_node(self) -> int:
@@ -245,7 +256,7 @@ def fused_logits(level_pass: LevelPass) -> Tensor:
 
     They are [B, n] of all nodes, or [B, C·K] of the candidates' slots, -inf where there is no child.
     """
-    with torch.no_grad(), torch.autocast(level_pass.states.device.type, enabled=False):
+    with torch.no_grad(), torch.autocast(level_pass.backend.device_type, enabled=False):
         level_pass.run()
     return torch.cat(level_pass.logits, dim=1)
 
@@ -258,7 +269,7 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, level_pass: LevelPass, *_: Tensor) -> Tensor:
-        with torch.autocast(level_pass.states.device.type, enabled=False):
+        with torch.autocast(level_pass.backend.device_type, enabled=False):
             level_pass.run()
         assert level_pass.table_gradient is not None
         table_gradient = level_pass.table_gradient
@@ -267,13 +278,13 @@ class _FusedLoss(torch.autograd.Function):
         states_gradient = level_pass.states_gradient.to(level_pass.states)
         values_gradient = level_pass.values_gradient.to(level_pass.values)
         context.gradients = [states_gradient, values_gradient, table_gradient, *level_pass.head.gradients]
+        context.backend = level_pass.backend
         return level_pass.loss
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, context.gradients = context.gradients, None
         # The loss is nearly always the last thing computed, so its gradient is one, and the table's gradient is large.
-        # On an accelerator the comparison would cost more than the product, since the host would wait for it.
-        if gradient.device.type != "cpu" or gradient != 1:
+        if not context.backend.is_one(gradient):
             gradients = [part * gradient for part in gradients]
         return None, *gradients

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from axml_ray.network.torch_internals import relu_backward_, softmax_backward
+from axml_ray.network.backend import backend_for
+from axml_ray.network.torch_internals import relu_backward_
 
 
 class FusedHead(Protocol):
@@ -32,11 +33,11 @@ class FusedHead(Protocol):
         """Return how many values the passes hold for a node and a document, attention scores not counted."""
         ...
 
-    def forward(self, scores_gTn: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, scores_gnT: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
         """Compute logits from the scores ĥ_t·ŵ_j.
 
         Args:
-            scores_gTn: scores of words and nodes; may be overwritten.
+            scores_gnT: scores of nodes and words, in the backend's memory layout; may be overwritten.
             values_gTF: what is averaged over words.
             lengths_g: int64, words of each text.
 
@@ -73,14 +74,15 @@ class FusedAttentionHead:
         """Return twice the units of all fully connected layers: their outputs and the gradients of these."""
         return 2 * sum(len(bias) for bias in self.parameters[: -2 - self.has_evidence : 2])
 
-    def forward(self, scores_gTn: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, scores_gnT: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
         """Compute logits as `FusedHead.forward` says; the values are the projected hidden states."""
         own = self._in_format(values_gTF.dtype)
         layers, *_ = self._split(own)
-        _mask_padding_(scores_gTn, lengths_g)
-        weights_gTn = torch.softmax(scores_gTn, 1)
+        backend = backend_for(scores_gnT.device)
+        backend.mask_padding_(scores_gnT, lengths_g)
+        weights_gnT = backend.softmax(scores_gnT)
         # Equation 2 and the first layer at once: the values are already multiplied by the layer's weight.
-        first = torch.baddbmm(own[0], weights_gTn.transpose(1, 2), values_gTF).relu_()
+        first = torch.baddbmm(own[0], weights_gnT, values_gTF).relu_()
         outputs = [first]
         for weight, bias in layers:
             flat = torch.addmm(bias, outputs[-1].flatten(0, 1), weight.t()).relu_()
@@ -95,14 +97,15 @@ class FusedAttentionHead:
         if self.has_evidence:
             # log Σ exp(score) = score - log softmax(score) for any word. The word of the largest score is taken, whose
             # weight is at least 1 / T, so that its logarithm is accurate.
-            log_sum = scores_gTn.amax(1).to(wide) - weights_gTn.amax(1).to(wide).log()
+            log_sum = scores_gnT.amax(2).to(wide) - weights_gnT.amax(2).to(wide).log()
             evidence = log_sum - lengths_g[:, None].to(wide).log()
             logits = logits + self._in_format(wide)[-1] * evidence
-        return logits, (weights_gTn, values_gTF, outputs, evidence)
+        return logits, (weights_gnT, values_gTF, outputs, evidence)
 
     def backward(self, saved: Any, logit_gradients_gn: Tensor) -> tuple[Tensor, Tensor]:
         """Go back as `FusedHead.backward` says, layer by layer from the output to the scores."""
-        weights_gTn, values_gTF, outputs, evidence = saved
+        weights_gnT, values_gTF, outputs, evidence = saved
+        backend = backend_for(weights_gnT.device)
         own, wide = self._in_format(values_gTF.dtype), logit_gradients_gn.dtype
         layers, output_weight, _ = self._split(own)
         layer_gradients, output_weight_gradient, output_bias_gradient = self._split(self.gradients)
@@ -116,13 +119,13 @@ class FusedAttentionHead:
             layer_gradients[i][1].add_(flat.sum(0, dtype=wide))
             gradient = relu_backward_((flat @ layers[i][0]).view_as(outputs[i]), outputs[i])
         self.gradients[0] += gradient.sum((0, 1), dtype=wide)
-        value_gradients = torch.bmm(weights_gTn, gradient)
-        weight_gradients = torch.bmm(values_gTF, gradient.transpose(1, 2))
-        score_gradients = softmax_backward(weight_gradients, weights_gTn, 1)
+        value_gradients = torch.bmm(weights_gnT.transpose(1, 2), gradient)
+        weight_gradients = backend.products(gradient, values_gTF, like=weights_gnT)
+        score_gradients = backend.softmax_backward(weight_gradients, weights_gnT)
         if evidence is not None:
             self.gradients[-1] += (logit_gradients_gn * evidence).sum()
             # The derivative of log Σ exp(score) is the softmax.
-            score_gradients.addcmul_(weights_gTn, (narrow_gn * own[-1])[:, None])
+            score_gradients.addcmul_(weights_gnT, (narrow_gn * own[-1])[..., None])
         return score_gradients, value_gradients
 
     def _split(self, tensors: Sequence[Tensor]) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
@@ -137,14 +140,3 @@ class FusedAttentionHead:
             self._converted[dtype] = tuple(parameter.to(dtype) for parameter in self.parameters)
         return self._converted[dtype]
 
-
-def _mask_padding_(scores_gTn: Tensor, lengths_g: Tensor) -> None:
-    """Set the scores of padding to -inf in place, so that its attention weights are zero."""
-    is_padding_gT = torch.arange(scores_gTn.shape[1], device=scores_gTn.device) >= lengths_g[:, None]
-    if scores_gTn.device.type == "cpu":
-        # Texts of a batch are about equally long: this writes the few rows of padding instead of passing over all
-        # scores. An accelerator would have to wait for `nonzero`, whose result has an unknown size.
-        padding = is_padding_gT.flatten().nonzero()[:, 0]
-        scores_gTn.flatten(0, 1).index_fill_(0, padding, float("-inf"))
-    else:
-        scores_gTn.masked_fill_(is_padding_gT[..., None], float("-inf"))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from axml_ray.network.backend import Seeds
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fused_attention import LevelPass, fused_logits, fused_loss
 from axml_ray.network.fused_head import FusedHead
@@ -76,7 +77,7 @@ class LevelNetwork(nn.Module, ABC):
         tokens_BT: Tensor,
         lengths_B: Tensor,
         words: tuple[Tensor, Tensor] | None = None,
-        seeds: np.ndarray | None = None,
+        seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the encodings of texts, [B, T', D]; rows from `encoding_lengths(lengths_B)` on are padding.
 
@@ -85,7 +86,7 @@ class LevelNetwork(nn.Module, ABC):
             lengths_B: words of each text, int64, at least 1.
             words: int64 [U], the distinct ids in `tokens_BT`, and int64 [B·T], the position in them of each token.
                 Computed here if None.
-            seeds: int64 [B], the dropout seed of each text in training; drawn at random if None.
+            seeds: the dropout seed of each text in training, [B]; drawn at random if None.
         """
 
     @abstractmethod

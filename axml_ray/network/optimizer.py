@@ -10,12 +10,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from axml_ray.network.backend import backend_for
 from axml_ray.network.torch_internals import adam_, scale_
-
-CACHED_VALUES = 1 << 18
-"""Values of each table that are updated at a time on a CPU: weights, both moments and the gradient of this
-size fit a core's cache together."""
-
 
 class LazyAdam(torch.optim.Optimizer):
     """Adam (Kingma & Ba, algorithm 1), which for sparse gradients updates the rows of the gradient only.
@@ -40,8 +36,13 @@ class LazyAdam(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient; sparse gradients must not name a row twice."""
+    def step(self, closure: None = None, gradient_divisor: Tensor | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: not supported.
+            gradient_divisor: a scalar by which gradients are divided; sparse ones must not name a row twice.
+        """
         for group in self.param_groups:
             dense = []
             for parameter in group["params"]:
@@ -53,40 +54,41 @@ class LazyAdam(torch.optim.Optimizer):
                     state["first"] = torch.zeros_like(parameter)
                     state["second"] = torch.zeros_like(parameter)
                 if parameter.grad.is_sparse:
-                    self._update_rows(parameter, state, group)
+                    self._update_rows(parameter, state, group, gradient_divisor)
                 else:
                     dense.append((parameter, parameter.grad, state["first"], state["second"], state["step"]))
             if dense:
-                _adam(group, dense)
+                _adam(group, dense, gradient_divisor)
 
     @staticmethod
-    def _update_rows(parameter: Tensor, state: dict, group: dict) -> None:
+    def _update_rows(parameter: Tensor, state: dict, group: dict, gradient_divisor: Tensor | None) -> None:
         gradient = parameter.grad
         assert gradient is not None
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
         tables = parameter, state["first"], state["second"]
-        size = rows_per_update(len(rows), parameter.shape[1:].numel(), parameter.device.type)
+        size = backend_for(parameter.device).rows_per_update(len(rows), parameter.shape[1:].numel())
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too, since
             # Adam increments it and the parameter takes one step, not one for each piece.
             weight, first, second = copies = [table.index_select(0, some) for table in tables]
-            _adam(group, [(weight, values[start : start + size], first, second, state["step"].clone())])
+            piece = weight, values[start : start + size], first, second, state["step"].clone()
+            _adam(group, [piece], gradient_divisor)
             for table, copy in zip(tables, copies, strict=True):
                 table.index_copy_(0, some, copy)
         state["step"] += 1  # without any row too, as on the workers whose shard had some
 
 
-def rows_per_update(rows: int, width: int, device: str) -> int:
-    """Return how many of `rows` rows of `width` values to update at a time, at least 1, also for a shard of none."""
-    return max(1, CACHED_VALUES // max(1, width) if device == "cpu" else rows)
-
-
-def _adam(group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]) -> None:
+def _adam(
+    group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], gradient_divisor: Tensor | None
+) -> None:
     """Do one step of Adam on tuples of weight, gradient, first moment, second moment and step counter."""
     weights, gradients, first, second, steps = (list(column) for column in zip(*pieces, strict=True))
-    adam_(weights, gradients, first, second, steps, lr=group["lr"], betas=group["betas"], eps=group["eps"])
+    adam_(
+        weights, gradients, first, second, steps,
+        lr=group["lr"], betas=group["betas"], eps=group["eps"], gradient_divisor=gradient_divisor,
+    )  # fmt: skip
 
 
 class GradientClipper:
@@ -110,21 +112,28 @@ class GradientClipper:
         self.norms = torch.full((5,), torch.inf)
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor], norm: Tensor) -> None:
-        """Scale the gradients of one step in place and add their norm to the history.
+    def apply(self, gradients: Sequence[Tensor], norm: Tensor) -> Tensor | None:
+        """Scale the gradients of one step in place, or say by what to divide them; add their norm to the history.
 
         Args:
             gradients: dense gradients, and the values of sparse ones.
             norm: the Euclidean norm of all of them together, on all workers; a scalar.
+
+        Returns:
+            The divisor that the optimizer must apply, a scalar, if the backend does not scale the gradients here.
         """
         self.norms = self.norms.to(norm)
         largest = self.norms.max()
         scale = (self.clip * largest / norm).clamp(max=1)
-        if scale.device.type != "cpu" or scale < 1:
+        backend, divisor = backend_for(scale.device), None
+        if backend.scales_in_optimizer:
+            divisor = scale.reciprocal()
+        elif backend.needs_scaling(scale):
             scale_(gradients, scale)
         # A norm of zero is not counted: five of them would clip all later gradients to zero.
         counted = torch.where(norm > 0, torch.minimum(norm, 2 * largest).clamp(max=1), largest)
         self.norms = torch.cat([self.norms[1:], counted[None]])
+        return divisor
 
 
 def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:

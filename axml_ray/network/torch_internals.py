@@ -21,6 +21,34 @@ def softmax_backward(gradient: Tensor, weights: Tensor, dim: int) -> Tensor:
     return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
 
 
+def masked_scale(values: Tensor, kept: Tensor, scale: float) -> Tensor:
+    """Return values · kept · scale, for a bool mask of the same shape.
+
+    The documented way would convert the mask to the values' format and pass over both once more.
+    """
+    return torch.ops.aten.native_dropout_backward(values, kept, scale)  # type: ignore[no-any-return]
+
+
+def lstm_layer(
+    words_BTE: Tensor, state: tuple[Tensor, Tensor], weights: Sequence[Tensor], training: bool
+) -> Tensor:
+    """Run one direction and layer of an LSTM with given weights, and return its output, [B, T, N].
+
+    `nn.LSTM` runs with its own parameters only, whose number format may not be that of the words.
+
+    Args:
+        words_BTE: the input.
+        state: h and c, [1, B, N].
+        weights: of the input and of the state, and their biases, as in `nn.LSTM`.
+        training: whether a backward pass follows.
+    """
+    # biases, one layer, no dropout, one direction, batch first
+    output: Tensor = torch._VF.lstm(  # type: ignore[attr-defined]
+        words_BTE, [part.contiguous() for part in state], list(weights), True, 1, 0.0, training, False, True
+    )[0]
+    return output
+
+
 def relu_backward_(gradient: Tensor, output: Tensor) -> Tensor:
     """Set `gradient` to zero in place wherever `output` of a ReLU is zero, and return it.
 
@@ -41,7 +69,7 @@ def embedding_backward(gradient_RX: Tensor, row_index_R: Tensor, rows: int) -> T
 def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:
     """Multiply tensors by a scalar tensor in place.
 
-    On an accelerator this is one kernel for all parameters, and the factor need not be copied to the host.
+    On a GPU this is one kernel for all parameters, and the factor need not be copied to main memory.
     """
     torch._foreach_mul_(list(tensors), factor)
 
@@ -56,15 +84,18 @@ def adam_(
     lr: float,
     betas: tuple[float, float],
     eps: float,
+    gradient_divisor: Tensor | None = None,
 ) -> None:
     """Do one step of Adam in place on weights, moments and step counters.
 
     The functional form of `torch.optim.Adam`: an optimizer object owns whole parameters, while lazy rows are copies of
-    parts of them. `fused` reads and writes each value once for all of Adam's arithmetic.
+    parts of them. `fused` reads and writes each value once for all of Adam's arithmetic, and divides the gradients by
+    `gradient_divisor`, a scalar on the device, on the way.
     """
     adam(
         weights, gradients, first, second, [], steps,
         fused=True, amsgrad=False, beta1=betas[0], beta2=betas[1], lr=lr, weight_decay=0.0, eps=eps, maximize=False,
+        grad_scale=gradient_divisor,
     )  # fmt: skip
 
 

@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from axml_ray.network.fused_attention import ACCELERATOR_GROUP, CHUNK_SCORES, CPU_GROUP
+from axml_ray.network.cpu_backend import CHUNK_SCORES
+from axml_ray.network.cpu_backend import GROUP as CPU_GROUP
+from axml_ray.network.cuda_backend import GROUP as ACCELERATOR_GROUP
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 

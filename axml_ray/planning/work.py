@@ -4,6 +4,7 @@ Only matrix products on real tokens are counted, with each multiplication and ea
 softmax, dropout and the optimizer lower the rate, which is measured over whole training steps.
 """
 
+import math
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from axml_ray.network.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
 from axml_ray.planning.machines import Machines
@@ -25,8 +27,6 @@ TRAINING = 3
 """Operations of a training step relative to its forward pass: forward, and backward for weights and for inputs."""
 MEASURED_ROWS, MEASURED_NODES, MEASURED_WORDS = 2_048, 8_192, 20_000
 """Most rows of the tables in a measurement: a step's cost does not depend on rows that it does not touch."""
-STEP_OPERATIONS = {"cpu": 1e11}
-"""Most operations of a measured step by type of device, so that several steps fit in the time; others are unlimited."""
 BATCHES = 4
 """Number of batches that a measurement cycles through."""
 SECONDS = 10.0
@@ -119,7 +119,7 @@ def measured_rate(
 ) -> float:
     """Measure the operations per second of training steps on generated documents of the level's shape.
 
-    The tables are reduced to `MEASURED_ROWS` or `MEASURED_NODES`, and on a CPU a step to `STEP_OPERATIONS`.
+    The tables are reduced to `MEASURED_ROWS` or `MEASURED_NODES`, and on a CPU a step to `Backend.step_operations`.
 
     Args:
         settings: the experiment.
@@ -128,14 +128,15 @@ def measured_rate(
         device: device to measure.
         seconds: time to measure after the warm-up, in seconds; at least one step is measured.
     """
-    if device.type == "cpu":
+    backend = backend_for(device)
+    if backend.step_operations < math.inf:
         use_threads(settings.resources.threads_of_worker)
     rows = min(shape.rows, MEASURED_ROWS if shape.parents else MEASURED_NODES)
     parents = None if shape.parents is None else min(shape.parents, rows)
     shape = replace(shape, rows=rows, nodes=rows * shape.block, parents=parents)
     counts = replace(counts, words=min(counts.words, MEASURED_WORDS), tokens=max(1, round(counts.tokens)))
     operations = TRAINING * forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
-    documents = int(max(1, min(settings.training.batch_size, STEP_OPERATIONS.get(device.type, np.inf) / operations)))
+    documents = int(max(1, min(settings.training.batch_size, backend.step_operations / operations)))
     data, level = _generated(counts, shape, documents), shape.level()
     vectors = torch.empty(counts.words, counts.word_dimension).uniform_(-1, 1)
     network = build_network(level, vectors, settings.network).to(device)
@@ -176,6 +177,5 @@ def _generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
 
 def _now(device: torch.device) -> float:
     """Return the time in seconds, after the device has completed its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    backend_for(device).synchronize()
     return time.perf_counter()

@@ -24,8 +24,8 @@ from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
-from axml_ray.training.batches import batches_by_length, padded_tokens
-from axml_ray.training.beam_step import SCORING_BATCH
+from axml_ray.training.batches import padded_tokens
+from axml_ray.training.beam_step import scoring_batches
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
@@ -61,7 +61,8 @@ def mean_word_states(
     # The last column counts tokens.
     total = torch.zeros(words, network.attention.dimension + 1, device=context.device)
     partial, tokens_in_partial = torch.zeros_like(total), 0
-    for rows in batches_by_length(tokens.lengths, SCORING_BATCH)[context.rank :: context.world_size]:
+    batches = scoring_batches(tokens.lengths, 1, DistributedContext(device=context.device))
+    for rows in batches[context.rank :: context.world_size]:
         lengths = torch.from_numpy(tokens.lengths[rows]).to(context.device)
         padded = padded_tokens(tokens, rows, int(lengths.max())).to(context.device)
         with autocast(context.device, precision):

@@ -8,22 +8,27 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from axml_ray.corpus.tokenizer import PADDING
+from axml_ray.network.backend import Staged, backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 
+CPU = torch.device("cpu")
 POOL = 64
 """Number of batches whose documents are sorted by length together."""
 AHEAD = 2
 """Number of batches that are prepared in advance."""
+CANDIDATE_TENSORS = tuple(field.name for field in fields(Candidates))
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,21 @@ class Batch:
     Attributes:
         rows: the documents' row numbers, int64 [B].
         encoded: row numbers of the documents that this worker encodes, int64 [b].
+        documents: the same, as a tensor.
         tokens: word ids, int64 [b, T], padded with 0 on the right.
-        words: the distinct values of `tokens`, int64 [U], and the index of each token among them, int64 [b·T].
+        words: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each of
+            this worker's tokens among them, int64 [b·T].
         own_lengths: number of words of the documents that this worker encodes, int64 [b].
         lengths: number of words of all documents, int64 [B].
         candidates: the nodes that this worker scores; None where all nodes are scored.
         positives: document, and position among its candidates, of each true node of this shard, int64 [2, P].
         count: number of pairs of document and node that all workers score; the loss is divided by it.
+        staged: the tensors prepared for a copy to the device; None if they are not yet.
     """
 
     rows: np.ndarray
     encoded: np.ndarray
+    documents: Tensor
     tokens: Tensor
     words: tuple[Tensor, Tensor]
     own_lengths: Tensor
@@ -69,6 +78,7 @@ class Batch:
     candidates: Candidates | None
     positives: Tensor
     count: int
+    staged: Staged | None = None
 
     @property
     def size(self) -> int:
@@ -76,13 +86,22 @@ class Batch:
         return len(self.rows)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch with its tensors on `device`."""
-        if device.type == "cpu":
-            return self
-        moved = {name: getattr(self, name).to(device) for name in ("tokens", "own_lengths", "lengths", "positives")}
-        moved["candidates"] = None if self.candidates is None else self.candidates.to(device)
-        moved["words"] = self.words[0].to(device), self.words[1].to(device)
-        return replace(self, **moved)
+        """Return the batch with its tensors on `device`, after one copy that the CPU does not wait for."""
+        staged = self.staged or self.stage(device).staged
+        assert staged is not None
+        moved: dict[str, Any] = staged.to(device)
+        words = moved.pop("words"), moved.pop("word_index")
+        if self.candidates is not None:
+            moved["candidates"] = Candidates(**{name: moved.pop(f"candidates.{name}") for name in CANDIDATE_TENSORS})
+        return replace(self, words=words, **moved)
+
+    def stage(self, device: torch.device) -> "Batch":
+        """Return the batch with its tensors prepared for a copy to `device`."""
+        tensors = {name: getattr(self, name) for name in ("documents", "tokens", "own_lengths", "lengths", "positives")}
+        tensors["words"], tensors["word_index"] = self.words
+        if self.candidates is not None:
+            tensors |= {f"candidates.{name}": getattr(self.candidates, name) for name in CANDIDATE_TENSORS}
+        return replace(self, staged=backend_for(device).stage(tensors))
 
 
 def shuffle_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -95,12 +114,6 @@ def shuffle_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int)
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
     return [batches[i] for i in random.permutation(len(batches))]
-
-
-def batches_by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Return the row numbers of batches for inference, int64 [≤ batch_size], the longest documents first."""
-    order = np.argsort(-lengths, kind="stable")
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
 def padded_tokens(tokens: Ragged, rows: np.ndarray, width: int) -> Tensor:
@@ -136,7 +149,7 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
     rows, encoded = order_by_worker(rows, shard)
     lengths = data.tokens.lengths_of(rows)
     tokens = padded_tokens(data.tokens, encoded, int(lengths.max()))
-    words, places = np.unique(tokens.numpy(), return_inverse=True)
+    words, places = _distinct_words(data.tokens, rows, tokens.numpy(), shard)
     true = data.positives.take(rows)
     document = np.repeat(np.arange(len(rows)), true.lengths)
     nodes = true.values.astype(np.int64)
@@ -155,14 +168,31 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
     return Batch(
         rows,
         encoded,
+        torch.from_numpy(encoded),
         tokens,
-        (torch.from_numpy(words), torch.from_numpy(places.ravel())),
+        (torch.from_numpy(words), torch.from_numpy(places)),
         torch.from_numpy(data.tokens.lengths_of(encoded)),
         torch.from_numpy(lengths),
         candidates,
         positives,
         count,
     )
+
+
+def _distinct_words(
+    documents: Ragged, rows: np.ndarray, tokens: np.ndarray, shard: Shard
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct words of a step and the index of each of this worker's tokens among them, both int64.
+
+    All workers compute the same words, so that they can sum the words' gradients without exchanging which they are.
+    """
+    if shard.count == 1:
+        words, places = np.unique(tokens, return_inverse=True)
+        return words, places.ravel()
+    words = np.unique(documents.take(rows).values).astype(np.int64)
+    if int(documents.lengths_of(rows).min()) < tokens.shape[1] and (not len(words) or words[0] != PADDING):
+        words = np.concatenate([np.array([PADDING], dtype=np.int64), words])
+    return words, np.searchsorted(words, tokens.ravel())
 
 
 def training_batches(
@@ -174,20 +204,26 @@ def training_batches(
     epoch: int,
     start: int = 0,
     shard: Shard = WHOLE,
+    device: torch.device = CPU,
 ) -> Iterator[Batch]:
-    """Yield an epoch's batches from batch `start` on, as one worker sees them.
+    """Yield an epoch's batches from batch `start` on, as one worker sees them, staged for a copy to `device`.
 
-    A thread prepares the next batches while the caller trains on one. The arguments are those of `shuffle_batches` and
-    `make_batch`.
+    A thread prepares the next batches while the caller trains on one. The other arguments are those of
+    `shuffle_batches` and `make_batch`.
     """
+    prepare = partial(_make_staged, data, level, shard, device)
     batches = shuffle_batches(data.tokens.lengths, batch_size, seed, epoch)[start:]
     with ThreadPoolExecutor(1, "batches") as pool:
-        ahead = [pool.submit(make_batch, data, level, np.sort(rows), shard) for rows in batches[:AHEAD]]
+        ahead = [pool.submit(prepare, np.sort(rows)) for rows in batches[:AHEAD]]
         for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
             batch = ahead.pop(0)
             if rows is not None:
-                ahead.append(pool.submit(make_batch, data, level, np.sort(rows), shard))
+                ahead.append(pool.submit(prepare, np.sort(rows)))
             yield batch.result()
+
+
+def _make_staged(data: LevelData, level: Level, shard: Shard, device: torch.device, rows: np.ndarray) -> Batch:
+    return make_batch(data, level, rows, shard).stage(device)
 
 
 def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:

@@ -1,20 +1,23 @@
 """One step of beam search over many documents, shared by validation, the next level's candidates and prediction."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
 
+from axml_ray.network.backend import Staged, backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
-from axml_ray.training.batches import batches_by_length, order_by_worker, padded_tokens
+from axml_ray.training.batches import CANDIDATE_TENSORS, order_by_worker, padded_tokens
 from axml_ray.training.distributed import DistributedContext
 
-SCORING_BATCH = 64
-"""Documents that a worker encodes at a time."""
+AHEAD = 2
+"""Number of batches that are prepared in advance."""
 
 SINGLE_WORKER = DistributedContext()
 
@@ -46,26 +49,92 @@ def expand_all(
         The documents of a batch, int64 [B], and their beam on the CPU.
     """
     network.eval()
-    device = context.device
-    lengths = tokens.lengths
-    for rows in batches_by_length(lengths, SCORING_BATCH * context.world_size):
-        rows, encoded = order_by_worker(rows, context.shard)
-        padded = padded_tokens(tokens, encoded, int(lengths[rows].max())).to(device)
-        own_lengths = torch.from_numpy(lengths[encoded]).to(device)
-        all_lengths = torch.from_numpy(lengths[rows]).to(device)
-        candidates = parent_scores = None
-        if beam is not None:
-            parents = beam.nodes[torch.from_numpy(rows)].numpy()
-            candidates = Candidates.from_parents(parents, network.level, context.shard).to(device)
-            parent_scores = beam.scores[torch.from_numpy(rows)].to(device)
-        with autocast(device, precision):
-            encodings = context.exchange(network.encode(padded, own_lengths), len(rows))
-            best = network.expand(encodings, all_lengths, candidates, parent_scores, keep)
-        yield rows, _merge_shards(best, keep, context)
+    level = network.level
+    scored = level.nodes if beam is None else beam.nodes.shape[1] * level.block_size
+    batches = scoring_batches(tokens.lengths, scored, context)
+    prepare = partial(_prepare, network, tokens, beam, context)
+    waiting: tuple[np.ndarray, Beam] | None = None
+    with ThreadPoolExecutor(1, "scoring") as pool:
+        ahead = [pool.submit(prepare, rows) for rows in batches[:AHEAD]]
+        for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
+            prepared = ahead.pop(0).result()
+            if rows is not None:
+                ahead.append(pool.submit(prepare, rows))
+            best = _expand_batch(network, prepared, keep, precision, context)
+            # The result of the batch before is copied while a GPU computes this one.
+            if waiting is not None:
+                yield waiting[0], _without_empty_columns(waiting[1], context)
+            waiting = prepared[0], best
+    if waiting is not None:
+        yield waiting[0], _without_empty_columns(waiting[1], context)
+
+
+def scoring_batches(lengths: np.ndarray, scored: int, context: DistributedContext) -> list[np.ndarray]:
+    """Return the row numbers of batches for inference, each int64, the longest documents first.
+
+    Args:
+        lengths: words of all documents.
+        scored: nodes that are scored for a document.
+        context: the distributed context; a batch has a part for each worker.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    backend, batches, start = backend_for(context.device), [], 0
+    while start < len(order):
+        documents = backend.documents_to_score(int(lengths[order[start]]), scored) * context.world_size
+        batches.append(order[start : start + documents])
+        start += documents
+    return batches
+
+
+def _prepare(
+    network: LevelNetwork, tokens: Ragged, beam: Beam | None, context: DistributedContext, rows: np.ndarray
+) -> tuple[np.ndarray, Staged]:
+    """Return the documents of a batch in the order of workers, and their tensors, staged for a copy to the device."""
+    rows, encoded = order_by_worker(rows, context.shard)
+    lengths = tokens.lengths_of(rows)
+    tensors = {
+        "tokens": padded_tokens(tokens, encoded, int(lengths.max())),
+        "own_lengths": torch.from_numpy(tokens.lengths_of(encoded)),
+        "lengths": torch.from_numpy(lengths),
+    }
+    if beam is not None:
+        parents = beam.nodes[torch.from_numpy(rows)].numpy()
+        candidates = Candidates.from_parents(parents, network.level, context.shard)
+        tensors |= {name: getattr(candidates, name) for name in CANDIDATE_TENSORS}
+        tensors["parent_scores"] = beam.scores[torch.from_numpy(rows)]
+    return rows, backend_for(context.device).stage(tensors)
+
+
+def _expand_batch(
+    network: LevelNetwork,
+    prepared: tuple[np.ndarray, Staged],
+    keep: int,
+    precision: Precision,
+    context: DistributedContext,
+) -> Beam:
+    """Return the beam of a batch, on the device."""
+    rows, staged = prepared
+    local = staged.to(context.device)
+    candidates = None
+    if "parents" in local:
+        candidates = Candidates(**{name: local[name] for name in CANDIDATE_TENSORS})
+    with autocast(context.device, precision):
+        encodings = context.exchange(network.encode(local["tokens"], local["own_lengths"]), len(rows))
+        best = network.expand(encodings, local["lengths"], candidates, local.get("parent_scores"), keep)
+    return _merge_shards(best, keep, context)
+
+
+def _without_empty_columns(best: Beam, context: DistributedContext) -> Beam:
+    """Return a beam on the CPU, without the columns that merging shards added."""
+    best = Beam(best.nodes.cpu(), best.scores.float().cpu())
+    if context.world_size == 1:
+        return best
+    width = int((best.nodes >= 0).sum(1).max())
+    return Beam(best.nodes[:, :width], best.scores[:, :width])
 
 
 def _merge_shards(best: Beam, keep: int, context: DistributedContext) -> Beam:
-    """Return the best nodes over the shards of all workers, on the CPU."""
+    """Return the best nodes over the shards of all workers."""
     if context.world_size > 1:
         # Shards may have fewer than `keep` candidates; gathered tensors must have one width.
         missing = (0, keep - best.nodes.shape[1])
@@ -74,9 +143,7 @@ def _merge_shards(best: Beam, keep: int, context: DistributedContext) -> Beam:
         shape = context.world_size, *nodes.shape
         merged = [context.gather(part).view(shape).transpose(0, 1).flatten(1) for part in (nodes, scores)]
         best = Beam(merged[0], merged[1]).top(keep)
-        width = int((best.nodes >= 0).sum(1).max())
-        best = Beam(best.nodes[:, :width], best.scores[:, :width])
-    return Beam(best.nodes.cpu(), best.scores.float().cpu())
+    return best
 
 
 def expand_rows(

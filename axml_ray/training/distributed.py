@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from axml_ray.network.optimizer import gradient_values
 from axml_ray.network.precision import uses_bfloat16
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import Precision
@@ -78,8 +79,8 @@ class DistributedContext:
     def sum_gradients(self, parameters: Iterable[nn.Parameter], numbers: Tensor) -> Tensor:
         """Replace the gradients of replicated parameters by their sums over all workers.
 
-        A sparse gradient becomes the sum over the union of the workers' rows. Dense gradients and `numbers` share one
-        all-reduce, since each collective call costs a round trip.
+        All gradients and `numbers` share one all-reduce, since each collective call costs a round trip. A sparse
+        gradient must have the same rows on all workers, as those of `Batch.words` do.
 
         Args:
             parameters: the replicated parameters; those without a gradient are skipped.
@@ -90,25 +91,13 @@ class DistributedContext:
         """
         if self.world_size == 1:
             return numbers
-        dense = []
-        for parameter in parameters:
-            if parameter.grad is None:
-                continue
-            if parameter.grad.is_sparse:
-                parameter.grad = self._sum_rows(parameter.grad.coalesce())
-            else:
-                dense.append(parameter.grad)
-        flat = torch.cat([numbers, *(gradient.flatten() for gradient in dense)])
+        gradients = gradient_values(parameters)
+        flat = torch.cat([numbers, *(gradient.flatten() for gradient in gradients)])
         dist.all_reduce(flat)
-        sums, *parts = flat.split([len(numbers), *(gradient.numel() for gradient in dense)])
-        for gradient, part in zip(dense, parts, strict=True):
+        sums, *parts = flat.split([len(numbers), *(gradient.numel() for gradient in gradients)])
+        for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
         return sums
-
-    def _sum_rows(self, gradient: Tensor) -> Tensor:
-        """Sum a coalesced sparse gradient over all workers; coalescing adds rows that several of them have."""
-        rows, values = self.gather(gradient._indices()[0]), self.gather(gradient._values())
-        return torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False).coalesce()
 
     def exchange(self, encodings: Tensor, documents: int) -> Tensor:
         """Return the encodings of a step's documents from all workers, in the order of ranks, [documents, ...].
@@ -122,19 +111,13 @@ class DistributedContext:
         return exchanged
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all workers, [sum of n, ...], in the order of ranks; n may differ between workers."""
+        """Return the rows of all workers, [W·n, ...], in the order of ranks; n must be equal on all workers."""
         if self.world_size == 1:
             return rows
         rows = rows.to(self.device).contiguous()
-        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.world_size)]
-        dist.all_gather(sizes, torch.tensor([len(rows)], device=self.device))
-        # all_gather takes tensors of one shape, so each part is padded to the longest.
-        longest = max(int(size) for size in sizes)
-        padded = rows.new_zeros(longest, *rows.shape[1:])
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in range(self.world_size)]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[: int(size)] for part, size in zip(parts, sizes, strict=True)])
+        gathered = rows.new_empty(self.world_size * len(rows), *rows.shape[1:])
+        dist.all_gather_into_tensor(gathered, rows)
+        return gathered
 
     def from_first(self, values: Tensor) -> Tensor:
         """Return rank 0's values on all workers."""
@@ -150,25 +133,36 @@ class DistributedContext:
 
 
 class _Exchange(torch.autograd.Function):
-    """All-gather of encodings with an all-reduce as its backward pass."""
+    """All-gather of encodings with a reduce-scatter as its backward pass.
+
+    Collectives take parts of equal size, so each worker's is padded to that of rank 0, which has the most documents.
+    """
 
     @staticmethod
     def forward(ctx: Any, encodings: Tensor, documents: int, context: DistributedContext) -> Tensor:
         sizes = [len(range(rank, documents, context.world_size)) for rank in range(context.world_size)]
-        own = ctx.own = sizes[context.rank]
-        ctx.start = sum(sizes[: context.rank])
-        ctx.rows = len(encodings)
-        # Rank 0 has the most documents; all_gather takes tensors of one shape.
-        padded = encodings.new_zeros(sizes[0], *encodings.shape[1:])
-        padded[:own] = encodings[:own]
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        ctx.sizes, ctx.own, ctx.rows = sizes, sizes[context.rank], len(encodings)
+        padded = _with_rows(encodings[: ctx.own], sizes[0])
+        gathered = encodings.new_empty(len(sizes) * sizes[0], *encodings.shape[1:])
+        dist.all_gather_into_tensor(gathered, padded)
+        if sizes[-1] == sizes[0]:
+            return gathered
+        return torch.cat([part[:size] for part, size in zip(gathered.split(sizes[0]), sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient)
-        own = gradient.new_zeros(ctx.rows, *gradient.shape[1:])
-        own[: ctx.own] = gradient[ctx.start : ctx.start + ctx.own]
-        return own, None, None
+        sizes = ctx.sizes
+        if sizes[-1] != sizes[0]:
+            gradient = torch.cat([_with_rows(part, sizes[0]) for part in gradient.split(sizes)])
+        summed = gradient.new_empty(sizes[0], *gradient.shape[1:])
+        dist.reduce_scatter_tensor(summed, gradient.contiguous())
+        return _with_rows(summed[: ctx.own], ctx.rows), None, None
+
+
+def _with_rows(values: Tensor, rows: int) -> Tensor:
+    """Return the values, contiguous, with rows of zeros added up to a number of rows."""
+    if len(values) == rows:
+        return values.contiguous()
+    padded = values.new_zeros(rows, *values.shape[1:])
+    padded[: len(values)] = values
+    return padded

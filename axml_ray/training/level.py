@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from axml_ray.evaluation.metrics import ndcg_at
+from axml_ray.network.backend import Seeds, backend_for
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
 from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
 from axml_ray.network.precision import autocast
@@ -145,6 +146,7 @@ class LevelTraining:
             epoch=self.state.epoch,
             start=self.state.batch,
             shard=self.context.shard,
+            device=self.context.device,
         )
 
     def step(self, batch: Batch) -> None:
@@ -154,14 +156,14 @@ class LevelTraining:
             TrainingDivergedError: the loss is not finite, or far above its first values.
         """
         self.network.train()
+        self.optimizer.zero_grad()  # before the forward pass, so that it can use the memory of the last gradients
         device = self.context.device
         local = batch.to(device)
-        seeds = self._dropout_seeds(batch.encoded)
+        seeds = self._dropout_seeds(local.documents)
         with autocast(device, self.settings.precision):
             encodings = self.network.encode(local.tokens, local.own_lengths, local.words, seeds)
             encodings = self.context.exchange(encodings, batch.size)
             loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates)
-        self.optimizer.zero_grad()
         loss.backward()
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
@@ -169,21 +171,13 @@ class LevelTraining:
         self._update(loss.detach())
         state = self.state
         state.batch, state.step, state.documents = state.batch + 1, state.step + 1, state.documents + batch.size
-        # Reading a loss makes the CPU wait for an accelerator, so there it is read every tenth step only.
-        if device.type == "cpu" or state.step % 10 == 0:
+        if state.step % backend_for(device).loss_interval == 0:
             self._check_loss()
 
-    def _dropout_seeds(self, documents: np.ndarray) -> np.ndarray:
-        """Return a seed of the dropout masks for each document, uint64 [b], equal for any number of workers."""
-        state = np.random.SeedSequence((self.seed, self.network.level.number, self.state.step)).generate_state(
-            1, np.uint64
-        )
-        if self.context.device.type != "cpu":
-            torch.manual_seed(int(state[0] >> 2) + self.context.rank)
-        # Documents are spread by the golden ratio's multiplier (2^64 / φ, wrapping around), as in Fibonacci hashing;
-        # PyTorch takes seeds of 63 bits.
-        with np.errstate(over="ignore"):
-            return (state + documents.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(1)
+    def _dropout_seeds(self, documents: Tensor) -> Seeds:
+        """Return a seed of the dropout masks for each document (int64 [b]), equal for any number of workers."""
+        sequence = np.random.SeedSequence((self.seed, self.network.level.number, self.state.step))
+        return backend_for(documents.device).dropout_seeds(int(sequence.generate_state(1, np.uint64)[0]), documents)
 
     def _update(self, loss: Tensor) -> None:
         """Sum the gradients over workers, clip them by their joint norm and update the parameters."""
@@ -195,8 +189,8 @@ class LevelTraining:
         loss, squares = self.context.sum_gradients(replicated, torch.stack([loss.float(), squares]))
         others = gradient_values(replicated)
         norms = torch.stack([*(torch.linalg.vector_norm(part).float() for part in others), squares.sqrt()])
-        self.clip.apply([*own, *others], torch.linalg.vector_norm(norms))
-        self.optimizer.step()
+        divisor = self.clip.apply([*own, *others], torch.linalg.vector_norm(norms))
+        self.optimizer.step(gradient_divisor=divisor)
         self._pending.append(loss)
 
     def _read_losses(self) -> None:
@@ -255,10 +249,9 @@ class LevelTraining:
     def _keep_best(self) -> None:
         """Copy the current parameters to `best`."""
         for name, parameter in self.parameters.items():
-            if name in self.best:
-                self.best[name].copy_(parameter)
-            else:
-                self.best[name] = parameter.detach().clone()
+            if name not in self.best:
+                self.best[name] = backend_for(parameter.device).store_like(parameter.detach())
+            self.best[name].copy_(parameter)
 
     @torch.no_grad()
     def _restore_best(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from axml_ray.memory import peak_gib
+from axml_ray.network.backend import backend_for
 
 JOURNAL = "training.jsonl"
 EVENTS = "tensorboard"
@@ -141,6 +141,4 @@ def _clock(seconds: float | None) -> str:
 
 def memory_gib(device: torch.device) -> float:
     """Return this process's peak memory in GiB: the accelerator's if `device` is one, else main memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    return peak_gib()
+    return backend_for(device).peak_memory_gib()

@@ -11,7 +11,7 @@ import torch
 from literal_attention_xml import hidden_states, loss, node_vector, parameters_of
 from torch import Tensor
 
-import axml_ray.network.fused_attention as fused_attention
+import axml_ray.network.cpu_backend as cpu_backend
 from axml_ray.configuration import load
 from axml_ray.network.ablations import XMLCNN, FusedDotProduct, MaxPooledBiLSTM, PooledNetwork
 from axml_ray.network.attention_xml import AttentionXML
@@ -164,8 +164,8 @@ class TestAgainstTheLiteralNetworks:
         compare(kind, level, network(kind, level).double(), rtol=1e-9, atol=1e-11)
 
     def test_in_pieces(self, kind, level, monkeypatch):
-        monkeypatch.setattr(fused_attention, "CPU_GROUP", 10)
-        monkeypatch.setattr(fused_attention, "CHUNK_SCORES", 12)
+        monkeypatch.setattr(cpu_backend, "GROUP", 10)
+        monkeypatch.setattr(cpu_backend, "CHUNK_SCORES", 12)
         compare(kind, level, network(kind, level).double(), rtol=1e-9, atol=1e-11)
 
     def test_bfloat16_is_close(self, kind, level):
@@ -375,10 +375,10 @@ def test_chunks_of_short_texts_share_words():
 def test_the_head_without_layers_has_nothing_to_learn():
     head = FusedDotProduct()
     assert head.parameters == () and head.gradients == [] and head.values_per_node == 0
-    logits, kept = head.forward(torch.ones(2, 1, 3, dtype=torch.bfloat16), torch.empty(2, 1, 0), torch.ones(2))
+    logits, kept = head.forward(torch.ones(2, 3, 1, dtype=torch.bfloat16), torch.empty(2, 1, 0), torch.ones(2))
     assert logits.dtype == torch.float32 and logits.shape == (2, 3)
     gradient, of_values = head.backward(kept, torch.full((2, 3), 0.5))
-    assert gradient.dtype == torch.bfloat16 and gradient.shape == (2, 1, 3) and of_values is None
+    assert gradient.dtype == torch.bfloat16 and gradient.shape == (2, 3, 1) and of_values is None
 
 
 class TestSettings:

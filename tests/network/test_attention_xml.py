@@ -11,7 +11,7 @@ import pytest
 import torch
 from literal_attention_xml import hidden_states, logits, loss, parameters_of
 
-from axml_ray.network import bilstm, fused_attention, fused_head
+from axml_ray.network import bilstm, cpu_backend, fused_head
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
@@ -144,7 +144,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     forward = fused_head.FusedAttentionHead.forward
 
     def counting(self, scores, values, lengths):
-        seen.append((scores.shape[0], scores.shape[2]))
+        seen.append((scores.shape[0], scores.shape[1]))
         return forward(self, scores, values, lengths)
 
     monkeypatch.setattr(fused_head.FusedAttentionHead, "forward", counting)
@@ -163,7 +163,7 @@ class TestAgainstTheEquations:
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
 
     def test_one_document_and_one_row_at_a_time(self, case, monkeypatch, passes):
-        monkeypatch.setattr(fused_attention, "CPU_GROUP", 1)
+        monkeypatch.setattr(cpu_backend, "GROUP", 1)
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
         # 4 texts and 11 nodes, or 3 parents of up to 4 children; once for logits, once for the loss
         assert passes == ([(1, 1)] * 88 if case.first_child is None else [(1, 4)] * 24)
@@ -172,17 +172,17 @@ class TestAgainstTheEquations:
         # texts of 7 words are padded to 8: two scores of each, and two of each unit
         each = 16 + 2 * sum(case.layers)
         if case.first_child is None:
-            monkeypatch.setattr(fused_attention, "CHUNK_SCORES", 3 * 4 * 8)
-            monkeypatch.setattr(fused_attention, "CPU_GROUP", 2 * 3 * each)
+            monkeypatch.setattr(cpu_backend, "CHUNK_SCORES", 3 * 4 * 8)
+            monkeypatch.setattr(cpu_backend, "GROUP", 2 * 3 * each)
             expected = [(2, 3)] * 6 + [(3, 2), (1, 2)]
         else:
-            monkeypatch.setattr(fused_attention, "CPU_GROUP", 2 * 4 * each)
+            monkeypatch.setattr(cpu_backend, "GROUP", 2 * 4 * each)
             expected = [(1, 8)] * 4 + [(2, 4)] * 2
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
         assert passes == expected * 2
 
     def test_bfloat16_is_close(self, case, monkeypatch):
-        monkeypatch.setattr(fused_attention, "CAST_ROWS", 2)
+        monkeypatch.setattr(cpu_backend, "CAST_ROWS", 2)
         network = case.network()
         one = batch(network, case)
         with torch.autocast("cpu", torch.bfloat16):

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from axml_ray.network import cpu_backend
 from axml_ray.network import optimizer as module
-from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values, rows_per_update
+from axml_ray.network.cpu_backend import CpuBackend
+from axml_ray.network.cuda_backend import CudaBackend
+from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
 from axml_ray.network.weight_average import WeightAverage
 
 
@@ -35,10 +38,10 @@ class TestLazyAdam:
     # four values a row: all rows at once, two at a time, one at a time
     @pytest.mark.parametrize("cached", [1 << 18, 8, 1])
     def test_sparse_is_sparse_adam(self, cached, monkeypatch):
-        monkeypatch.setattr(module, "CACHED_VALUES", cached)
+        monkeypatch.setattr(cpu_backend, "CACHED_VALUES", cached)
         pieces = []
         monkeypatch.setattr(
-            module, "_adam", lambda group, some, _do=module._adam: (pieces.append(len(some[0][0])), _do(group, some))
+            module, "_adam", lambda group, some, *more, _do=module._adam: (pieces.append(len(some[0][0])), _do(group, some, *more))
         )
         torch.manual_seed(0)
         ours = nn.Embedding(9, 4, sparse=True)
@@ -97,13 +100,13 @@ class TestLazyAdam:
                 optimizer.step()
             torch.testing.assert_close(part, whole[2:], rtol=1e-6, atol=1e-7)
 
-    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    @pytest.mark.parametrize("backend", [CpuBackend(), CudaBackend("cpu")], ids=["cpu", "cuda"])
     @pytest.mark.parametrize("rows", [0, 1, 5_000])
-    def test_a_shard_without_rows_is_passed_over_on_each_kind_of_device(self, rows, device):
-        size = rows_per_update(rows, 1_024, device)
+    def test_a_shard_without_rows_is_passed_over_on_each_kind_of_device(self, rows, backend):
+        size = backend.rows_per_update(rows, 1_024)
         assert size >= 1
         assert sum(len(range(start, min(rows, start + size))) for start in range(0, rows, size)) == rows
-        if device == "cuda" and rows:
+        if isinstance(backend, CudaBackend) and rows:
             assert size == rows
 
     def test_a_parameter_without_gradient_is_left(self):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from axml_ray.network import precision as module
+from axml_ray.network import cpu_precision as module
 from axml_ray.network.precision import bfloat16_is_faster, uses_bfloat16
 
 CPU = torch.device("cpu")

@@ -9,7 +9,9 @@ import torch
 from axml_ray.network.torch_internals import (
     adam_,
     embedding_backward,
+    lstm_layer,
     mark_coalesced_,
+    masked_scale,
     relu_backward_,
     scale_,
     softmax_backward,
@@ -87,3 +89,29 @@ def test_mark_coalesced():
     # `values` leads to the gradient itself, so that clipping changes it
     same.values().mul_(2)
     assert torch.equal(gradient.to_dense()[4], values[1])
+
+
+@formats
+def test_masked_scale(dtype):
+    values, kept = torch.randn(5, 3).to(dtype), torch.rand(5, 3) < 0.5
+    torch.testing.assert_close(masked_scale(values, kept, 1.25), values * kept * 1.25)
+
+
+def test_lstm_layer():
+    lstm = torch.nn.LSTM(6, 5, batch_first=True)
+    words, state = torch.randn(3, 7, 6), (torch.randn(1, 3, 5), torch.randn(1, 3, 5))
+    found = lstm_layer(words, state, list(lstm.parameters()), True)
+    torch.testing.assert_close(found, lstm(words, state)[0])
+
+
+def test_adam_divides_gradients():
+    torch.manual_seed(0)
+    given = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8}
+    results = []
+    for times, divisor in ((1.0, None), (4.0, torch.tensor(4.0))):
+        weight, first, second, step = torch.ones(3), torch.zeros(3), torch.zeros(3), torch.zeros(())
+        for gradient in (torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.5, 0.1, 0.0])):
+            adam_([weight], [gradient * times], [first], [second], [step], **given, gradient_divisor=divisor)
+        results.append((weight, first, second, step))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)

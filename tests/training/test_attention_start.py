@@ -22,6 +22,7 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
+from axml_ray.network import cpu_backend
 from axml_ray.training import attention_start as module
 from axml_ray.training.attention_start import (
     START_LENGTH,
@@ -82,7 +83,7 @@ def test_word_states_are_means_over_tokens(
     features: sparse.csr_matrix, tokens: Ragged, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WORDS_AT_ONCE", at_once)
-    monkeypatch.setattr(module, "SCORING_BATCH", 2)
+    monkeypatch.setattr(cpu_backend, "SCORING_BATCH", 2)
     network = network_of(LabelTree.build(features, height=1, cluster_size=4, seed=0), 1)
     found = mean_word_states(network, tokens, WORDS, "float32", DistributedContext()).numpy()
     np.testing.assert_allclose(found, literal_states(network, tokens), atol=1e-6)
@@ -194,7 +195,7 @@ def test_shards_start_as_the_whole_does(
     features: sparse.csr_matrix, tokens: Ragged, level: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "NODES_AT_ONCE", 2)
-    monkeypatch.setattr(module, "SCORING_BATCH", 2)
+    monkeypatch.setattr(cpu_backend, "SCORING_BATCH", 2)
     tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
     whole = network_of(tree, level)
     before = whole.attention.weight.detach().clone()

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.network import cpu_backend
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
@@ -13,7 +14,6 @@ from axml_ray.training.batches import (
     POOL,
     Batch,
     LevelData,
-    batches_by_length,
     choose_parents,
     make_batch,
     order_by_worker,
@@ -21,6 +21,8 @@ from axml_ray.training.batches import (
     shuffle_batches,
     training_batches,
 )
+from axml_ray.training.beam_step import scoring_batches
+from axml_ray.training.distributed import DistributedContext
 
 FLAT = Level(1, 6, None)
 DEEP = Level(2, 11, np.array([0, 3, 4, 8, 10, 11]))  # blocks of four
@@ -64,9 +66,10 @@ class TestShuffled:
         assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.2
 
 
-def test_scoring_covers_every_document_longest_first():
+def test_scoring_covers_every_document_longest_first(monkeypatch):
     lengths = lengths_of(50)
-    batches = batches_by_length(lengths, 7)
+    monkeypatch.setattr(cpu_backend, "SCORING_BATCH", 7)
+    batches = scoring_batches(lengths, 1, DistributedContext())
     assert [len(batch) for batch in batches] == [7] * 7 + [1]
     rows = np.concatenate(batches)
     assert sorted(rows) == list(range(50)) and (np.diff(lengths[rows]) <= 0).all()
@@ -217,7 +220,7 @@ class TestEpoch:
 
     def test_on_another_device(self, level):
         batch = make_batch(data_of(9, level), level, np.array([3, 1]))
-        assert batch.to(torch.device("cpu")) is batch
+        assert batch.to(torch.device("cpu")).tokens is batch.tokens
         moved = batch.to(torch.device("meta"))
         tensors = [moved.tokens, *moved.words, moved.own_lengths, moved.lengths, moved.positives]
         tensors += [] if moved.candidates is None else [moved.candidates.exists, moved.candidates.row_index]

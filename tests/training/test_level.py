@@ -140,10 +140,10 @@ class TestStep:
     def test_dropout_is_another_at_each_step_and_document(self):
         training = small_training(small_network(FLAT, 0.5), 40)
         batch = next(training.batches())
-        first = training._dropout_seeds(batch.encoded)
+        first = training._dropout_seeds(batch.documents)
         assert len(set(first.tolist())) == len(first)
         training.state.step += 1
-        assert not set(first.tolist()) & set(training._dropout_seeds(batch.encoded).tolist())
+        assert not set(first.tolist()) & set(training._dropout_seeds(batch.documents).tolist())
 
 
 class TestWhenItEnds:
@@ -263,8 +263,8 @@ class TestDiverged:
         )
         update = training.optimizer.step
 
-        def wild():
-            update()
+        def wild(**given):
+            update(**given)
             if training.state.step == 3:  # the fourth, after which a checkpoint is due
                 with torch.no_grad():
                     training.network.attention.weight[0, 0] = float("inf")

@@ -1,0 +1,213 @@
+"""The backend of a GPU, in eager PyTorch: large aligned products, no step that waits for the device.
+
+- Chunks of nodes have equal widths in multiples of 64, and the last is padded to a multiple of 8: a bfloat16 product
+  with another leading dimension misses the fast kernels.
+- In memory, a document's words are the last dimension of the scores, over which softmax runs fastest.
+- Nothing reads a value on the CPU or has a size that only the device knows, so launches run ahead of the device.
+- Sums over repeated rows have a fixed order, and dropout masks depend on the document's seed alone, so that a resumed
+  training repeats itself. This holds for one kind of GPU and one version of PyTorch.
+
+Not yet run on a GPU: tests run this code on a CPU, against the equations and for its launches and alignment.
+
+Legend: see `backend`.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from axml_ray.network.backend import Backend, Seeds, Staged
+from axml_ray.network.counter_dropout import counter_dropout, seeds_of_documents
+from axml_ray.network.cuda_lstm import run_lstm
+from axml_ray.network.torch_internals import softmax_backward
+
+GROUP = 1 << 28
+"""Most values (scores, layer outputs and their gradients) of a chunk of nodes of all documents."""
+CHUNK_MULTIPLE, PRODUCT_MULTIPLE = 64, 8
+"""Widths of chunks of nodes, and of the last one: what tensor cores need in bfloat16 and float16."""
+STORED_ON_DEVICE = 1 << 26
+"""Bytes of a parameter above which its average and its best values are kept in main memory."""
+SCORING_TOKENS, SCORING_LOGITS = 1 << 16, 1 << 26
+"""Most tokens and logits of a batch for inference."""
+ALIGNMENT = 16
+"""Bytes to which tensors are aligned in the buffer that is copied."""
+
+
+class CudaBackend(Backend):
+    """Operations of a GPU.
+
+    Args:
+        device_type: type of the tensors' device; tests pass "cpu".
+        lstm_dtype: number format of the LSTMs where the other products are in bfloat16 or float16. cuDNN has persistent
+            kernels for float16 only, which keep the recurrent weights on the chip; see `cuda_lstm`.
+        group_values: most values of a chunk of nodes.
+    """
+
+    loss_interval = 10
+    node_multiple = PRODUCT_MULTIPLE
+    step_operations = math.inf
+    scales_in_optimizer = True
+
+    def __init__(
+        self, device_type: str = "cuda", lstm_dtype: torch.dtype = torch.float16, group_values: int = GROUP
+    ):
+        self.device_type, self.lstm_dtype, self.group_values = device_type, lstm_dtype, group_values
+        self._is_gpu = device_type == "cuda"
+        if self._is_gpu:
+            # Batches differ in width, which fragments memory of fixed segments.
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+    def bfloat16_is_faster(self) -> bool:
+        """Return whether the GPU multiplies bfloat16 matrices in hardware."""
+        return self._is_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+
+    def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
+        """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
+        return _Packed(tensors, self._is_gpu)
+
+    def store_like(self, parameter: Tensor) -> Tensor:
+        """Return a tensor in main memory for a large parameter, else one on the device."""
+        if parameter.numel() * parameter.element_size() <= STORED_ON_DEVICE:
+            return torch.empty_like(parameter)
+        return torch.empty_like(parameter, device="cpu")
+
+    def synchronize(self) -> None:
+        """Wait for all kernels that were launched."""
+        if self._is_gpu:
+            torch.cuda.synchronize()
+
+    def peak_memory_gib(self) -> float:
+        """Return the peak of the GPU's memory that tensors of this process took, in GiB."""
+        return torch.cuda.max_memory_allocated() / 2**30 if self._is_gpu else 0.0
+
+    def dropout_seeds(self, step_seed: int, documents: Tensor) -> Seeds:
+        """Return int64 seeds, computed on the device."""
+        return seeds_of_documents(step_seed, documents)
+
+    def dropout(self, values: Tensor, rate: float, seeds: Seeds | None, layer: int) -> Tensor:
+        """Draw the masks from PyTorch's generator without seeds, else from a counter and the seed."""
+        if seeds is None:
+            return functional.dropout(values, rate)
+        assert isinstance(seeds, Tensor)
+        return counter_dropout(values, rate, seeds, layer)
+
+    def both_directions(
+        self, lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Run one LSTM after the other, in `lstm_dtype` where the words are in a reduced format."""
+        reduced = words[0].dtype in (torch.bfloat16, torch.float16)
+        dtype = self.lstm_dtype if reduced else words[0].dtype
+        with torch.autocast(self.device_type, enabled=False):  # it would choose another format for cuDNN
+            return [run_lstm(*run, dtype) for run in zip(lstms, words, states, strict=True)]
+
+    def nodes_of_chunk(self, nodes: int, documents: int, tokens: int, values_per_node: int) -> int:
+        """Return the width of equal chunks whose groups hold all documents."""
+        return equal_chunks(nodes, self.group_values // (documents * values_per_node), CHUNK_MULTIPLE)
+
+    def columns_of_chunk(self, columns: int, block_size: int, documents: int, values_per_node: int) -> int:
+        """Return the number of parents of equal chunks, whose children are a multiple of 64."""
+        most = self.group_values // (documents * values_per_node * block_size)
+        return equal_chunks(columns, most, CHUNK_MULTIPLE // math.gcd(CHUNK_MULTIPLE, block_size))
+
+    def documents_of_group(self, documents: int, nodes: int, values_per_node: int) -> int:
+        """Return all documents, or as many as fit if even the smallest chunk of nodes is too large for all."""
+        return min(documents, max(1, self.group_values // (nodes * values_per_node)))
+
+    def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
+        """Return one product of all documents' words, in memory [n, B, T]."""
+        documents, tokens, _ = states_BTD.shape
+        return (queries_nD @ states_BTD.flatten(0, 1).t()).view(-1, documents, tokens).transpose(0, 1)
+
+    def flat_scores(self, scores_BnT: Tensor) -> Tensor:
+        """Return the product itself."""
+        return scores_BnT.transpose(0, 1).flatten(1)
+
+    def products(self, rows_gnX: Tensor, words_gTX: Tensor, like: Tensor | None = None) -> Tensor:
+        """Return one product for each document."""
+        if like is None:
+            return torch.bmm(rows_gnX, words_gTX.transpose(1, 2))
+        # The layout of `like`, since softmax's backward pass would copy operands of different layouts.
+        return torch.bmm(rows_gnX, words_gTX.transpose(1, 2), out=torch.empty_like(like))
+
+    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor) -> None:
+        """Pass over all scores: finding the padding first would make the CPU wait for the number of places."""
+        is_padding_gT = torch.arange(scores_gnT.shape[2], device=scores_gnT.device) >= lengths_g[:, None]
+        scores_gnT.masked_fill_(is_padding_gT[:, None], float("-inf"))
+
+    def softmax(self, scores_gnT: Tensor) -> Tensor:
+        """Return the softmax over the last dimension, in the memory layout of the scores."""
+        if _is_node_major(scores_gnT):
+            return torch.softmax(scores_gnT.transpose(0, 1), -1).transpose(0, 1)
+        return torch.softmax(scores_gnT, -1)
+
+    def softmax_backward(self, gradients_gnT: Tensor, weights_gnT: Tensor) -> Tensor:
+        """Return the gradient, in the memory layout of the weights."""
+        if _is_node_major(weights_gnT):
+            return softmax_backward(gradients_gnT.transpose(0, 1), weights_gnT.transpose(0, 1), -1).transpose(0, 1)
+        return softmax_backward(gradients_gnT, weights_gnT, -1)
+
+    def gather_rows(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Convert all rows at once."""
+        return table.index_select(0, rows).to(dtype)
+
+    def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:
+        """Sort the rows and add them in that order; `index_add_` would add in any order."""
+        table.index_put_((row_index_R,), values_RX.to(table.dtype), accumulate=True)
+
+    def documents_to_score(self, longest: int, nodes: int) -> int:
+        """Return a multiple of 8 of about `SCORING_TOKENS`, fewer if they would have more logits than memory is for."""
+        most = min(SCORING_TOKENS // longest, SCORING_LOGITS // nodes)
+        return max(PRODUCT_MULTIPLE, most // PRODUCT_MULTIPLE * PRODUCT_MULTIPLE)
+
+    def rows_per_update(self, rows: int, width: int) -> int:
+        """Return all rows."""
+        return max(1, rows)
+
+    def needs_scaling(self, scale: Tensor) -> bool:
+        """Return True: reading the scale would take longer than multiplying by it."""
+        return True
+
+    def is_one(self, scalar: Tensor) -> bool:
+        """Return False, as it is not known."""
+        return False
+
+
+def equal_chunks(count: int, most: int, multiple: int) -> int:
+    """Return the size of chunks of about `most` of `count`: all if they fit, else equal multiples of `multiple`."""
+    most = max(multiple, most // multiple * multiple)
+    chunks = max(1, -(-count // most))
+    if chunks == 1:
+        return count
+    return -(-count // (chunks * multiple)) * multiple
+
+
+def _is_node_major(scores_gnT: Tensor) -> bool:
+    return scores_gnT.stride(1) > scores_gnT.stride(0)
+
+
+class _Packed(Staged):
+    """Tensors one after the other in one buffer of bytes."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], pinned: bool):
+        self._layout: dict[str, tuple[int, int, torch.dtype, torch.Size]] = {}
+        end = 0
+        for name, tensor in tensors.items():
+            size = tensor.numel() * tensor.element_size()
+            self._layout[name] = end, size, tensor.dtype, tensor.shape
+            end += -(-size // ALIGNMENT) * ALIGNMENT
+        self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
+        for name, view in self._views(self._buffer).items():
+            view.copy_(tensors[name])
+
+    def to(self, device: torch.device) -> dict[str, Tensor]:
+        return self._views(self._buffer.to(device, non_blocking=True))
+
+    def _views(self, buffer: Tensor) -> dict[str, Tensor]:
+        return {
+            name: buffer[start : start + size].view(dtype).view(shape)
+            for name, (start, size, dtype, shape) in self._layout.items()
+        }

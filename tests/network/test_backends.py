@@ -1,0 +1,223 @@
+"""The GPU's backend with real numbers on a CPU, against the literal equations and the CPU's backend.
+
+Run: pytest tests/network/test_backends.py
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_attention_xml import CASES, batch, compare, every_case, fast_loss, fast_rows, gradients
+
+from axml_ray.network import cuda_backend
+from axml_ray.network.backend import backend_for, replaced_backend
+from axml_ray.network.counter_dropout import counter_dropout, kept_values, seeds_of_documents
+from axml_ray.network.cpu_backend import CpuBackend
+from axml_ray.network.cuda_backend import CudaBackend, equal_chunks
+from axml_ray.network.level_network import TABLE
+from axml_ray.network.sharding import Shard
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def gpu_code() -> Iterator[CudaBackend]:
+    """Tensors on the CPU go through the GPU's code."""
+    backend = CudaBackend("cpu")
+    with replaced_backend(CPU, backend):
+        yield backend
+
+
+def small_chunks(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut nodes into chunks of four, and go through the head with one document at a time."""
+    monkeypatch.setattr(cuda_backend, "CHUNK_MULTIPLE", 4)
+    backend.group_values, backend.node_multiple = 1, 4
+
+
+def test_only_backends_ask_for_the_type_of_a_device():
+    pattern = re.compile(r"\w\.device\.type|device\.type|is_cuda|\.cuda\(")
+    files = [path for folder in ("axml_ray", "serve_app", "jobs") for path in (ROOT / folder).rglob("*.py")]
+    asking = {path.name for path in files if pattern.search(path.read_text(encoding="utf-8"))}
+    assert asking == {"backend.py"}
+
+
+def test_each_device_has_its_backend():
+    assert isinstance(backend_for(CPU), CpuBackend)
+    assert isinstance(backend_for(torch.device("cuda", 1)), CudaBackend)
+    assert backend_for(torch.device("cuda")) is backend_for(torch.device("cuda", 1))
+    other = CpuBackend()
+    with replaced_backend(CPU, other), replaced_backend(CPU, CpuBackend()):
+        assert backend_for(CPU) is not other
+    assert backend_for(CPU) is not other
+
+
+@every_case
+class TestAgainstTheEquations:
+    def test_float64(self, case, gpu_code):
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
+
+    def test_float32(self, case, gpu_code):
+        compare(case.network(), case, rtol=1e-4, atol=2e-6)
+
+    def test_multiplied_loss(self, case, gpu_code):
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
+
+    def test_several_chunks_and_one_document_at_a_time(self, case, gpu_code, monkeypatch):
+        small_chunks(gpu_code, monkeypatch)
+        compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
+
+    @pytest.mark.parametrize("several", [False, True], ids=["one chunk", "several chunks"])
+    @pytest.mark.parametrize("lstm", [torch.float16, torch.bfloat16], ids=["LSTM in float16", "LSTM in bfloat16"])
+    def test_bfloat16_is_close(self, case, gpu_code, monkeypatch, lstm, several):
+        gpu_code.lstm_dtype = lstm
+        if several:
+            small_chunks(gpu_code, monkeypatch)
+        network = case.network()
+        one = batch(network, case)
+        exact = torch.cat(fast_rows(network, one))
+        fast_loss(network, one).backward()
+        wanted = gradients(network)
+        network.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            reduced = fast_rows(network, one)
+            value = fast_loss(network, one)
+        assert value.dtype == torch.float32 and all(row.dtype == torch.float32 for row in reduced)
+        torch.testing.assert_close(torch.cat(reduced), exact, rtol=0.05, atol=0.05)
+        value.backward()
+        for name, gradient in gradients(network).items():
+            assert (gradient - wanted[name]).norm() < 0.05 * wanted[name].norm() + 1e-3, name
+
+    @pytest.mark.parametrize("count", [2, 3, 12])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+    def test_shards_add_up(self, case, gpu_code, count, dtype):
+        """Also where a shard holds no candidate of any text; of twelve shards, one holds no row."""
+
+        whole = case.network()
+        texts = batch(whole, case)
+        encodings = whole.encode(texts.tokens, texts.own_lengths, texts.words).detach().to(dtype)
+
+        def run(shard: Shard) -> tuple[float, dict[str, torch.Tensor]]:
+            network = case.network(shard)
+            network = network.double() if dtype == torch.float64 else network
+            one, leaf = batch(network, case), encodings.clone().requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                states = leaf[torch.from_numpy(one.rows)]  # in the order of the workers that encode them
+                value = network.loss(states, one.lengths, one.positives, one.count, one.candidates)
+            value.backward()
+            return value.item(), {"states": leaf.grad.double(), **gradients(network)}
+
+        (value, wanted), parts = run(Shard()), [run(Shard(rank, count)) for rank in range(count)]
+        close = {"rtol": 1e-9, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 0.05, "atol": 0.01}
+        assert sum(loss for loss, _ in parts) == pytest.approx(value, rel=close["rtol"])
+        torch.testing.assert_close(sum(found["states"] for _, found in parts), wanted["states"], **close)
+        for rank, (_, found) in enumerate(parts):
+            torch.testing.assert_close(found[TABLE], wanted[TABLE][rank::count], **close)
+
+
+class TestLSTM:
+    def run(self, backend: CudaBackend, factor: float, documents: int = 5) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        lstms = [torch.nn.LSTM(6, 5, batch_first=True) for _ in range(2)]
+        words = [torch.randn(documents, 7, 6).bfloat16().requires_grad_() for _ in range(2)]
+        states = [torch.randn(2, 1, documents, 5, requires_grad=True) for _ in range(2)]
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = backend.both_directions(lstms, words, states)
+        assert {output.dtype for output in outputs} == {torch.bfloat16}
+        (sum(output.double().sum() for output in outputs) * factor).backward()
+        exact = lstms[0](words[0].float(), (states[0][0], states[0][1]))[0]
+        torch.testing.assert_close(outputs[0].float(), exact, rtol=0.02, atol=0.02)
+        found = {name: value.grad for name, value in lstms[0].named_parameters()}
+        return {**found, "words": words[0].grad, "state": states[0].grad}
+
+    def test_gradients_too_small_for_float16_come_through(self):
+        for factor in (1e-9, 1e9):
+            wanted, found = (self.run(CudaBackend("cpu"), by) for by in (1.0, factor))
+            assert found["weight_ih_l0"].dtype == torch.float32
+            for name, gradient in found.items():
+                scaled = gradient.double() / factor
+                torch.testing.assert_close(scaled, wanted[name].double(), rtol=0.02, atol=1e-3, msg=name)
+
+    def test_parts_of_a_batch_are_the_batch(self, monkeypatch):
+        wanted = self.run(CudaBackend("cpu"), 1.0, documents=21)
+        monkeypatch.setattr("axml_ray.network.cuda_lstm.MOST_DOCUMENTS", 8)
+        for name, gradient in self.run(CudaBackend("cpu"), 1.0, documents=21).items():
+            torch.testing.assert_close(gradient.float(), wanted[name].float(), rtol=0.02, atol=0.02, msg=name)
+
+    def test_weights_in_bfloat16_take_words_in_float32(self):
+        """A network that predicts in float32 may keep its LSTMs in bfloat16."""
+        lstms = [torch.nn.LSTM(6, 5, batch_first=True).bfloat16() for _ in range(2)]
+        words, states = [torch.randn(3, 7, 6)] * 2, [torch.zeros(2, 1, 3, 5)] * 2
+        for output in CudaBackend("cpu").both_directions(lstms, words, states):
+            assert output.dtype == torch.float32
+
+
+class TestCounterDropout:
+    @pytest.mark.parametrize("rate", [0.2, 0.5])
+    def test_drops_its_share_and_keeps_the_mean(self, rate):
+        values = torch.full((200, 30, 10), 3.0, requires_grad=True)
+        seeds = seeds_of_documents(2**63 + 5, torch.arange(200))
+        dropped = counter_dropout(values, rate, seeds, 1)
+        assert (dropped == 0).float().mean().item() == pytest.approx(rate, abs=0.01)
+        assert dropped.mean().item() == pytest.approx(3, rel=0.02)
+        dropped.sum().backward()
+        torch.testing.assert_close(values.grad, dropped.detach() / 3)
+
+    def test_a_mask_follows_the_documents_seed_and_layer_alone(self):
+        seeds = torch.tensor([7, -(2**61), 9])
+        one = kept_values(seeds, 0, 65, 128)
+        assert torch.equal(kept_values(seeds.flip(0), 0, 65, 128).flip(0), one)
+        assert torch.equal(kept_values(seeds, 0, 160, 128)[:, :65], one)
+        assert not torch.equal(kept_values(seeds, 1, 65, 128), one)
+
+    def test_masks_of_documents_and_places_are_unrelated(self):
+        kept = kept_values(seeds_of_documents(1, torch.arange(64)), 0, 4096, 128).double().sub(0.5).mul(2)
+        between = (kept @ kept.t() / 4096).fill_diagonal_(0)
+        assert between.abs().max() < 0.1  # five standard deviations of independent masks are 0.08
+        for shift in (1, 2, 3, 4, 5, 8, 64):
+            assert (kept[:, shift:] * kept[:, :-shift]).mean(1).abs().max() < 0.1
+        assert kept.mean(0).abs().mean() < 0.15  # independent: 0.1
+
+    def test_seeds_are_those_of_any_number_of_workers(self):
+        whole = seeds_of_documents(3, torch.arange(10))
+        assert torch.equal(seeds_of_documents(3, torch.arange(10)[1::3]), whole[1::3])
+        assert len(set(whole.tolist()) | set(seeds_of_documents(4, torch.arange(10)).tolist())) == 20
+
+
+def test_tensors_are_moved_in_one_piece():
+    random = np.random.default_rng(0)
+    tensors = {
+        "int64": torch.from_numpy(random.integers(0, 9, (3, 5))),
+        "bool": torch.tensor([True, False, True]),
+        "empty": torch.zeros(2, 0, dtype=torch.int64),
+        "float32": torch.randn(7),
+        "scalar": torch.tensor(3.0),
+    }
+    moved = CudaBackend("cpu").stage(tensors).to(CPU)
+    assert moved.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert moved[name].dtype == tensor.dtype and torch.equal(moved[name], tensor), name
+    assert len({tensor.untyped_storage().data_ptr() for tensor in moved.values()}) == 1
+
+
+@given(st.integers(0, 5000), st.integers(0, 2000), st.sampled_from([1, 8, 64]))
+def test_equal_chunks(count, most, multiple):
+    size = equal_chunks(count, most, multiple)
+    if count <= max(most // multiple * multiple, multiple):
+        assert size == count
+    else:
+        assert size % multiple == 0 and multiple <= size <= max(most, multiple)
+        chunks = -(-count // size)
+        assert chunks == -(-count // max(multiple, most // multiple * multiple))
+
+
+def test_large_parameters_are_stored_in_main_memory():
+    backend = CudaBackend("meta")
+    assert backend.store_like(torch.empty(8, 8, device="meta")).is_meta
+    large = torch.empty(1 << 12, (1 << 12) + 1, device="meta")
+    assert not backend.store_like(large).is_meta
