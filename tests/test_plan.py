@@ -232,7 +232,7 @@ def test_a_warning_names_level_need_and_change() -> None:
     (said,) = warnings(make_plan(settings, of, gpus(1, 24)))
     assert said.startswith("WARNING: level 4 needs ")
     assert "21.6 of a worker's 24.0 GiB" in said
-    assert "resources.workers 8 on 8 GPUs or network.hidden " in said
+    assert "resources.workers 4 on 4 GPUs or network.hidden " in said
     settings, of = amazon3m()
     said = warnings(make_plan(settings, of, gpus(4, 80)))[0]
     assert said.startswith("WARNING: ") and " 8 GPUs " in said and " 4; " in said

@@ -12,9 +12,10 @@ import math
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from axml_ray.network.cpu_backend import CHUNK_SCORES
-from axml_ray.network.cpu_backend import GROUP as CPU_GROUP
-from axml_ray.network.cuda_backend import GROUP as ACCELERATOR_GROUP
+from axml_ray.network.backend import Backend
+from axml_ray.network.cpu_backend import CpuBackend
+from axml_ray.network.cuda_backend import STORED_ON_DEVICE, CudaBackend
+from axml_ray.network.cuda_lstm import INPUT_MULTIPLE
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 
@@ -40,9 +41,9 @@ class Memory:
     moments: int
     """Adam's moments."""
     average: int
-    """The running average of all trained weights."""
+    """The running average of all trained weights; on an accelerator, that of large tables is in main memory."""
     best: int
-    """The best weights by validation score."""
+    """The best weights by validation score; on an accelerator, those of large tables are in main memory."""
     above: int
     """Shared parameters of the level above, which initialise this one and stay in memory until it is finished."""
     gradients: int
@@ -130,14 +131,14 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
 
     For each token: word vectors before and after dropout and reversed, 5 E; gates, cells and states of both LSTMs, the
     concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N;
-    cuDNN's LSTMs compute in float32 on their own copy of the word vectors, 2 E. The factors were measured on a CPU
-    (tests/test_plan.py); cuDNN's were not.
+    cuDNN's LSTMs compute on their own padded copies of the word vectors, with words first, 4 E. The factors were
+    measured on a CPU (tests/test_plan.py); cuDNN's were not.
     """
     words, hidden = counts.word_dimension, settings.network.hidden
-    lstm = FLOAT if accelerator else width
-    workspace = FLOAT * (2 * words if accelerator else 12 * max(words, hidden))
+    padded_words = -(-words // INPUT_MULTIPLE) * INPUT_MULTIPLE
+    workspace = width * 4 * padded_words if accelerator else FLOAT * 12 * max(words, hidden)
     tokens = -(-settings.training.batch_size // workers) * padded(counts.longest)
-    return tokens * (width * 5 * words + lstm * 28 * hidden + workspace)
+    return tokens * (width * (5 * words + 28 * hidden) + workspace)
 
 
 def padded(tokens: int) -> int:
@@ -145,7 +146,9 @@ def padded(tokens: int) -> int:
     return -(-tokens // 8) * 8
 
 
-def pass_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers: int, width: int, group: int) -> int:
+def pass_bytes(
+    settings: Experiment, counts: Counts, shape: LevelShape, workers: int, width: int, backend: Backend
+) -> int:
     """Return the bytes of the fused forward and backward pass over a level.
 
     They are the states of all documents of the step and their gradients, the rows of the label table that are read, and
@@ -157,7 +160,7 @@ def pass_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers:
         shape: sizes of the level.
         workers: number of workers, W.
         width: bytes of a value in matrix products.
-        group: most values of a group, as in `fused_attention`.
+        backend: the backend of the workers' devices, which decides how large chunks and groups are.
     """
     network, documents = settings.network, settings.training.batch_size
     dimension, units = 2 * network.hidden, sum(network.fully_connected)
@@ -169,18 +172,19 @@ def pass_bytes(settings: Experiment, counts: Counts, shape: LevelShape, workers:
     each = 2 * tokens + 2 * units
     rows = -(-shape.rows // workers)
     if shape.parents is None:
-        chunk = max(1, min(rows, CHUNK_SCORES // (documents * tokens), group // each))
-        at_once = max(1, min(documents, group // (chunk * each)))
+        chunk = max(1, backend.nodes_of_chunk(rows, documents, tokens, each))
+        at_once = max(1, backend.documents_of_group(documents, chunk, each))
         # The chunk's scores of all documents; its queries and their gradient.
         values = chunk * documents * tokens + 2 * chunk * dimension
         nodes, queries, numbers = chunk, 0, documents * (rows + 3 * chunk)
     else:
         parents = parents_here(shape, workers)
-        chunk = max(1, min(parents, group // (shape.block * each)))
+        chunk = max(1, backend.columns_of_chunk(parents, shape.block, documents, each))
         nodes = chunk * shape.block
-        at_once = max(1, min(documents, group // (nodes * each)))
+        at_once = max(1, backend.documents_of_group(documents, nodes, each))
         values = touched_table_values(shape, network.hidden, workers, documents)
-        queries, numbers = 2 * dimension, documents * (2 * parents * shape.block + 3 * nodes)
+        # Queries and their gradients, these also in float32.
+        queries, numbers = (2 + FLOAT // width) * dimension, documents * (2 * parents * shape.block + 3 * nodes)
     # Scores, attention weights and the gradients of both; contexts and their gradients.
     values += at_once * nodes * (4 * tokens + 2 * units + queries)
     return width * (states + values) + FLOAT * (sums + numbers)
@@ -210,21 +214,27 @@ def level_memory(
     words = FLOAT * word_values(counts)
     rest = FLOAT * network_values(network, counts.word_dimension)
     trained = table + rest + (words if network.train_embeddings else 0)
-    group = ACCELERATOR_GROUP if accelerator else CPU_GROUP
+    backend = CudaBackend() if accelerator else CpuBackend()
+    stored = trained if not accelerator else sum(_stored_on_device(part) for part in (table, rest, trained - table - rest))
     encoder = encoder_bytes(settings, counts, workers, width, accelerator)
     return Memory(
         label_table=table,
         word_table=words,
         network=rest,
         moments=MOMENTS * trained,
-        average=trained * settings.training.averaging,
-        best=trained,
+        average=stored * settings.training.averaging,
+        best=stored,
         above=words + rest if shape.number > 1 else 0,
         gradients=gradient_bytes(settings, counts, shape, workers, accelerator),
-        activations=encoder + pass_bytes(settings, counts, shape, workers, width, group),
+        activations=encoder + pass_bytes(settings, counts, shape, workers, width, backend),
         corpus=0 if accelerator else corpus_bytes(counts),
         pytorch=ACCELERATOR_PYTORCH if accelerator else CPU_PYTORCH,
     )
+
+
+def _stored_on_device(size: int) -> int:
+    """Return how many bytes of a copy that is seldom read are on an accelerator, as `Backend.store_like` decides."""
+    return size if size <= STORED_ON_DEVICE else 0
 
 
 def corpus_bytes(counts: Counts) -> int:
@@ -245,7 +255,9 @@ def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) ->
 def main_memory(counts: Counts, memory: Memory) -> int:
     """Return the bytes of main memory of a worker that trains on an accelerator.
 
-    They are the corpus, PyTorch, and the copy of the training state that is made while a checkpoint is written.
+    They are the corpus, PyTorch, the average and the best values of large tables, and the copy of the training state
+    that is made while a checkpoint is written.
     """
-    state = memory.label_table + memory.network + memory.word_table + memory.moments + memory.average + memory.best
-    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + state
+    weights = memory.label_table + memory.network + memory.word_table
+    # At most the average and the best weights, once where they are kept and once in the checkpoint's copy.
+    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 4 * weights
