@@ -255,17 +255,20 @@ class Run:
         """The members and a combiner."""
         return Combination(self.members, combiner, self.settings.ensemble.top_labels)
 
-    def open_ensemble(self, combiner: Callable[[], Combiner] | None = None) -> Ensemble:
+    def open_ensemble(
+        self, combiner: Callable[[], Combiner] | None = None, device: torch.device | None = None
+    ) -> Ensemble:
         """All members of a finished run.
 
         Args:
             combiner: by default the run's.
+            device: of networks; by default the CPU.
 
         Raises:
             SettingsError: a member or the combiner is missing, broken, or was fitted with other settings.
         """
         featurizer = self.open_features() if self.needs_features else None
-        members = {spec.name: self.open_member(spec, featurizer) for spec in self.members}
+        members = {spec.name: self.open_member(spec, featurizer, device) for spec in self.members}
         combination = self.combination((combiner or self.open_combiner)())
         return Ensemble(combination, members, self.corpus.translation)
 

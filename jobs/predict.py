@@ -34,6 +34,16 @@ def _share(word: str) -> float:
     return number
 
 
+def _gpus(word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not number >= 0 or (number > 1 and number % 1):
+        raise argparse.ArgumentTypeError(f"expected a whole number, or a share of one GPU (given: {word!r})")
+    return number
+
+
 def _delimiter(word: str) -> str:
     if word != "tab" and len(word) != 1:
         raise argparse.ArgumentTypeError(f"expected one character, or tab (given: {word!r})")
@@ -72,6 +82,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
     )
+    parser.add_argument(
+        "--gpus-per-actor", type=_gpus, default=0.0, metavar="N",
+        help="GPUs of a predictor; below 1, several share one; default 0, which predicts on CPUs",
+    )  # fmt: skip
 
 
 def record_fields(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
@@ -105,7 +119,13 @@ def main(given: argparse.Namespace) -> None:
         raise SettingsError(f"--input: {error}") from None
     options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
-    fit, cpus = room_for({"CPU": given.cpus_per_actor}), given.cpus_per_actor
+    cpus, gpus = given.cpus_per_actor, given.gpus_per_actor
+    fit = room_for({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
+    if gpus and not fit:
+        raise SettingsError(
+            f"--gpus-per-actor: no node of the cluster has {gpus:g} GPUs and {cpus} CPUs; lower it, or leave it out to "
+            "predict on CPUs"
+        )
     actors = given.actors or max(1, fit)
     if actors > fit:
         raise SettingsError(
@@ -113,7 +133,9 @@ def main(given: argparse.Namespace) -> None:
             "--cpus-per-actor"
         )
     began = time.monotonic()
-    result = predict_files(given.bundle, found, given.output, options, actors=actors, cpus_per_actor=cpus)
+    result = predict_files(
+        given.bundle, found, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
+    )
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
     files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"

@@ -105,10 +105,10 @@ def build(args: dict[str, Any]) -> Application:
             max_surge_percent=100,
             graceful_shutdown_timeout_s=serving.drain_s,
             user_config=asdict(edition),
-            ray_actor_options={"num_cpus": serving.cpus},
+            ray_actor_options={"num_cpus": serving.cpus, **({"num_gpus": serving.gpus} if serving.gpus else {})},
             **scaling,
         )
-        .bind(names, threads, serving.precision)
+        .bind(names, threads, serving.precision, "cuda" if serving.gpus else "cpu")
         for name, names in groups.items()
     ]
     return (

@@ -28,6 +28,8 @@ class ServingSettings(Settings):
     with together=false."""
     cpus: Annotated[float, Field(ge=0)] = 0.5
     """CPUs that Ray reserves for each replica of the members; it reserves 0.1 for an ingress."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs that Ray reserves for each replica of the members; below 1, replicas share one. 0 computes on the CPU."""
     precision: Precision | None = None
     """Number format of matrix products: auto, bfloat16 or float32; by default that of the training."""
     max_texts: Positive = 64

@@ -131,6 +131,7 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
         (PACKAGES + "members: {linear_tree: {cost: .nan}}", "members.linear_tree.cost: Input should be"),
         (PACKAGES + "resources: {gpus_per_worker: 1.5}", "gpus_per_worker is 1.5; above 1, take a whole number"),
+        (PACKAGES + "resources: {gpus_per_predictor: 2.5}", "gpus_per_predictor is 2.5; above 1, take a whole number"),
         (
             PACKAGES + "resources: {workers: 2, gpus_per_worker: 0.5}",
             "resources.gpus_per_worker is 0.5, and workers of one tree can't share a GPU; set it to 1",

@@ -17,7 +17,7 @@ import ray
 import ray.data
 from pydantic import Field
 
-from axml_ray.cluster import quiet_data, root_cause
+from axml_ray.cluster import quiet_data, room_for, root_cause
 from axml_ray.combine.combiner import Combiner
 from axml_ray.corpus.places import out_of_reach
 from axml_ray.corpus.records import storable
@@ -30,6 +30,7 @@ from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.heartbeat import Heartbeat
 from axml_ray.inference.bundle import MANIFEST, sha256
 from axml_ray.inference.tagger import Tag, Tagger
+from axml_ray.network.devices import predictor_device
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
@@ -61,8 +62,9 @@ class EnsemblePredictor:
 
     def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
         use_threads(settings.resources.threads_of_worker)
+        device = predictor_device(settings.resources.gpus_per_predictor)
         run = Run(settings, Corpus.open(settings.corpus_directory))
-        self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner)
+        self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
         self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         # Several blocks per actor, so that all actors are busy until the end.
         blocks = max(1, min(len(numbered), 4 * resources.predictors))
         items = ray.data.from_items(numbered, override_num_blocks=blocks)
-        actors = resources.predictors, resources.cpus_per_worker
+        actors = resources.predictors, resources.of_a_predictor
         then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
         predictor = EnsemblePredictor, (run.settings, work, combiner)
         with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
@@ -120,7 +122,13 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
 
 
 def _map_with_actors(
-    dataset: ray.data.Dataset, predictor: type, arguments: tuple[Any, ...], actors: int, cpus: float, *, then: str
+    dataset: ray.data.Dataset,
+    predictor: type,
+    arguments: tuple[Any, ...],
+    actors: int,
+    reserved: dict[str, float],
+    *,
+    then: str,
 ) -> Iterator[dict[str, Any]]:
     """Yield what a pool of actors returns for the rows of a dataset.
 
@@ -129,14 +137,25 @@ def _map_with_actors(
         predictor: class of the actors.
         arguments: arguments of its constructor.
         actors: number of actors.
-        cpus: CPUs of an actor.
+        reserved: CPUs and GPUs of an actor, by Ray's names.
         then: advice that is appended to the message of an error.
 
     Raises:
+        SettingsError: the cluster's nodes have no room for the actors' GPUs.
         RuntimeError: an actor failed.
     """
+    gpus = reserved.get("GPU", 0)
+    if gpus and (fit := room_for(reserved)) < actors:  # Ray would wait for ever
+        raise SettingsError(
+            f"{actors} predictors × {gpus:g} GPUs are asked for, the cluster's nodes have room for {fit}; lower the "
+            "number of predictors or their GPUs, or set the GPUs to 0"
+        )
     predicted = dataset.map(
-        predictor, fn_constructor_args=arguments, compute=ray.data.ActorPoolStrategy(size=actors), num_cpus=cpus
+        predictor,
+        fn_constructor_args=arguments,
+        compute=ray.data.ActorPoolStrategy(size=actors),
+        num_cpus=reserved["CPU"],
+        num_gpus=gpus or None,
     )
     try:
         yield from predicted.iter_rows()
@@ -171,11 +190,12 @@ class BundlePredictor:
         output: directory of the files.
         options: options of the predictions.
         threads: number of PyTorch threads.
+        device: name of the networks' device.
     """
 
-    def __init__(self, bundle: Path, output: Path, options: PredictionOptions, threads: int):
+    def __init__(self, bundle: Path, output: Path, options: PredictionOptions, threads: int, device: str = "cpu"):
         # The driver has verified the checksums.
-        self.tagger = Tagger.load(bundle, threads=threads, verify=False)
+        self.tagger = Tagger.load(bundle, threads=threads, verify=False, device=device)
         self.output, self.options = output, options
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -223,6 +243,7 @@ def predict_files(
     *,
     actors: int = 1,
     cpus_per_actor: float = 1.0,
+    gpus_per_actor: float = 0.0,
 ) -> dict[str, Any]:
     """Predict the documents of some shards. Ray must be initialised, and every node must see the same files.
 
@@ -235,6 +256,7 @@ def predict_files(
         options: options of the predictions.
         actors: number of actors, each of which opens the bundle.
         cpus_per_actor: CPUs reserved for an actor, and its number of threads.
+        gpus_per_actor: GPUs reserved for an actor; 0 predicts on the CPU.
 
     Returns:
         The content of `predictions.json`: documents, errors, files.
@@ -273,11 +295,13 @@ def predict_files(
         # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
         compute=ray.data.TaskPoolStrategy(size=min(len(shards), actors + 1)),
     )
-    arguments = bundle, output, options, max(1, int(cpus_per_actor))
+    device = "cuda" if gpus_per_actor else "cpu"
+    arguments = bundle, output, options, max(1, int(cpus_per_actor)), device
+    reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor}
     then = "run the same command again to continue from here"
     log.info("predict: starting %d actors, which open the bundle", actors)
     with Heartbeat("predict", unit="texts") as heartbeat:
-        for row in _map_with_actors(blocks, BundlePredictor, arguments, actors, cpus_per_actor, then=then):
+        for row in _map_with_actors(blocks, BundlePredictor, arguments, actors, reserved, then=then):
             heartbeat.add(int(row["rows"]))
     result = _summarise(output, options.form)
     write_json(output / RESULT, result)

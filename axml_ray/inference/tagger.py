@@ -15,6 +15,7 @@ from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag
 from axml_ray.inference.explain import explain
 from axml_ray.members.topk import TopK, rank_given
+from axml_ray.network.devices import device_named
 from axml_ray.network.precision import keep_memory, use_threads
 from axml_ray.settings import Precision, SettingsError
 
@@ -39,16 +40,18 @@ class Tagger:
     Args:
         bundle: the opened bundle.
         precision: number format of matrix products; by default that of the training.
+        device: of the networks: cpu, cuda or cuda:N.
 
     Raises:
         TypeError: `bundle` is a path.
+        SettingsError: there is no such device.
     """
 
-    def __init__(self, bundle: Bundle, precision: Precision | None = None):
+    def __init__(self, bundle: Bundle, precision: Precision | None = None, device: str = "cpu"):
         if not isinstance(bundle, Bundle):
             raise TypeError(f"Tagger takes an opened bundle; to open a directory, call Tagger.load({bundle!r})")
         self.bundle = bundle
-        self.ensemble = bundle.ensemble(precision)
+        self.ensemble = bundle.ensemble(precision, device_named(device))
         self.codec = Codec(bundle)
         self._lock = threading.Lock()
 
@@ -60,6 +63,7 @@ class Tagger:
         precision: Precision | None = None,
         threads: int | None = None,
         verify: bool = True,
+        device: str = "cpu",
     ) -> "Tagger":
         """Open a bundle that `jobs/export_bundle.py` wrote.
 
@@ -68,15 +72,17 @@ class Tagger:
             precision: number format of matrix products; by default that of the training.
             threads: number of PyTorch threads in this process; by default unchanged.
             verify: whether to verify all checksums; unnecessary if another process on this machine already has.
+            device: of the networks: cpu, cuda or cuda:N.
 
         Raises:
+            SettingsError: there is no such device.
             BundleError: there is no bundle, or it is incomplete, was changed, or has another version.
         """
         if threads:
             use_threads(threads)
         else:
             keep_memory()
-        return cls(Bundle.open(path, verify=verify), precision)
+        return cls(Bundle.open(path, verify=verify), precision, device)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, S
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, load_weights, save_weights
 from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.backend import backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.frozen import WORDS, frozen
 from axml_ray.network.level_network import Beam, LevelNetwork
@@ -130,10 +131,10 @@ class NetworkTree(Member):
                     state[WORDS] = inputs.word_vectors()
                 if WORDS not in state or len(state[WORDS]) != inputs.words:
                     raise ValueError(f"vectors of {len(state.get(WORDS, ())):,} words, not {inputs.words:,}")
-                network = frozen(Level.from_tree(tree, number), state, config.network, inputs.precision)
+                network = frozen(Level.from_tree(tree, number), state, config.network, inputs.precision, inputs.device)
             except (ValueError, KeyError, SafetensorError) as error:
                 raise ValueError(f"{path}: cannot be used ({error})") from None
-            networks.append(network.to(inputs.device))
+            networks.append(network)
         return cls(tree, networks, config.beam, config.max_tokens, inputs.precision)
 
     @classmethod
@@ -163,7 +164,8 @@ class NetworkTree(Member):
             keep = k if network is self.networks[-1] else self.beam
             candidates = above = None
             if beam is not None:
-                candidates = Candidates.from_parents(beam.nodes.cpu().numpy(), network.level).to(self.device)
+                assert network.first_child is not None
+                candidates = backend_for(self.device).candidates(beam.nodes, network.level, network.first_child)
                 above = beam.scores
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)

@@ -16,6 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.tree_level import Level
+
 Seeds = np.ndarray | Tensor
 """Dropout seeds, one for each document: uint64 on a CPU, int64 on a GPU."""
 
@@ -67,6 +70,14 @@ class Backend(ABC):
     @abstractmethod
     def peak_memory_gib(self) -> float:
         """Return the peak memory of this process in GiB, on the device."""
+
+    @abstractmethod
+    def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return a table of a network that only predicts on its device, in the format of products if that pays."""
+
+    @abstractmethod
+    def frozen_lstm_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the format in which a network that only predicts keeps its LSTMs, given that of products."""
 
     # Encoder
 
@@ -128,6 +139,16 @@ class Backend(ABC):
     @abstractmethod
     def softmax_backward(self, gradients_gnT: Tensor, weights_gnT: Tensor) -> Tensor:
         """Return the gradient of the scores from that of `softmax`'s result, `weights_gnT`."""
+
+    @abstractmethod
+    def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
+        """Return the children of the nodes of a beam, as candidates of a network that only predicts.
+
+        Args:
+            parents_BC: int64, nodes of the level above, on the device; -1 for none.
+            level: the level whose nodes are scored.
+            first_child: of the level, on the device.
+        """
 
     @abstractmethod
     def gather_rows(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:

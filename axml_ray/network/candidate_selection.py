@@ -29,14 +29,15 @@ class Candidates:
     Attributes:
         parents: int64 [B, C], nodes of the level above that the shard holds; -1 where a document has fewer than C.
         beam_columns: int64 [B, C], the column of each parent in the unsharded list of the document's parents.
-        rows: int64 [U], the distinct rows of the shard's label table that the batch reads, ascending.
+        rows: int64 [U], the distinct rows of the shard's label table that the batch reads, ascending; None if
+            `row_index` indexes the table itself, as in prediction on a GPU.
         row_index: int64 [B, C], the position in `rows` of each parent's row; 0 where `parents` is -1.
         exists: bool [B, C·K], whether a slot holds a child.
     """
 
     parents: Tensor
     beam_columns: Tensor
-    rows: Tensor
+    rows: Tensor | None
     row_index: Tensor
     exists: Tensor
 
@@ -66,6 +67,21 @@ class Candidates:
         arrays = parents, beam_columns, rows, row_index.reshape(parents.shape), exists.reshape(len(parents), -1)
         return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
+    @classmethod
+    def on_device(cls, parents: Tensor, block_size: int, first_child: Tensor) -> "Candidates":
+        """Select the candidates of a whole table for prediction, without a tensor whose size depends on values.
+
+        Args:
+            parents: int64 [B, C], distinct nodes in each row; -1 for none.
+            block_size: K.
+            first_child: int64 [P + 1], as in `Level`, on the device of `parents`.
+        """
+        row_index = parents.clamp(min=0)
+        counts = (first_child[row_index + 1] - first_child[row_index]).masked_fill(parents < 0, 0)
+        exists = torch.arange(block_size, device=parents.device) < counts[..., None]
+        beam_columns = torch.arange(parents.shape[1], device=parents.device).expand(parents.shape)
+        return cls(parents, beam_columns, None, row_index, exists.flatten(1))
+
     def positives(self, level: Level, documents: np.ndarray, nodes: np.ndarray) -> Tensor:
         """Locate true nodes among the candidates; true nodes that are no candidates are left out.
 
@@ -87,4 +103,11 @@ class Candidates:
 
     def to(self, device: torch.device) -> "Candidates":
         """Return a copy whose tensors are on `device`."""
-        return Candidates(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        rows = None if self.rows is None else self.rows.to(device)
+        return Candidates(
+            self.parents.to(device),
+            self.beam_columns.to(device),
+            rows,
+            self.row_index.to(device),
+            self.exists.to(device),
+        )

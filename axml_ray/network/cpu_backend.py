@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from axml_ray.memory import peak_gib
 from axml_ray.network.backend import Backend, Seeds, Staged
 from axml_ray.network.bilstm import both_directions
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.cpu_precision import measured_bfloat16_is_faster
 from axml_ray.network.torch_internals import softmax_backward
+from axml_ray.network.tree_level import Level
 
 GROUP = 1 << 23
 """Most values (scores, layer outputs and their gradients) of a group: what about fits a core's cache."""
@@ -23,6 +25,8 @@ CAST_ROWS = 1 << 8
 """Rows of the label table that are converted at a time, so that both copies stay in the cache."""
 SCORING_BATCH = 64
 """Documents that are encoded at a time for inference."""
+MOST_COPIED = 1 << 28
+"""Bytes of a table above which it is not held in a second format."""
 CACHED_VALUES = 1 << 18
 """Values of each table that are updated at a time: weights, both moments and the gradient of this size fit a core's
 cache together."""
@@ -55,6 +59,14 @@ class CpuBackend(Backend):
     def peak_memory_gib(self) -> float:
         """Return the peak of this process's main memory in GiB."""
         return peak_gib()
+
+    def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Convert a small table; a large one stays as it was given, such as memory-mapped."""
+        return table.to(dtype) if table.numel() * dtype.itemsize <= MOST_COPIED else table
+
+    def frozen_lstm_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the format of products."""
+        return dtype
 
     def dropout_seeds(self, step_seed: int, documents: Tensor) -> Seeds:
         """Return uint64 seeds, spread by the golden ratio's multiplier (2^64 / φ), as in Fibonacci hashing."""
@@ -121,6 +133,10 @@ class CpuBackend(Backend):
     def softmax_backward(self, gradients_gnT: Tensor, weights_gnT: Tensor) -> Tensor:
         """Return the gradient, over the dimension of words in memory."""
         return softmax_backward(gradients_gnT.transpose(1, 2), weights_gnT.transpose(1, 2), 1).transpose(1, 2)
+
+    def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
+        """Select the distinct rows, so that each is converted once."""
+        return Candidates.from_parents(parents_BC.numpy(), level)
 
     def gather_rows(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Convert `CAST_ROWS` rows at a time."""

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from axml_ray.network.backend import Backend, Seeds, Staged
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.counter_dropout import counter_dropout, seeds_of_documents
 from axml_ray.network.cuda_lstm import run_lstm
 from axml_ray.network.torch_internals import softmax_backward
+from axml_ray.network.tree_level import Level
 
 GROUP = 1 << 28
 """Most values (scores, layer outputs and their gradients) of a chunk of nodes of all documents."""
@@ -33,6 +35,8 @@ STORED_ON_DEVICE = 1 << 26
 """Bytes of a parameter above which its average and its best values are kept in main memory."""
 SCORING_TOKENS, SCORING_LOGITS = 1 << 16, 1 << 26
 """Most tokens and logits of a batch for inference."""
+COPIED_VALUES = 1 << 24
+"""Values of a table that are converted at a time."""
 ALIGNMENT = 16
 """Bytes to which tensors are aligned in the buffer that is copied."""
 
@@ -52,9 +56,7 @@ class CudaBackend(Backend):
     step_operations = math.inf
     scales_in_optimizer = True
 
-    def __init__(
-        self, device_type: str = "cuda", lstm_dtype: torch.dtype = torch.float16, group_values: int = GROUP
-    ):
+    def __init__(self, device_type: str = "cuda", lstm_dtype: torch.dtype = torch.float16, group_values: int = GROUP):
         self.device_type, self.lstm_dtype, self.group_values = device_type, lstm_dtype, group_values
         self._is_gpu = device_type == "cuda"
         if self._is_gpu:
@@ -83,6 +85,18 @@ class CudaBackend(Backend):
     def peak_memory_gib(self) -> float:
         """Return the peak of the GPU's memory that tensors of this process took, in GiB."""
         return torch.cuda.max_memory_allocated() / 2**30 if self._is_gpu else 0.0
+
+    def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Convert every table, in pieces, so that the device holds one copy of it."""
+        result = torch.empty(table.shape, dtype=dtype, device=device)
+        rows = max(1, COPIED_VALUES // max(1, table[:1].numel()))
+        for start in range(0, len(table), rows):
+            result[start : start + rows] = table[start : start + rows].to(dtype)
+        return result
+
+    def frozen_lstm_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return `lstm_dtype` where products are in a reduced format."""
+        return dtype if dtype == torch.float32 else self.lstm_dtype
 
     def dropout_seeds(self, step_seed: int, documents: Tensor) -> Seeds:
         """Return int64 seeds, computed on the device."""
@@ -149,6 +163,10 @@ class CudaBackend(Backend):
         if _is_node_major(weights_gnT):
             return softmax_backward(gradients_gnT.transpose(0, 1), weights_gnT.transpose(0, 1), -1).transpose(0, 1)
         return softmax_backward(gradients_gnT, weights_gnT, -1)
+
+    def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
+        """Index the table itself: finding the distinct rows would make the CPU wait for their number."""
+        return Candidates.on_device(parents_BC, level.block_size, first_child)
 
     def gather_rows(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Convert all rows at once."""

@@ -61,7 +61,7 @@ def _parts(documents: int, dtype: torch.dtype) -> list[slice]:
 
 def _weights(lstm: nn.LSTM, padding: int, factor: "_Factor") -> list[Tensor]:
     """Return the weights as parts of one tensor, in cuDNN's order, so that it need not copy them together."""
-    tensors = [lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0]
+    tensors: list[Tensor] = list(lstm.parameters())  # of the input, of the state, and their biases
     if padding:
         tensors[0] = functional.pad(tensors[0], (0, padding))
     flat = _enter(torch.cat([tensor.flatten() for tensor in tensors]), factor)

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from axml_ray.network.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.precision import uses_bfloat16
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision
 
+CPU = torch.device("cpu")
 WORDS = "encoder.embedding.weight"
 """Name of the word vectors in every kind of network."""
-MOST_COPIED = 1 << 28
-"""Bytes of a table above which it is not held in a second format."""
 
 
 def frozen(
@@ -29,16 +29,18 @@ def frozen(
     state: Mapping[str, Tensor],
     settings: NetworkSettings,
     precision: Precision = "auto",
+    device: torch.device = CPU,
 ) -> LevelNetwork:
-    """A network of these weights, on the CPU, for prediction alone.
+    """Return a network of these weights for prediction alone.
 
-    Tensors that are already in the right format are used as they are.
+    On a CPU, tensors that are already in the right format are used as they are.
 
     Args:
         level: the nodes to tell apart.
         state: every parameter by name, float32 or bfloat16.
         settings: kind and sizes.
         precision: of matrix products.
+        device: where the network computes.
 
     Raises:
         ValueError: a parameter is missing, unknown or of another size.
@@ -47,20 +49,21 @@ def frozen(
         raise ValueError(f"{WORDS} is missing or not a table")
     with torch.device("meta"):
         network = build_network(level, torch.empty(state[WORDS].shape), settings)
-    narrow = torch.bfloat16 if uses_bfloat16(torch.device("cpu"), precision) else torch.float32
-    ready = {name: _ready(name, value, narrow, settings.kind) for name, value in state.items()}
+    narrow = torch.bfloat16 if uses_bfloat16(device, precision) else torch.float32
+    ready = {name: _ready(name, value, narrow, settings.kind, device) for name, value in state.items()}
     try:
         network.load_state_dict(ready, assign=True)
     except RuntimeError as error:
         raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from None
-    return network.requires_grad_(False).eval()
+    return network.requires_grad_(False).eval().to(device)
 
 
-def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str) -> Tensor:
+def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str, device: torch.device) -> Tensor:
+    """Return a parameter in the number format in which it is kept, on the device."""
+    backend = backend_for(device)
     if name == WORDS or (name == TABLE and kind == "attention"):
-        small = value.numel() * narrow.itemsize <= MOST_COPIED
-        return value.to(narrow) if small else value
+        return backend.frozen_table(value, narrow, device)
     if name == TABLE:  # the products with it are exact, see `ablations`
-        return value
+        return value.to(device)
     recurrent = "_lstm." in name or name.endswith("first_state")
-    return value.to(narrow if recurrent else torch.float32)
+    return value.to(device, backend.frozen_lstm_dtype(narrow) if recurrent else torch.float32)

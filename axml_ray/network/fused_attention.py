@@ -28,6 +28,7 @@ from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fused_head import FusedHead
 from axml_ray.network.sparse_rows import sparse_gradient
 
+
 @dataclass
 class LevelPass:
     """One pass over a batch: logits only, or the loss and all gradients.
@@ -136,7 +137,9 @@ class LevelPass:
         documents, _, dimension = self.states.shape
         block_size = self.table.shape[1] // dimension
         width = candidates.row_index.shape[1]
-        if not len(candidates.rows) and self.positives is None:  # this shard holds no candidate of the batch
+        if (
+            candidates.rows is not None and not len(candidates.rows) and self.positives is None
+        ):  # this shard holds no candidate of the batch
             self.logits.append(self.loss.new_full((documents, width * block_size), float("-inf")))
             return
         rows, row_index = self._gather_rows(candidates)
@@ -177,7 +180,7 @@ class LevelPass:
         for group in _slices(documents, self._documents_of_group(slots.stop - slots.start)):
             states, index = self.states[group], row_index[group, columns].flatten()
             # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
-            queries = rows.index_select(0, index).view(len(states), -1, dimension)
+            queries = rows.index_select(0, index).to(states.dtype).view(len(states), -1, dimension)
             scores_gnT = self.backend.products(queries, states)
             group_logits, saved = self.head.forward(scores_gnT, self.values[group], self.lengths[group])
             if targets is None:
@@ -199,6 +202,8 @@ class LevelPass:
         The index is int64 [B, C]. Each distinct row is read and converted once, however many documents share it.
         """
         rows = candidates.rows
+        if rows is None:  # of a network that only predicts; `queries` are converted after they are gathered
+            return self.table, candidates.row_index
         if self.table.dtype == self.states.dtype:
             if self.positives is None:  # nothing to convert and no gradient of distinct rows: index the table itself
                 return self.table, rows[candidates.row_index]
@@ -274,6 +279,7 @@ class _FusedLoss(torch.autograd.Function):
         assert level_pass.table_gradient is not None
         table_gradient = level_pass.table_gradient
         if level_pass.candidates is not None:
+            assert level_pass.candidates.rows is not None
             table_gradient = sparse_gradient(level_pass.candidates.rows, table_gradient, level_pass.table.shape)
         states_gradient = level_pass.states_gradient.to(level_pass.states)
         values_gradient = level_pass.values_gradient.to(level_pass.values)

@@ -139,4 +139,3 @@ class FusedAttentionHead:
         if dtype not in self._converted:
             self._converted[dtype] = tuple(parameter.to(dtype) for parameter in self.parameters)
         return self._converted[dtype]
-

@@ -13,6 +13,7 @@ from torch import Tensor
 from axml_ray.network.backend import backend_for
 from axml_ray.network.torch_internals import adam_, scale_
 
+
 class LazyAdam(torch.optim.Optimizer):
     """Adam (Kingma & Ba, algorithm 1), which for sparse gradients updates the rows of the gradient only.
 

@@ -11,6 +11,7 @@ from axml_ray.settings import Precision
 CACHED_KERNELS = "64"
 """Compiled kernels that oneDNN and PyTorch each keep, for each thread."""
 
+
 def use_threads(threads: int) -> None:
     """Let PyTorch use `threads` threads in this process, and call `keep_memory`."""
     torch.set_num_threads(threads)

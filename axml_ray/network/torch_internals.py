@@ -26,12 +26,10 @@ def masked_scale(values: Tensor, kept: Tensor, scale: float) -> Tensor:
 
     The documented way would convert the mask to the values' format and pass over both once more.
     """
-    return torch.ops.aten.native_dropout_backward(values, kept, scale)  # type: ignore[no-any-return]
+    return torch.ops.aten.native_dropout_backward(values, kept, scale)
 
 
-def lstm_layer(
-    words_BTE: Tensor, state: tuple[Tensor, Tensor], weights: Sequence[Tensor], training: bool
-) -> Tensor:
+def lstm_layer(words_BTE: Tensor, state: tuple[Tensor, Tensor], weights: Sequence[Tensor], training: bool) -> Tensor:
     """Run one direction and layer of an LSTM with given weights, and return its output, [B, T, N].
 
     `nn.LSTM` runs with its own parameters only, whose number format may not be that of the words.
@@ -43,7 +41,7 @@ def lstm_layer(
         training: whether a backward pass follows.
     """
     # biases, one layer, no dropout, one direction, batch first
-    output: Tensor = torch._VF.lstm(  # type: ignore[attr-defined]
+    output: Tensor = torch._VF.lstm(
         words_BTE, [part.contiguous() for part in state], list(weights), True, 1, 0.0, training, False, True
     )[0]
     return output

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from axml_ray.network.backend import backend_for
 
-
 PIECE_VALUES = 1 << 24
 """Values that are copied to another device at a time."""
 

@@ -215,7 +215,9 @@ def level_memory(
     rest = FLOAT * network_values(network, counts.word_dimension)
     trained = table + rest + (words if network.train_embeddings else 0)
     backend = CudaBackend() if accelerator else CpuBackend()
-    stored = trained if not accelerator else sum(_stored_on_device(part) for part in (table, rest, trained - table - rest))
+    stored = (
+        trained if not accelerator else sum(_stored_on_device(part) for part in (table, rest, trained - table - rest))
+    )
     encoder = encoder_bytes(settings, counts, workers, width, accelerator)
     return Memory(
         label_table=table,

@@ -22,6 +22,8 @@ class ResourceSettings(Settings):
     """Torch threads per worker; by default `cpus_per_worker`, at least 1."""
     predictors: Positive = 1
     """Ray actors that predict the test split."""
+    gpus_per_predictor: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs reserved per predictor; 0 predicts on the CPU. Below 1, predictors share a GPU."""
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
     """Least time between two checkpoints of a level, in minutes; they are written after evaluations."""
     max_failures: Annotated[int, Field(ge=0)] = 2
@@ -29,9 +31,11 @@ class ResourceSettings(Settings):
 
     @model_validator(mode="after")
     def _gpus_are_whole(self) -> Self:
+        for name in ("gpus_per_worker", "gpus_per_predictor"):
+            gpus = getattr(self, name)
+            if gpus > 1 and gpus % 1:
+                raise ValueError(f"resources.{name} is {gpus:g}; above 1, take a whole number")
         gpus = self.gpus_per_worker
-        if gpus > 1 and gpus % 1:
-            raise ValueError(f"resources.gpus_per_worker is {gpus:g}; above 1, take a whole number")
         if 0 < gpus < 1 < self.workers:
             raise ValueError(
                 f"resources.gpus_per_worker is {gpus:g}, and workers of one tree can't share a GPU; set it to 1, or "
@@ -43,6 +47,11 @@ class ResourceSettings(Settings):
     def threads_of_worker(self) -> int:
         """Torch threads per worker."""
         return self.threads or max(1, int(self.cpus_per_worker))
+
+    @property
+    def of_a_predictor(self) -> dict[str, float]:
+        """Ray resources that a predictor reserves: `CPU` and `GPU`."""
+        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_predictor}
 
     @property
     def of_a_worker(self) -> dict[str, float]:

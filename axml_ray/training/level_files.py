@@ -1,10 +1,12 @@
 """The directories of a level: trained weights, checkpoints and the beams of all documents.
 
 Each directory has a manifest that is written last and lists every file with its size; the directory appears under its
-name atomically. Replicated tensors are in one file. The rows of the label table are in one file per worker (worker r of
-W has the rows r, r + W, ...), and any number of workers can read them.
+name atomically. Replicated tensors are in one file. A checkpoint has the rows of the label table in one file per worker
+(worker r of W has the rows r, r + W, ...), and any number of workers can read them. Trained weights have them in one
+file and in their order, so that processes on one machine share its memory.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -25,6 +28,8 @@ from axml_ray.training.distributed import DistributedContext
 VERSION = 2
 LEVEL, LEVEL_MANIFEST = "axml-ray level", "level.json"
 MODEL, ROWS = "model.safetensors", "rows-{}.safetensors"
+JOINED_ROWS = 1 << 14
+"""Rows that are copied at a time when the files of workers are joined."""
 
 
 @contextmanager
@@ -139,7 +144,7 @@ def is_saved(directory: Path, key: str) -> bool:
 def save_level(
     network: LevelNetwork, directory: Path, key: str, about: dict[str, Any], context: DistributedContext
 ) -> None:
-    """Write a trained level's weights; each worker writes its rows of the label table.
+    """Write a trained level's weights; each worker writes its rows of the label table, and rank 0 joins them.
 
     Args:
         network: the level's network, or this worker's shard of it.
@@ -148,12 +153,42 @@ def save_level(
         about: further keys of the manifest, such as the validation score.
         context: the distributed context.
     """
-    content = {"format": LEVEL, "fingerprint": key, **about}
+    content = {"format": LEVEL, "fingerprint": key, **about, "workers": 1}
     with write_together(directory, context, LEVEL_MANIFEST, content) as work:
         state = network.state_dict()
         save_rows(work, {TABLE: state.pop(TABLE)}, context.shard)
+        context.barrier()
         if context.is_first:
             save_tensors({name: value.contiguous() for name, value in state.items()}, work / MODEL)
+            if context.world_size > 1:
+                _join_rows(work, context.world_size)
+
+
+def _join_rows(work: Path, workers: int) -> None:
+    """Replace the files of several workers' rows by one of the whole table, which openers can memory-map.
+
+    The file is written in place: the table may be larger than the memory that is free.
+    """
+    parts = [load_file(work / ROWS.format(rank))[TABLE] for rank in range(workers)]
+    rows, width = sum(map(len, parts)), parts[0].shape[1]
+    entry = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, rows * width * 4]}
+    header = json.dumps({TABLE: entry}).encode()
+    header += b" " * (-len(header) % 8)  # the format of safetensors: length of the header, header, values
+    path = work / "rows.joining"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with path.open("r+b") as file:
+        file.truncate(8 + len(header) + rows * width * 4)
+    if rows * width:
+        table = np.memmap(path, np.float32, "r+", 8 + len(header), (rows, width))
+        for rank, part in enumerate(parts):
+            for start in range(0, len(part), JOINED_ROWS):
+                some = part[start : start + JOINED_ROWS].numpy()
+                first = rank + start * workers
+                table[first : first + len(some) * workers : workers] = some
+        table.flush()
+    for rank in range(workers):
+        (work / ROWS.format(rank)).unlink()
+    path.rename(work / ROWS.format(0))
 
 
 def read_level(directory: Path) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_run import texts_of
@@ -23,6 +24,9 @@ from axml_ray.corpus.records import storable
 from axml_ray.corpus.tokenizer import SEPARATOR
 from axml_ray.inference import tagger as module
 from axml_ray.members.topk import TopK
+from axml_ray.network.backend import replaced_backend
+from axml_ray.network.cpu_backend import CpuBackend
+from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.settings import SettingsError
 
 
@@ -43,6 +47,23 @@ class TestTag:
             kept = labels[row] >= 0
             assert [tag.label for tag in tags] == [names[label] for label in labels[row][kept]]
             assert [tag.score for tag in tags] == scores[row][kept].tolist()
+
+    @pytest.mark.parametrize(("precision", "close"), [("float32", 1e-4), ("bfloat16", 0.1)])
+    def test_by_the_gpus_code(self, tiny_run, bundle_directory, precision, close):
+        texts, found = texts_of(tiny_run, "test"), []
+        for backend in (CpuBackend(), CudaBackend("cpu")):
+            with replaced_backend(torch.device("cpu"), backend):
+                tagger = Tagger.load(bundle_directory, precision=precision)
+                found.append((tagger.tag(texts, top_k=3), tagger.tag(texts, labels=tagger.labels)))
+        for tags, expected in zip(found[1][0], found[0][0], strict=True):
+            assert [tag.score for tag in tags] == pytest.approx([tag.score for tag in expected], rel=close)
+        for tags, expected in zip(found[1][1], found[0][1], strict=True):
+            assert scores_of(tags) == pytest.approx(scores_of(expected), rel=close, abs=close / 10)
+
+    def test_on_a_gpu_that_is_not_there(self, bundle_directory, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+        with pytest.raises(SettingsError, match="cuda"):
+            Tagger.load(bundle_directory, device="cuda")
 
     def test_of_a_wide_beam_is_exhaustive(self, tiny_run, bundle_directory, tagger):
         """The same as scoring every label along its path."""

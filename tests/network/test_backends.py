@@ -12,15 +12,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attention_xml import CASES, batch, compare, every_case, fast_loss, fast_rows, gradients
+from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows, gradients
 
 from axml_ray.network import cuda_backend
 from axml_ray.network.backend import backend_for, replaced_backend
 from axml_ray.network.counter_dropout import counter_dropout, kept_values, seeds_of_documents
 from axml_ray.network.cpu_backend import CpuBackend
 from axml_ray.network.cuda_backend import CudaBackend, equal_chunks
+from axml_ray.network.devices import device_named, predictor_device
+from axml_ray.network.frozen import frozen
 from axml_ray.network.level_network import TABLE
+from axml_ray.network.precision import autocast
 from axml_ray.network.sharding import Shard
+from axml_ray.settings import NetworkSettings, SettingsError
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -221,3 +225,52 @@ def test_large_parameters_are_stored_in_main_memory():
     assert backend.store_like(torch.empty(8, 8, device="meta")).is_meta
     large = torch.empty(1 << 12, (1 << 12) + 1, device="meta")
     assert not backend.store_like(large).is_meta
+
+
+class TestPrediction:
+    """A network that only predicts, by the GPU's code against the CPU's."""
+
+    @every_case
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    def test_beams(self, case, precision):
+        """Candidates are made on the device, without the distinct rows, from beams of fewer nodes than it has room."""
+        network, above = case.network(), torch.log(torch.tensor([[0.5, 0.25, 0.125]] * 4))
+        settings = NetworkSettings(hidden=3, fully_connected=case.layers, evidence=case.evidence)
+        texts = batch(network, case)
+        found = []
+        for backend in (CpuBackend(), CudaBackend("cpu")):
+            with replaced_backend(CPU, backend), torch.inference_mode(), autocast(CPU, precision):
+                ready = frozen(network.level, network.state_dict(), settings, precision)
+                candidates = None
+                if case.parents is not None:
+                    candidates = backend.candidates(torch.tensor(case.parents), ready.level, ready.first_child)
+                    assert (candidates.rows is None) == isinstance(backend, CudaBackend)
+                    above[torch.tensor(case.parents) < 0] = -torch.inf
+                encodings = ready.encode(texts.tokens, texts.own_lengths)
+                found.append(ready.expand(encodings, texts.lengths, candidates, above, 5))
+        if precision == "float32":
+            assert torch.equal(found[1].nodes, found[0].nodes) or not case.evidence
+            torch.testing.assert_close(found[1].scores, found[0].scores, rtol=1e-4, atol=1e-5)
+        else:
+            torch.testing.assert_close(found[1].scores, found[0].scores, rtol=0.05, atol=0.05)
+
+    def test_tables_are_in_the_format_of_products_however_large(self, monkeypatch):
+        monkeypatch.setattr(cuda_backend, "COPIED_VALUES", 10)
+        table = torch.randn(7, 6)
+        narrow = CudaBackend("cpu").frozen_table(table, torch.bfloat16, CPU)
+        assert torch.equal(narrow, table.bfloat16())
+
+
+class TestDevices:
+    def test_names(self):
+        assert device_named("cpu") == CPU and predictor_device(0) == CPU
+
+    @pytest.mark.parametrize("name", ["tpu", "meta", "cuda:99", ""])
+    def test_unusable(self, name):
+        with pytest.raises(SettingsError, match="device"):
+            device_named(name)
+
+    def test_a_gpu_that_is_not_there(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+        with pytest.raises(SettingsError, match="cuda"):
+            predictor_device(0.5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_corpus import DEEP, FLAT, key_documents, small_network
 
-from axml_ray.network import frozen as module
+from axml_ray.network import cpu_backend
 from axml_ray.network.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
@@ -38,7 +38,7 @@ class TestFrozen:
 
     @pytest.mark.parametrize("most", [1 << 28, 0], ids=["turned once", "turned as read"])
     def test_in_bfloat16_computes_as_training_does(self, level, most, monkeypatch):
-        monkeypatch.setattr(module, "MOST_COPIED", most)
+        monkeypatch.setattr(cpu_backend, "MOST_COPIED", most)
         network = small_network(level, evidence=True)
         found = frozen(level, network.state_dict(), SETTINGS, "bfloat16")
         narrow = torch.bfloat16 if most else torch.float32

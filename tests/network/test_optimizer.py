@@ -41,7 +41,9 @@ class TestLazyAdam:
         monkeypatch.setattr(cpu_backend, "CACHED_VALUES", cached)
         pieces = []
         monkeypatch.setattr(
-            module, "_adam", lambda group, some, *more, _do=module._adam: (pieces.append(len(some[0][0])), _do(group, some, *more))
+            module,
+            "_adam",
+            lambda group, some, *more, _do=module._adam: (pieces.append(len(some[0][0])), _do(group, some, *more)),
         )
         torch.manual_seed(0)
         ours = nn.Embedding(9, 4, sparse=True)

@@ -1,0 +1,31 @@
+"""The device that a setting names."""
+
+import torch
+
+from axml_ray.settings import SettingsError
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device of a name such as "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        SettingsError: there is no such device.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"device: there is no {name!r}; choose cpu or cuda") from None
+    kind, number = name.partition(":")[0], device.index or 0
+    if kind not in ("cpu", "cuda"):
+        raise SettingsError(f"device: {name!r} is not supported; choose cpu or cuda")
+    if kind == "cuda" and number >= torch.cuda.device_count():
+        raise SettingsError(
+            f"device: {name!r} was asked for, and PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPUs "
+            "here; install PyTorch with CUDA and check nvidia-smi, or choose cpu"
+        )
+    return device
+
+
+def predictor_device(gpus: float) -> torch.device:
+    """Return the device of a process for which Ray reserves a number of GPUs, which may be a fraction or 0."""
+    return device_named("cuda" if gpus else "cpu")
