@@ -39,8 +39,9 @@ from axml_ray.settings import SettingsError
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.outcome import best_trial
 from axml_ray.tuning.records import Trial
+from axml_ray.tuning.run_sweep import run_sweep
 from axml_ray.tuning.space import Space
-from axml_ray.tuning.sweep import Sweep, run_sweep
+from axml_ray.tuning.sweep import Sweep
 
 SPACES = ["tune_spaces.tree:shape", "tune_spaces.attention:rates"]
 ORDERS = 200

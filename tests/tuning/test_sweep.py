@@ -13,9 +13,10 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.settings import ResourceSettings, SettingsError
 from axml_ray.tuning.outcome import write_outcome
 from axml_ray.tuning.records import read_trials
+from axml_ray.tuning.run_sweep import concurrent_trials, run_sweep
 from axml_ray.tuning.search import Search
 from axml_ray.tuning.space import Space
-from axml_ray.tuning.sweep import Sweep, concurrent_trials, run_sweep
+from axml_ray.tuning.sweep import Sweep
 
 GOOD, POOR, MAD = 0.02, 1e-6, 1e30
 SPACE = f"def space(draw):\n    draw.suggest_categorical('training.learning_rate', [{GOOD}, {POOR}, {MAD}])\n"
