@@ -58,6 +58,7 @@ print(ray.get(kept.remote()))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read as Linux writes it")
 @pytest.mark.parametrize(("cluster", "arenas", "kept"), [("own", {}, True), ("given", {}, True), ("own", NONE, False)])
 def test_a_workers_thread_keeps_the_memory_that_it_freed(cluster: str, arenas: dict[str, str], kept: bool) -> None:
@@ -92,6 +93,7 @@ except SettingsError as error:
 """
 
 
+@pytest.mark.processes
 def test_what_no_single_node_has_room_for_is_an_error() -> None:
     done = subprocess.run([sys.executable, "-c", SMALL_NODES], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -100,6 +102,7 @@ def test_what_no_single_node_has_room_for_is_an_error() -> None:
     assert error.startswith("resources: 1 of 2 workers fit on the cluster's nodes, each whole on one; lower")
 
 
+@pytest.mark.processes
 def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
     """As it is set for `ray job submit`, where the job itself was started by `python`."""
     address = "http://127.0.0.1:8265"
@@ -206,6 +209,7 @@ def test_a_failed_job_leaves_its_logs_alone_and_a_good_one_is_silent(tmp_path: P
     assert rest == ["error: as told", f"Ray's logs of this failure: {own / 'logs'}"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("variables", "wrong"),
     [({"RAY_AUTH_MODE": "toking"}, "RAY_AUTH_MODE=toking"), ({"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "/nowhere")],

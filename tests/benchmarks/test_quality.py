@@ -33,6 +33,7 @@ def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
         assert spreads["1"][name] == pytest.approx((max(alone) - min(alone)) / 2) and spreads["3"][name] == 0
 
 
+@pytest.mark.processes
 def test_the_table_names_scores_and_what_was_not_run(tmp_path: Path) -> None:
     scores = {name: 50.0 for name in quality.FIGURES}
     rows = [{"trees": 3, "by_trees": {"1": scores, "2": scores, "3": scores | {"P@1": points}}} for points in (93, 94)]
