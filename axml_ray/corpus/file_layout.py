@@ -1,4 +1,4 @@
-"""Which documents each Parquet file of a corpus holds: a fixed number of documents, in the order of the input."""
+"""Assigns documents to the Parquet files of a corpus: a fixed number per file, in the order of the input."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

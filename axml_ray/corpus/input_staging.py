@@ -18,7 +18,7 @@ from axml_ray.settings import SPLITS, SettingsError
 
 @dataclass
 class StagedInput:
-    """What was read.
+    """The staged input.
 
     Attributes:
         paths: the staged blocks, in the order of the input.

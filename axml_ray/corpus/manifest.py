@@ -16,7 +16,7 @@ from axml_ray.files import write_json
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a corpus is prepared from.
+    """The inputs of a corpus.
 
     Attributes:
         key: fingerprint of the settings and of `files`; a corpus with the same key is up to date.

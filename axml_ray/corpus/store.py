@@ -98,7 +98,7 @@ class Corpus:
         except ValueError as error:
             raise SettingsError(f"{error}; {fix}") from None
         if not isinstance(manifest, dict):
-            raise SettingsError(f"{path}: is not the manifest of a corpus; {fix} again")
+            raise SettingsError(f"{path}: not the manifest of a corpus; {fix} again")
         if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
             actual = f"{manifest.get('format')!r} version {manifest.get('version')!r}"
             raise SettingsError(f"{path}: expected {FORMAT!r} version {VERSION}, found {actual}; {fix} again")

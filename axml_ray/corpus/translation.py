@@ -178,7 +178,7 @@ class Translation:
 
     @cached_property
     def _translation_matrix(self) -> sparse.csr_matrix:
-        """How often each word (column) occurs in the translation of each word (row), float32 CSR [V, V]."""
+        """Float32 CSR [V, V]: number of occurrences of each word (column) in the translation of each word (row)."""
         return indicator_matrix(self.words, len(self.sides))
 
 

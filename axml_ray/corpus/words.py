@@ -187,7 +187,7 @@ def _ascii_letters() -> np.ndarray:
 
 
 class _CharacterTable:
-    """What the tokenizer does with each character, learned from it when a character first occurs.
+    """A table of the tokenizer's rules for single characters, filled when a character first occurs.
 
     Attributes:
         lower: uint32 [code points], the character in lower case.

@@ -224,11 +224,11 @@ def predict_files(
     actors: int = 1,
     cpus_per_actor: float = 1.0,
 ) -> dict[str, Any]:
-    """Predict the documents of some readers. Ray must be initialised, and every node must see the same files.
+    """Predict the documents that some readers yield. Ray must be initialised, and every node must see the same files.
 
     Args:
         bundle: directory of a bundle whose checksums were verified.
-        readers: the readers to read.
+        readers: the readers of the texts.
         output: directory in which `part-<reader>-<block>.parquet` or `.jsonl` are written and, when all are complete,
             `predictions.json`. Columns or keys: id; labels, names, scores and probabilities, lists, best first; and
             error, null unless the text could not be read or tagged.
@@ -342,7 +342,7 @@ def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], erro
 
 
 def _check_columns(readers: Sequence[Reader]) -> None:
-    """Check that the first reader of each kind has the columns to read; errors in others become rows with an error.
+    """Check that the first file of each format has the columns to read; errors in others become rows with an error.
 
     Raises:
         SettingsError: a table lacks a column.

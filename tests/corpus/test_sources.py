@@ -300,9 +300,9 @@ def site_packages(tmp_path: Path) -> Path:
 
 
 def test_labels_of_installed_packages(site_packages: Path) -> None:
-    open_readers = installed_package_readers(site_packages)
-    assert [reader.path.name for reader in open_readers] == ["broken", "single.py", "tests", "zoo"]
-    records = [record for reader in open_readers for record in reader.read()]
+    readers = installed_package_readers(site_packages)
+    assert [reader.path.name for reader in readers] == ["broken", "single.py", "tests", "zoo"]
+    records = [record for reader in readers for record in reader.read()]
     assert all(isinstance(record, Document) for record in records)
     sparse = ("zoo", "zoo.sparse")
     assert [(record.id, record.labels) for record in records if isinstance(record, Document)] == [
@@ -354,10 +354,10 @@ def test_readers_and_records_travel_to_tasks(site_packages: Path, tmp_path: Path
 
 
 def test_this_environment_is_a_corpus() -> None:
-    open_readers = {reader.path.name: reader for reader in installed_package_readers()}
-    assert {"scipy", "numpy", "torch", "ray"} <= set(open_readers)
-    assert open_readers.keys().isdisjoint({"pip", "setuptools", "_pytest", "axml_ray"})
-    documents = [record for record in open_readers["scipy"].read() if isinstance(record, Document)]
+    readers = {reader.path.name: reader for reader in installed_package_readers()}
+    assert {"scipy", "numpy", "torch", "ray"} <= set(readers)
+    assert readers.keys().isdisjoint({"pip", "setuptools", "_pytest", "axml_ray"})
+    documents = [record for record in readers["scipy"].read() if isinstance(record, Document)]
     assert len(documents) > 2000
     assert len({document.id for document in documents}) == len(documents)
     assert all(document.labels[0] == "scipy" for document in documents)

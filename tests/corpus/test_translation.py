@@ -75,7 +75,7 @@ def test_choice(
     random = np.random.default_rng(seed)
     labels = [np.flatnonzero(random.random(TRAINED + 1) < 0.4).tolist() for _ in texts]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_AT_A_TIME", at_a_time)
+        patch.setattr(module, "_CHUNK_ROWS", at_a_time)
         patch.setattr(module, "COMMON_DOCUMENTS", rare)
         found = Translation.fit(dictionary(candidates), Ragged.from_rows(texts), Ragged.from_rows(labels), TRAINED)
     assert len(found.words) == WORDS
