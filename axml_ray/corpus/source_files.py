@@ -78,13 +78,14 @@ def _list_url(url: str, suffixes: tuple[str, ...]) -> list[SourceFile]:
             return [url]
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(f"no file matches {url!r}")
+        # Not fsspec's glob: it silently omits subdirectories that it cannot list, and lists each one by a request.
         deep = any("**" in part for part in parts[fixed:])
         depth = len(parts) - fixed
         selector = fs.FileSelector(path, recursive=deep or depth > 1)
         inside = [info.path for info in store.get_file_info(selector) if info.type == fs.FileType.File]
     except pa.ArrowInvalid as error:
         raise ValueError(f"{url}: {error}") from None
-    below = [place.removeprefix(path).lstrip("/") for place in inside]
+    below = [file.removeprefix(path).lstrip("/") for file in inside]
     if depth:
         pattern = "/".join(parts[fixed:])
         names = [name for name in below if _matches(name, pattern)]

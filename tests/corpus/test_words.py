@@ -45,7 +45,7 @@ def test_nothing_and_slices() -> None:
     assert split_texts(texts, 9).vocabulary.to_pylist() == ["a", "b", "c"]
 
 
-# Words run on at the ends of texts, and what stands for the separator in a block may stand in a text as well.
+# Parts of texts: adjacent ones may form one word, and a text may contain the letter that represents the separator.
 PIECES = [
     "Cat",
     " ",
