@@ -88,7 +88,7 @@ def main(given: argparse.Namespace) -> None:
         SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
     """
     from axml_ray.cluster import connect, room_for
-    from axml_ray.corpus.sources import shards
+    from axml_ray.corpus.sources import open_readers
     from axml_ray.inference.batch import PredictionOptions, predict_files
     from axml_ray.inference.bundle import Bundle
 
@@ -100,7 +100,7 @@ def main(given: argparse.Namespace) -> None:
         print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
     try:
         reading = CorpusSettings.model_construct(**record_fields(given, bundle), csv_delimiter=given.csv_delimiter)
-        found = shards(given.input, reading, labelled=False)
+        readers = open_readers(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
     options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
@@ -113,7 +113,7 @@ def main(given: argparse.Namespace) -> None:
             "--cpus-per-actor"
         )
     began = time.monotonic()
-    result = predict_files(given.bundle, found, given.output, options, actors=actors, cpus_per_actor=cpus)
+    result = predict_files(given.bundle, readers, given.output, options, actors=actors, cpus_per_actor=cpus)
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
     files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"

@@ -61,4 +61,4 @@ class ExplainedText:
         tokens = Ragged.from_rows([words])
         if translation is None:
             return cls(words, real, tokens, np.arange(len(words)))
-        return cls(words, real, *translation.with_places(tokens))
+        return cls(words, real, *translation.translated_with_positions(tokens))

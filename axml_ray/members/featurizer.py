@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.label_features import bag_of_words, indicators, weigh, word_weights
+from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights, indicator_matrix
 from axml_ray.corpus.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text_views import TextViews
@@ -89,7 +89,7 @@ class Featurizer:
 
     def of(self, texts: TextViews) -> sparse.csr_matrix:
         """As `matrix`, computed once for all members that read a batch of texts."""
-        return texts.keep(("features", id(self)), lambda: self.matrix(texts.original))
+        return texts.get_or_compute(("features", id(self)), lambda: self.matrix(texts.original))
 
     def counts(self, tokens: Ragged) -> sparse.csr_matrix:
         """How often each feature occurs in each text, float32 CSR [N, F].
@@ -119,7 +119,7 @@ class Featurizer:
             tokens: word ids.
         """
         found = self.counts(tokens)
-        weigh(found, self._weights)
+        apply_tf_idf(found, self._weights)
         ends = found.indptr[1:]
         indices, weights = np.insert(found.indices, ends, len(self)), np.insert(found.data, ends, np.float32(1))
         return sparse.csr_matrix(
@@ -179,12 +179,12 @@ class Featurizer:
     @cached_property
     def _weights(self) -> np.ndarray:
         """float32 [F]; cached, since a vocabulary is large and a batch of texts may be one."""
-        return word_weights(self.frequency, self.documents)
+        return idf_weights(self.frequency, self.documents)
 
     @cached_property
     def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
         """How often each word has each prefix, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
-        return indicators(self.prefixes, _kinds(self.prefixes)), indicators(self.runs, _kinds(self.runs))
+        return indicator_matrix(self.prefixes, _kinds(self.prefixes)), indicator_matrix(self.runs, _kinds(self.runs))
 
 
 def feature_texts(corpus: Corpus, train: Split, settings: FeatureSettings, max_tokens: int) -> Split:
@@ -198,7 +198,7 @@ def feature_texts(corpus: Corpus, train: Split, settings: FeatureSettings, max_t
     """
     if not settings.names_as_texts:
         return train
-    return train.and_also(name_texts(corpus.labels, corpus.tokenizer, max_tokens))
+    return train.followed_by(name_texts(corpus.labels, corpus.tokenizer, max_tokens))
 
 
 def _runs(word: str, letters: int) -> Iterable[str]:

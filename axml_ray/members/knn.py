@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.label_features import indicators, strongest
+from axml_ray.corpus.label_features import indicator_matrix, keep_strongest
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
@@ -102,12 +102,12 @@ class NearestNeighbours(Member):
             count: k.
             featurizer: that made the rows.
         """
-        texts = strongest(rows[:, :-1], FEATURES).T.tocsr()
+        texts = keep_strongest(rows[:, :-1], FEATURES).T.tocsr()
         rare = np.diff(texts.indptr) <= max(COMMON_TEXTS, COMMON_SHARE * len(labels))
         texts = sparse.diags(rare.astype(np.float32)) @ texts
         texts.eliminate_zeros()
         texts.sort_indices()
-        return cls(texts, indicators(labels, trained), count, featurizer)
+        return cls(texts, indicator_matrix(labels, trained), count, featurizer)
 
     def rank(self, texts: TextViews, k: int) -> TopK:
         """The best labels of the most similar training texts."""
@@ -119,7 +119,7 @@ class NearestNeighbours(Member):
         return scores
 
     def _scores(self, texts: TextViews) -> sparse.csr_matrix:
-        return texts.keep(("knn", id(self)), lambda: self.scores(self.featurizer.of(texts)))
+        return texts.get_or_compute(("knn", id(self)), lambda: self.scores(self.featurizer.of(texts)))
 
     def scores(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
         """The score of each label, float32 CSR [N, L]; empty where no training text has a feature of the text.
@@ -127,14 +127,14 @@ class NearestNeighbours(Member):
         Args:
             rows: as of `Featurizer.matrix`.
         """
-        words = strongest(rows[:, :-1], FEATURES)
+        words = keep_strongest(rows[:, :-1], FEATURES)
         step = max(1, MOST_PAIRS // max(1, self.labels.shape[0]))
         parts = [self._scores_of_rows(words[start : start + step]) for start in range(0, words.shape[0], step)]
         empty = sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)
         return sparse.vstack([empty, *parts], format="csr")
 
     def _scores_of_rows(self, words: sparse.csr_matrix) -> sparse.csr_matrix:
-        near = strongest(words @ self.texts, self.count)
+        near = keep_strongest(words @ self.texts, self.count)
         near.data **= POWER
         total = np.maximum(near.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
         near.data /= np.repeat(total, np.diff(near.indptr))
@@ -176,4 +176,4 @@ class NearestNeighbours(Member):
                 raise ValueError("its texts do not have length one")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
-        return cls(texts, indicators(labels, inputs.labels), config.neighbours, features)
+        return cls(texts, indicator_matrix(labels, inputs.labels), config.neighbours, features)

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.label_features import indicators, label_ranges, strongest
+from axml_ray.corpus.label_features import indicator_matrix, keep_strongest, label_ranges
 from axml_ray.ragged import Ragged
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree
@@ -49,9 +49,9 @@ def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> spar
         labels: the label ids of each document.
         trained: labels that have a vector, those of the smallest ids.
     """
-    of_labels = indicators(labels, trained).T.tocsr()
+    of_labels = indicator_matrix(labels, trained).T.tocsr()
     terms = max(MOST_TERMS // trained, FEWEST_TERMS)
     parts = []
     for begin, end in label_ranges(np.diff(of_labels.indptr), rows.nnz / max(1, len(labels))):
-        parts.append(strongest((of_labels[begin:end] @ rows).tocsr()[:, :-1], terms))
+        parts.append(keep_strongest((of_labels[begin:end] @ rows).tocsr()[:, :-1], terms))
     return sparse.vstack(parts, format="csr")

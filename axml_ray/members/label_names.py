@@ -130,7 +130,7 @@ class LabelNames(Member):
         return scores
 
     def _scores(self, texts: TextViews) -> sparse.csr_matrix:
-        return texts.keep(("label names", id(self)), lambda: self.scores(texts.translated))
+        return texts.get_or_compute(("label names", id(self)), lambda: self.scores(texts.translated))
 
     def scores(self, tokens: Ragged) -> sparse.csr_matrix:
         """The probability of each label whose name occurs in a text, float32 CSR [N, L].

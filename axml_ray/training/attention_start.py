@@ -17,7 +17,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from axml_ray.corpus.label_features import bag_of_words, weigh, word_weights
+from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights
 from axml_ray.corpus.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.level_network import LevelNetwork
@@ -98,7 +98,7 @@ def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
     rows = bag_of_words(names.tokens, len(frequency))
     rows.data[frequency[rows.indices] == 0] = 0  # the encoder has no mean state of a word that does not occur
     rows.eliminate_zeros()
-    weigh(rows, word_weights(frequency, len(tokens)))
+    apply_tf_idf(rows, idf_weights(frequency, len(tokens)))
     with_words = np.flatnonzero(np.diff(rows.indptr))
     named = names.labels.values[with_words]
     unnamed = np.setdiff1d(np.arange(corpus.trained), named)

@@ -146,13 +146,13 @@ def test_fitted_again_is_the_same(linear: LinearTree, settings: FeatureSettings)
 
 
 def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
-    tokenizer = Tokenizer.of_words(["whale", "shark", "fish", "n2", "deep", "sea"])
+    tokenizer = Tokenizer.from_words(["whale", "shark", "fish", "n2", "deep", "sea"])
     index = LabelIndex.build({"n1": 3, "n2": 2, "n3": 1}, names={"n1": "whale", "n2": "fish", "n3": "shark"})
     rows = [[2 + 4], [2 + 4], [2 + 4, 2 + 5], [2 + 5], [2 + 5], [2 + 5]]  # "deep" and "sea" tell nothing of "shark"
     train = Split(Ragged.from_rows(rows), Ragged.from_rows([[0], [0], [0], [1], [1], [2]]))
     flat = LabelTree(label_order=np.arange(3, dtype=np.int32), first_child=(np.array([0, 3]),))
     best = []
-    for texts in (train, train.and_also(name_texts(index, tokenizer, 9))):
+    for texts in (train, train.followed_by(name_texts(index, tokenizer, 9))):
         linear = fitted(flat, texts, tokenizer.words, FeatureSettings())
         best.append(int(linear.rank(TextViews(tokenizer.encode(["the shark"], 9)), 1).labels[0, 0]))
     assert best[1] == 2 != best[0]

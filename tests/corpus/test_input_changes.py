@@ -19,11 +19,11 @@ KILLED = """
 import os, sys, time
 from pathlib import Path
 
-import axml_ray.corpus.prepare as prepare
+from axml_ray.corpus import prepare, word_vectors
 from axml_ray.settings import CorpusSettings
 
 prepare.connect = lambda: None
-prepare.word_vectors.save_vectors = lambda *a: (print("here", flush=True), time.sleep(600))
+word_vectors.save_vectors = lambda *a: (print("here", flush=True), time.sleep(600))
 folder = Path(sys.argv[1])
 prepare.prepare(
     CorpusSettings(train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), valid_documents=3,

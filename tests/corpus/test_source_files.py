@@ -6,17 +6,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from axml_ray.corpus.places import files_of, open_plain, state_of
 from axml_ray.corpus.records import Document, Rejection
 from axml_ray.corpus.repository import TextPairs
-from axml_ray.corpus.sources import _shard, shards
+from axml_ray.corpus.source_files import file_state, list_files, open_decompressed
+from axml_ray.corpus.sources import _reader, open_readers
 from axml_ray.settings import CorpusSettings
 
 LINE = b'{"text": "A cat.", "labels": ["pets"]}\n'
 
 
 def listed(*patterns: str | Path, labelled: bool = True, **settings: Any) -> list[Any]:
-    return shards(patterns, CorpusSettings(train=("a",), test=("b",), **settings), labelled=labelled)
+    return open_readers(patterns, CorpusSettings(train=("a",), test=("b",), **settings), labelled=labelled)
 
 
 def test_urls_are_read_through_file_systems(tmp_path: Path) -> None:
@@ -38,34 +38,34 @@ def test_urls_are_read_through_file_systems(tmp_path: Path) -> None:
         (f"{url}/de*/*", [3, 9]),
     ]:
         found = listed(pattern)
-        assert [len(list(shard.read())) for shard in found] == counts, pattern
-        assert all(shard.path.startswith("file://") for shard in found)
+        assert [len(list(reader.read())) for reader in found] == counts, pattern
+        assert all(reader.path.startswith("file://") for reader in found)
     first = next(iter(listed(f"{url}/a.jsonl")[0].read()))
     assert isinstance(first, Document)
     assert (first.id, first.file) == ("a.jsonl:1", f"{url}/a.jsonl")
-    assert state_of(f"{url}/a.jsonl") == state_of(tmp_path / "a.jsonl")
+    assert file_state(f"{url}/a.jsonl") == file_state(tmp_path / "a.jsonl")
 
 
 def test_wrong_urls_are_named(tmp_path: Path) -> None:
     url = tmp_path.as_uri()
     with pytest.raises(FileNotFoundError, match=r"no file matches 'file://.*/none\.jsonl'"):
-        files_of(f"{url}/none.jsonl", (".jsonl",))
+        list_files(f"{url}/none.jsonl", (".jsonl",))
     with pytest.raises(FileNotFoundError, match="no file matches"):
-        files_of(f"{url}/*.jsonl", (".jsonl",))
+        list_files(f"{url}/*.jsonl", (".jsonl",))
     with pytest.raises(ValueError, match=r"no file to read \(\*\.jsonl\)"):
-        files_of(url, (".jsonl",))
+        list_files(url, (".jsonl",))
     with pytest.raises(ValueError, match="nowhere://x"):
-        files_of("nowhere://x/y", (".jsonl",))
+        list_files("nowhere://x/y", (".jsonl",))
 
 
 def test_the_format_is_told_by_the_name(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.parquet", "c.csv.GZ", "d.arrow", "e_raw_texts.txt", "f.TSV", "other"):
         (tmp_path / name).write_bytes(b"")
     kinds = ["JsonLines", "ParquetRows", "SeparatedValues", "ArrowRows", "TextPairs", "SeparatedValues"]
-    assert [type(shard).__name__ for shard in listed(tmp_path)] == kinds
+    assert [type(reader).__name__ for reader in listed(tmp_path)] == kinds
     assert type(listed(tmp_path / "other")[0]).__name__ == "JsonLines"
     assert type(listed(tmp_path / "other", source="parquet")[0]).__name__ == "ParquetRows"
-    assert [shard.path.name for shard in listed(tmp_path, source="csv")] == ["c.csv.GZ", "f.TSV"]
+    assert [reader.path.name for reader in listed(tmp_path, source="csv")] == ["c.csv.GZ", "f.TSV"]
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(ValueError, match="name the directory of one"):
         listed(tmp_path)
@@ -84,21 +84,21 @@ def test_the_repositorys_json_is_known_by_its_fields(tmp_path: Path) -> None:
 def test_pairs_of_texts_and_labels(tmp_path: Path) -> None:
     (tmp_path / "train_raw_texts.txt").write_bytes("Title /SEP/ bödy\n\nna".encode() + b"\xef\nlast\n")
     (tmp_path / "train_labels.txt").write_bytes(b"a b a\n\nc\n")
-    (shard,) = listed(tmp_path / "train_raw_texts.txt")
-    assert shard == TextPairs(tmp_path / "train_raw_texts.txt", tmp_path / "train_labels.txt", shard.fields)
-    first, second, bad, unpaired = shard.read()
+    (reader,) = listed(tmp_path / "train_raw_texts.txt")
+    assert reader == TextPairs(tmp_path / "train_raw_texts.txt", tmp_path / "train_labels.txt", reader.fields)
+    first, second, bad, unpaired = reader.read()
     assert (first.text, first.labels, first.id) == ("Title /SEP/ bödy", ("a", "b"), "train_raw_texts.txt:1")
     assert (second.text, second.labels) == ("", ())
     assert isinstance(bad, Rejection)
     assert bad.reason == "not UTF-8: byte 0xef at byte 3"
     assert isinstance(unpaired, Rejection)
     assert (unpaired.line, unpaired.reason) == (4, "train_labels.txt has no such line")
-    assert len([r for r in listed(shard.path, labelled=False)[0].read() if isinstance(r, Document)]) == 3
+    assert len([r for r in listed(reader.path, labelled=False)[0].read() if isinstance(r, Document)]) == 3
     (tmp_path / "train_labels.txt").write_bytes(codecs.BOM_UTF8 + b"a b\n")
-    assert next(iter(shard.read())).labels == ("a", "b")
+    assert next(iter(reader.read())).labels == ("a", "b")
     store = "s3://bucket/train{}.txt?endpoint_override=store:9000&scheme=http"
     for source in ("auto", "text_pairs"):
-        found = _shard(store.format("_raw_texts"), CorpusSettings.model_construct(source=source), shard.fields)
+        found = _reader(store.format("_raw_texts"), CorpusSettings.model_construct(source=source), reader.fields)
         assert isinstance(found, TextPairs) and found.labels_path == store.format("_labels")
     with pytest.raises(ValueError, match="expected a name that ends in _raw_texts"):
         listed(tmp_path / "train_labels.txt", source="text_pairs")
@@ -112,5 +112,5 @@ def test_plain_bytes_of_each_compression(tmp_path: Path) -> None:
         ("d", b""),
     ]:
         (tmp_path / name).write_bytes(content)
-        with open_plain(tmp_path / name) as file:
+        with open_decompressed(tmp_path / name) as file:
             assert file.read() == (LINE if content else b"")
