@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from axml_ray.evaluation.pictures import STYLE, Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
 from axml_ray.evaluation.examples import Example
 from axml_ray.evaluation.metrics import CUTS
 from axml_ray.evaluation.predictions import title_of
@@ -131,7 +131,7 @@ def frequency_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Draw precision and recall at five against the labels' number of training documents."""
     bins = [row for row in rows if row["from"] > 0]  # unseen labels cannot be shown on a logarithmic axis
     x = Axis(label="training documents of the label (log scale)", log=True)
-    y = Axis(label="%", least=0, most=100)
+    y = Axis(label="%", minimum=0, maximum=100)
     centres = [(row["from"] * row["to"]) ** 0.5 for row in bins]
     lines = [
         Line(name=name, points=[(centre, row[key]) for centre, row in zip(centres, bins, strict=True)])
@@ -160,9 +160,9 @@ def reliability_chart(calibration: Mapping[str, Any]) -> Markup:
     """Draw the share of true labels against the score; on the diagonal, a score is a probability."""
     bins = zip(calibration["mean_score"], calibration["true"], calibration["labels"], strict=True)
     points = [(mean, correct / labels) for mean, correct, labels in bins if mean is not None]
-    x = Axis(label="mean score", least=0, most=1)
-    y = Axis(label="share of true labels", least=0, most=1)
-    return line_chart("Reliability", x, y, [Line(name="predicted labels", points=points)], even=True)
+    x = Axis(label="mean score", minimum=0, maximum=1)
+    y = Axis(label="share of true labels", minimum=0, maximum=1)
+    return line_chart("Reliability", x, y, [Line(name="predicted labels", points=points)], diagonal=True)
 
 
 def _format_score(number: float | None) -> str:
