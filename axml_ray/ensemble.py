@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from axml_ray.combine.combiner import Combiner, Weighted
+from axml_ray.combine.combiner import Combiner, MemberWeights
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.corpus.translation import Translation
 from axml_ray.members.member import Member, MemberInfo
@@ -88,7 +88,7 @@ class Combination:
             for row in range(len(labels))
         ]
 
-    def _present(self, of_members: Mapping[str, object]) -> tuple[list[MemberInfo], Weighted]:
+    def _present(self, of_members: Mapping[str, object]) -> tuple[list[MemberInfo], MemberWeights]:
         """The members that are there; where a tree is away, the others of its kind have its weight."""
         present = [member for member in self.members if member.name in of_members]
         whole: defaultdict[str, float] = defaultdict(float)
@@ -98,7 +98,7 @@ class Combination:
         for member in present:
             there[member.kind] += member.weight
         weights = [member.weight * whole[member.kind] / there[member.kind] for member in present]
-        return present, Weighted([each.kind for each in present], weights)
+        return present, MemberWeights([each.kind for each in present], weights)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,8 @@ def fit_combiner(run: Run) -> Combiner:
     valid, ensemble = run.corpus.split("valid"), run.open_ensemble(Mean)
     rankings = ensemble.rank_members(valid.tokens)
     return combiner_class(run.settings.ensemble.combiner).fit(
-        Validation(run.weighted, [rankings[each.name] for each in run.members], valid.labels, run.corpus.labels.counts),
+        Validation(
+            run.member_weights, [rankings[each.name] for each in run.members], valid.labels, run.corpus.labels.counts
+        ),
         run.settings.ensemble.top_labels,
     )

@@ -21,10 +21,10 @@ from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
 from axml_ray.configuration import FREE, read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluate_run import evaluate, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
 from axml_ray.inference.batch import predict_split
-from axml_ray.judging import evaluate, seconds_before
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import fit_members
@@ -61,7 +61,7 @@ def run(settings: Experiment) -> dict[str, Any]:
     connect()
     seconds = {"prepare": float(current.corpus.manifest["seconds"])}
     # A run that is started again finds most of its training done.
-    before = seconds_before(current.layout.metrics(), current.corpus)
+    before = read_phase_seconds(current.layout.metrics(), current.corpus)
 
     def timed(name: str, step: Callable[[], T]) -> T:
         began = time.monotonic()
@@ -146,7 +146,7 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
         parts = list(predictions.read(member.name))
         rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("top", "scores"))))
         truth = [one.truth for one in parts]
-    return Validation(current.weighted, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
+    return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 
 def _check_settings(settings: Experiment, layout: RunLayout) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from axml_ray.combine.combiner import Combiner, Weighted, combiner_class
+from axml_ray.combine.combiner import Combiner, MemberWeights, combiner_class
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json, write_json
@@ -147,9 +147,9 @@ class Run:
         return next(spec for spec in self.members if spec.name == name)
 
     @property
-    def weighted(self) -> Weighted:
+    def member_weights(self) -> MemberWeights:
         """Kinds and weights of the members, as combiners take them."""
-        return Weighted([each.kind for each in self.members], [each.weight for each in self.members])
+        return MemberWeights([each.kind for each in self.members], [each.weight for each in self.members])
 
     @property
     def needs_features(self) -> bool:

@@ -38,8 +38,8 @@ from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.ensemble import Combination, Ensemble
+from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.judging import open_run
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.members.text_batch import length_batches, map_batches

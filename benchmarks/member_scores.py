@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, Validation, Weighted, combiner_class
-from axml_ray.evaluation.judge import Labels, inverse_propensity
+from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
+from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.judging import open_run
+from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.members.topk import TopK
 from axml_ray.network.precision import use_threads
 from axml_ray.run import Run
@@ -66,8 +66,8 @@ class Evidence:
             raise SettingsError(f"{run.corpus.directory}: no validation documents; prepare with corpus.valid_documents")
         split, counts = run.corpus.split("valid"), run.corpus.labels.counts
         rankings = run.open_ensemble(Mean).rank_members(split.tokens)
-        validation = Validation(run.weighted, [rankings[spec.name] for spec in run.members], split.labels, counts)
-        inverse = inverse_propensity(Labels(counts, run.corpus.documents("train")), run.settings.evaluation)
+        validation = Validation(run.member_weights, [rankings[spec.name] for spec in run.members], split.labels, counts)
+        inverse = inverse_propensity(TrainingCounts(counts, run.corpus.documents("train")), run.settings.evaluation)
         return cls(validation, inverse, run.settings.ensemble.top_labels)
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -84,7 +84,7 @@ class Evidence:
         """The weighted mean of the members of some kinds."""
         members, rankings = self.validation.members, self.validation.rankings
         places = [place for place, kind in enumerate(members.kinds) if kind in kinds]
-        chosen = Weighted([members.kinds[i] for i in places], [members.weights[i] for i in places])
+        chosen = MemberWeights([members.kinds[i] for i in places], [members.weights[i] for i in places])
         return self._scored(name, Mean().rank(chosen, [rankings[i] for i in places], self.k))
 
     def cross_fitted(self, name: str, combiner: type[Combiner]) -> dict[str, Any]:

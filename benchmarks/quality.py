@@ -37,8 +37,8 @@ from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
+from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.members.topk import TopK
 from axml_ray.pipeline import run
@@ -125,7 +125,7 @@ def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]
     settings, corpus = run.settings, run.corpus
     predictions = Predictions.open(run.layout.predictions("test"))
     assert predictions is not None
-    inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
+    inverse = inverse_propensity(TrainingCounts(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees, combination = range(settings.ensemble.trees), run.combination(run.open_combiner())
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
     columns = [f"{member.name}.{what}" for member in run.members for what in ("labels", "scores")]

@@ -87,7 +87,7 @@ def main(given: argparse.Namespace) -> None:
     Raises:
         SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
     """
-    from axml_ray.cluster import connect, room_for
+    from axml_ray.cluster import connect, max_processes
     from axml_ray.corpus.sources import open_readers
     from axml_ray.inference.batch import PredictionOptions, predict_files
     from axml_ray.inference.bundle import Bundle
@@ -105,7 +105,7 @@ def main(given: argparse.Namespace) -> None:
         raise SettingsError(f"--input: {error}") from None
     options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
-    fit, cpus = room_for({"CPU": given.cpus_per_actor}), given.cpus_per_actor
+    fit, cpus = max_processes({"CPU": given.cpus_per_actor}), given.cpus_per_actor
     actors = given.actors or max(1, fit)
     if actors > fit:
         raise SettingsError(

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from axml_ray.evaluation.pictures import STYLE, Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
 from axml_ray.files import whole_file
 
 EXAMPLES, EXAMPLE_LETTERS = 5, 400

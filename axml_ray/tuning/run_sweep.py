@@ -16,7 +16,7 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from axml_ray.cluster import check_fits, room_for
+from axml_ray.cluster import check_fits, max_processes
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings, SettingsError
@@ -50,7 +50,7 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
     check_fits(resources)
     # Clustering the labels is a task of one CPU that runs before the workers start.
     required = {**resources.of_a_worker, "CPU": max(resources.cpus_per_worker, 1 / resources.workers)}
-    fit = max(1, room_for(required) // resources.workers)
+    fit = max(1, max_processes(required) // resources.workers)
     if at_once is not None and at_once > fit:
         raise SettingsError(
             f"--at-once: the workers of {at_once} trials don't fit, those of {fit} do; lower it, resources.workers or "

@@ -15,8 +15,8 @@ import quality_table
 import results_file
 from tiny_run import train_run
 
+from axml_ray.evaluate_run import evaluate
 from axml_ray.inference.batch import predict_split
-from axml_ray.judging import evaluate
 
 
 def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:

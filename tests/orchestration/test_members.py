@@ -15,9 +15,9 @@ from axml_ray.combine.stacking import Stacking
 from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluate_run import evaluate, open_run
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
-from axml_ray.judging import evaluate, open_run
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.orchestration.label_trees import build_trees
