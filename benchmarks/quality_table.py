@@ -194,10 +194,16 @@ def _sources(corpora: dict[str, list[Row]]) -> Lines:
     keys = ("split", "settings", "seeds", "machine", "seconds", "file", "command")
     lines = [f"| corpus | row | {' | '.join(keys)} |", "|---" * (2 + len(keys)) + "|"]
     for corpus, rows in corpora.items():
-        grouped: dict[tuple[str, ...], list[str]] = {}
+        grouped: dict[tuple[str, ...], list[Row]] = {}
         for row in rows:
-            grouped.setdefault(tuple(row.source.get(key, "–") for key in keys), []).append(row.name)
-        lines += [f"| {corpus} | {'; '.join(names)} | {' | '.join(cells)} |" for cells, names in grouped.items()]
+            shared = tuple(row.source.get(key, "–") for key in keys if key != "seconds")
+            grouped.setdefault(shared, []).append(row)
+        for group in grouped.values():
+            cells = dict.fromkeys(keys, "–") | group[0].source
+            seconds = [row.source.get("seconds", "–") for row in group]
+            cells["seconds"] = seconds[0] if len(set(seconds)) == 1 else "; ".join(seconds)
+            names = "; ".join(row.name for row in group)
+            lines.append(f"| {corpus} | {names} | {' | '.join(cells[key] for key in keys)} |")
     return lines
 
 
@@ -220,7 +226,7 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             source = _recorded(content, path, f"`configs/{corpus}.yaml`" + (f"; {chosen}" if chosen else ""))
             # The trees of a run differ by their seeds only, so that one tree has as many seeds as there are trees.
             trees = len(first["by_trees"])
-            source["seeds"] = f"{len(seeds)} of {first['trees']} trees; one tree: mean of {len(seeds) * trees}"
+            source["seeds"] = f"ensembles: {len(seeds)}; single trees: {len(seeds) * trees}"
             source["command"] = f"`{_present_command(content['command'], part)}`"
             totals = [sum(row["seconds"].values()) for row in content["rows"] if "seconds" in row]
             if totals:
@@ -239,6 +245,7 @@ def _others(results: Path, corpus: str) -> Iterator[Row]:
                 if row["system"] != "ours" and row["scores"] and not row["training_documents_left_out_by_quick"]:
                     source = _recorded(content, path, "the program's documented settings, word TF-IDF")
                     source["seeds"] = "1"
+                    source["seconds"] = f"{sum(row['seconds'].values()):,.0f}" if row.get("seconds") else "–"
                     source["command"] = f"`{content['command']}`"
                     yield Row(f"{row['program']}, {row['system']}", row["scores"], source=source)
 
