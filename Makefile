@@ -7,7 +7,7 @@ READY := .venv/.ready
 HOST = 127.0.0.1
 PORT = 8000
 
-.PHONY: help setup demo serve test test-unit lint format cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit lint format docs cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -16,8 +16,8 @@ setup: $(READY)  ## Make .venv with the locked dependencies
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
@@ -45,6 +45,10 @@ format: setup  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: setup  ## Build the documentation into site/ without network access; warnings and dead links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open site/index.html; for search: $(BIN)/python -m http.server --directory site --bind 127.0.0.1 8001"
+
 cluster: setup  ## Start a Ray head on this machine, for `ray job submit`; CLUSTER_FLAGS="--dashboard-port 8266 …"
 	@$(BIN)/python -m axml_ray.local_cluster start $(CLUSTER_FLAGS)
 
@@ -53,7 +57,7 @@ cluster-stop: setup  ## Stop that head and wait until it is gone
 
 lock: setup  ## Resolve pyproject.toml's ranges anew
 	@echo "torch==2.13.0" > .venv/constraint.txt
-	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --allow-unsafe \
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --upgrade --extra dev --strip-extras --allow-unsafe \
 		--no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
 	@sed -i 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements.lock
 
