@@ -3,7 +3,7 @@
     python benchmarks/quality_table.py [--check]
 
 Our rows come from `quality-CORPUS[-PART].json`, those of other programs on the same split from
-`peers-quality-CORPUS-seed0.json` or `peers-CORPUS.json`, and published scores from `PUBLISHED`. A part that is listed in
+`peers-quality-CORPUS-seed0.json` or `peers-CORPUS.json`, and published scores from `PUBLISHED`. A part listed in
 `TEST_KNOWN` was set by someone who knew test scores; its rows stand in a table of their own and never in README.md.
 `--check` writes nothing and exits 1 if a page differs from the results.
 """
@@ -133,7 +133,9 @@ def with_tables(text: str, made: dict[str, Lines]) -> str:
     """
     names = re.findall(r"^<!-- table (\S+) -->$", text, re.MULTILINE)
     if not names or not set(names) <= set(made):
-        print(f"tables: write <!-- table NAME --> and <!-- end NAME -->, NAME one of {', '.join(made)}", file=sys.stderr)
+        print(
+            f"tables: write <!-- table NAME --> and <!-- end NAME -->, NAME one of {', '.join(made)}", file=sys.stderr
+        )
         raise SystemExit(2)
     for name in names:
         begin, end = f"<!-- table {name} -->", f"<!-- end {name} -->"

@@ -1,6 +1,6 @@
 """Draw the diagrams in docs/images. Each has its own background, so that it is legible on light and dark pages.
 
-    python docs/pictures.py
+python docs/pictures.py
 """
 
 from html import escape
@@ -80,7 +80,11 @@ def architecture() -> None:
         parts += [text(centre, top + 50, upper, "small"), text(centre, top + 67, lower, "small")]
         if i:
             parts.append(arrow(x - gap + 2, x - 2, top + 41))
-    parts.append(text(left, 252, "The library between the bands runs without Ray: in a notebook, a test, a script.", "left small"))
+    parts.append(
+        text(
+            left, 252, "The library between the bands runs without Ray: in a notebook, a test, a script.", "left small"
+        )
+    )
     save("architecture", begin[-1] + width + left, 270, "From texts to a server, and where Ray takes part", parts)
 
 
@@ -98,8 +102,22 @@ def label_tree() -> None:
             parts.append(f'<circle cx="{place}" cy="156" r="10" class="{kind}"/>')
         parts += [rect(x - 52, 62, 104, 28, "lit" if node in kept else "box"), text(x, 81, f"cluster {node + 1}")]
     parts.append('<circle cx="485" cy="22" r="9" class="dark"/>')
-    parts.append(text(30, 204, "A network scores all clusters. Only the children of the best (here two) are scored by the", "left small"))
-    parts.append(text(30, 222, "network of the next level. A label's score is the product along its path (equation 1).", "left small"))
+    parts.append(
+        text(
+            30,
+            204,
+            "A network scores all clusters. Only the children of the best (here two) are scored by the",
+            "left small",
+        )
+    )
+    parts.append(
+        text(
+            30,
+            222,
+            "network of the next level. A label's score is the product along its path (equation 1).",
+            "left small",
+        )
+    )
     save("label-tree", 860, 240, "Beam search in a label tree of two levels", parts)
 
 
@@ -114,11 +132,20 @@ def attention() -> None:
         if i:
             parts.append(line(x - 48, 65, x - 34, 65))
         for y, label in ((120, "sparse"), (170, "optimize")):
-            parts.append(rect(x - 34, y - 16, 68, 24, "lit" if i in weights[label][1:] else "dim" if i == 0 else "page"))
+            parts.append(
+                rect(x - 34, y - 16, 68, 24, "lit" if i in weights[label][1:] else "dim" if i == 0 else "page")
+            )
     for y, label in ((120, "sparse"), (170, "optimize")):
         parts += [text(24, y, f"label {label}", "left bold")]
         parts += [arrow(806, 836, y - 4), rect(836, y - 18, 96, 28), text(884, y, "score")]
-    parts.append(text(24, 212, "Each label has its own attention vector: it sums the states of the words it needs (equation 2).", "left small"))
+    parts.append(
+        text(
+            24,
+            212,
+            "Each label has its own attention vector: it sums the states of the words it needs (equation 2).",
+            "left small",
+        )
+    )
     save("attention", 950, 230, "Attention of two labels to the words of one text", parts)
 
 

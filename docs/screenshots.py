@@ -1,6 +1,6 @@
 """Take the screenshots of the web page in docs/images: light, dark and narrow. Needs Chromium; does not start Ray.
 
-    python docs/screenshots.py bundles/quickstart
+python docs/screenshots.py bundles/quickstart
 """
 
 import asyncio
@@ -25,9 +25,10 @@ from serve_app.settings import ServingSettings
 
 IMAGES = Path(__file__).parent / "images"
 TEXT = (
-    "Fit a regression forest to the training data. Each tree sees a bootstrap sample of the rows and a random subset of "
-    "the features at every split; predictions are the mean over all trees.\n\nParameters\n----------\n"
-    "X : array of shape (n_samples, n_features)\n    Training input.\ny : array of shape (n_samples,)\n    Target values."
+    "Fit a regression forest to the training data. Each tree sees a bootstrap sample of the rows and a random subset "
+    "of the features at every split; predictions are the mean over all trees.\n\nParameters\n----------\n"
+    "X : array of shape (n_samples, n_features)\n    Training input.\n"
+    "y : array of shape (n_samples,)\n    Target values."
 )
 SHOTS: dict[str, dict[str, Any]] = {
     "page-light": {"viewport": {"width": 1200, "height": 860}, "color_scheme": "light"},
