@@ -106,8 +106,8 @@ def docstrings(file: Path, root: Path) -> Iterator[dict[str, Any]]:
     package = ".".join(file.relative_to(root).parts[:2])
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
-            arguments = [each.arg for each in node.args.args if each.arg != "self"] if "args" in node._fields else []
-            yield {"text": " ".join(text.split()[:WORDS]), "labels": list({package: 0} | dict.fromkeys(arguments[:5]))}
+            arguments = [] if isinstance(node, ast.ClassDef) else [each.arg for each in node.args.args]
+            yield {"text": " ".join(text.split()[:WORDS]), "labels": list(dict.fromkeys([package, *arguments[:6]]))}
 
 
 def inspect_tree(settings: Experiment, console: Console) -> None:
