@@ -16,8 +16,8 @@ setup: $(READY)  ## Make .venv with the locked dependencies
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
@@ -57,8 +57,8 @@ cluster-stop: setup  ## Stop that head and wait until it is gone
 
 lock: setup  ## Resolve pyproject.toml's ranges anew
 	@echo "torch==2.13.0" > .venv/constraint.txt
-	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --upgrade --extra dev --strip-extras --allow-unsafe \
-		--no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --extra docs --strip-extras \
+		--allow-unsafe --no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
 	@sed -i 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements.lock
 
 clean:  ## Remove the environment; runs and corpora stay

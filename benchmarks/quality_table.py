@@ -4,7 +4,7 @@
 
 Our rows come from `quality-CORPUS[-PART].json`, those of other programs on the same split from
 `peers-quality-CORPUS-seed0.json` or `peers-CORPUS.json`, and published scores from `PUBLISHED`. A part listed in
-`TEST_KNOWN` was set by someone who knew test scores; its rows stand in a table of their own and never in README.md.
+`TEST_KNOWN` was set by someone who knew test scores; its rows have a table of their own and are never in README.md.
 `--check` writes nothing and exits 1 if a page differs from the results.
 """
 
@@ -226,7 +226,7 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             means = {name: sum(one[name] for one in seeds) / len(seeds) for name in scores}
             name = f"axml-ray, {'one tree' if count == '1' else f'{count} trees'}" + (f", {variant}" if variant else "")
             source = _recorded(content, path, f"`configs/{corpus}.yaml`" + (f"; {chosen}" if chosen else ""))
-            # The trees of a run differ by their seeds only, so that one tree has as many seeds as there are trees.
+            # The trees of a run differ by their seeds only: each is one seed of a single tree.
             trees = len(first["by_trees"])
             source["seeds"] = f"ensembles: {len(seeds)}; single trees: {len(seeds) * trees}"
             source["command"] = f"`{_present_command(content['command'], part)}`"

@@ -14,7 +14,7 @@ from serve_app.settings import ApplicationSettings
 HEAD = """# Settings
 
 Every setting can be given in the YAML file of `--config` or on the command line, where it wins:
-`--training.batch_size 64 --tree.height 0`. A list is written `--training.epochs 4,3`, and `null` stands for no value.
+`--training.batch_size 64 --tree.height 0`. A list is written `--training.epochs 4,3`, and `null` means no value.
 An unknown key or a wrong value is an error that names it. `--help` of each job prints the same descriptions.
 
 The columns are the default, which is that of the preset `paper`, and the value of the preset `recommended` where it

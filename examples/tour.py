@@ -2,7 +2,7 @@
 
     python examples/tour.py [DIRECTORY]
 
-The texts are docstrings of SciPy, labelled with the package that they stand in and the names of their arguments.
+The texts are docstrings of SciPy, labelled with their package and the names of their arguments.
 Everything is small, so that it takes about a minute on two cores, and scores are low. Results are kept in DIRECTORY, by
 default `runs/tour`; run it again and finished parts are reused.
 """

@@ -1,4 +1,4 @@
-"""The commands in README and docs are accepted: scripts, flags, settings, configs, make targets and labels exist."""
+"""Commands, settings and imports in README and on all pages are accepted, and the labels that they name exist."""
 
 import importlib.util
 import itertools

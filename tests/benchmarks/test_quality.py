@@ -1,5 +1,6 @@
 """The benchmark of quality, and the tables of scores in the pages. Run: pytest tests/benchmarks/test_quality.py"""
 
+import json
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_tables_have_means_and_separate_rows_of_known_test_scores(tmp_path: Path
     scores = {name: 50.0 for name in quality.FIGURES}
     rows = [{"trees": 3, "by_trees": {"1": scores, "2": scores, "3": scores | {"P@1": points}}} for points in (93, 94)]
     for part in ("eurlex57k", "eurlex57k-refit"):
-        results_file.write(tmp_path / f"quality-{part}.json", quality.figures(rows, 3), rows)
+        (tmp_path / f"quality-{part}.json").write_text(json.dumps({"command": "python", "rows": rows}))
     made = quality_table.tables(tmp_path)
     (ours,) = [line for line in made["headline"] if line.startswith("| **axml-ray, 3 trees**")]
     assert ours.split("|")[2].strip() == "**93.5**"
