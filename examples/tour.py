@@ -107,7 +107,8 @@ def docstrings(file: Path, root: Path) -> Iterator[dict[str, Any]]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
             arguments = [] if isinstance(node, ast.ClassDef) else [each.arg for each in node.args.args]
-            yield {"text": " ".join(text.split()[:WORDS]), "labels": list(dict.fromkeys([package, *arguments[:6]]))}
+            labels = [package, *(each for each in arguments if each not in ("self", "cls"))]
+            yield {"text": " ".join(text.split()[:WORDS]), "labels": labels[:6]}
 
 
 def inspect_tree(settings: Experiment, console: Console) -> None:
