@@ -1,7 +1,7 @@
 """Start and stop a Ray head on this machine, for `ray job submit`, `serve deploy` and `serve run`.
 
-python -m axml_ray.local_cluster start [--dashboard-port 8265] [--port 6379] …
-python -m axml_ray.local_cluster stop
+    python -m axml_ray.local_cluster start [--dashboard-port 8265] [--port 6379] …
+    python -m axml_ray.local_cluster stop
 
 `make cluster` and `make cluster-stop` call these. The head belongs to the directory that it was started from: its log
 and a record of it are in `runs/` there, relative paths of submitted jobs start there, and `stop` ends that head alone,

@@ -138,7 +138,7 @@ def test_a_split_without_documents_raises(run, tmp_path):
 
 
 def test_docs_describe_all_keys_of_the_metrics(run, tmp_path):
-    page = (Path(__file__).parents[1] / "docs" / "judging.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "evaluate.md").read_text()
     metrics = evaluate_split(run, other=open_run(write_run(tmp_path, "other", seed=4)))
     described = page[page.index("## In `metrics.json`") : page.index("In Python")]
     keys = set(re.findall(r"`(\w+)`", described))

@@ -4,7 +4,7 @@ The encoder, in the state in which a level's training begins, reads the training
 of each word is computed. A node's vector then points from the mean of all words to the weighted mean of its own words:
 those of its TF-IDF centroid, from which the tree was built, or those of its labels' names. So a level starts as a
 nearest-centroid classifier in the space of its encoder, which is worth many epochs if there are few documents
-(docs/accuracy.md says where it was measured).
+(docs/LOG.md says where it was measured).
 
 Shapes: V words, D hidden dimension, L labels, n nodes of a level, B documents, T tokens.
 """
