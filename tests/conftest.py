@@ -8,6 +8,7 @@ Every test belongs to one tier:
 - `slow`: starts clusters or kills processes; marked in its module.
 """
 
+import multiprocessing.process
 import os
 import secrets
 import sys
@@ -50,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Record whether a unit test is running, for `_refuse_processes`."""
     global _unit_test
     _unit_test = item.nodeid if item.get_closest_marker("unit") else None
@@ -60,13 +61,23 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         _unit_test = None
 
 
-def _refuse_processes(event: str, arguments: tuple) -> None:
-    """Audit hook: fail a unit test that starts a process."""
+def _refuse_processes(event: str, arguments: tuple = ()) -> None:
+    """Fail a unit test, or its fixture, that starts a process."""
     if event in PROCESS_STARTS and _unit_test is not None:
         raise RuntimeError(f"{_unit_test} is a unit test and started a process; mark it as `processes`")
 
 
+_start = multiprocessing.process.BaseProcess.start
+
+
+def _start_process(process: multiprocessing.process.BaseProcess) -> None:
+    _refuse_processes("os.fork")
+    _start(process)
+
+
 sys.addaudithook(_refuse_processes)
+# Spawning by multiprocessing raises no audit event.
+multiprocessing.process.BaseProcess.start = _start_process
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ def test_a_damaged_translation(bundle, tmp_path):
     whole = Bundle.open(bundle).translation
     replace(whole, sides=whole.sides[:-1]).save(copy / TRANSLATION)
     sign(copy)
-    with pytest.raises(BundleError, match=r"translation\.safetensors: cannot be used \(it doesn't say what"):
+    with pytest.raises(BundleError, match=r"translation\.safetensors: cannot be used"):
         Bundle.open(copy).ensemble()
     (copy / TRANSLATION).unlink()
     sign(copy)
