@@ -178,12 +178,12 @@ class Featurizer:
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """Return the IDF weights, float32 [F]; cached, since the vocabulary is large and a batch may be a single text."""
+        """Return the IDF weights, float32 [F]; cached, since the vocabulary is large and a batch may be one text."""
         return word_weights(self.frequency, self.documents)
 
     @cached_property
     def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-        """Return the counts of each prefix, float32 CSR [V, P], and of each run, float32 CSR [V, R], in each word."""
+        """Return how often each word has each prefix, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
         return indicators(self.prefixes, _kinds(self.prefixes)), indicators(self.runs, _kinds(self.runs))
 
 

@@ -59,7 +59,7 @@ class NearestNeighbours(SparseMember):
     """An inverted index of the training texts, and their labels.
 
     Attributes:
-        texts: float32 CSR [F, D], the strongest features of each training text; rows of length one times it are cosines.
+        texts: float32 CSR [F, D], the strongest features of each training text.
         labels: float32 CSR [D, L], 1 for each label of a training text.
         count: k, the number of neighbours.
         featurizer: featurizer of the run.

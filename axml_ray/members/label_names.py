@@ -7,9 +7,9 @@ a text of w words and a label whose name occurs in it t times, the features are
     ln(q / (1 - q)),  ln(1 + m),  ln(1 + c),  lead,  ln t,  several,  whole,  ln w,    q = (h + 5 r) / (m + 5),
 
 where m training texts contain the name, h of these have the label, and c training texts have the label; r is the mean
-of h / m over all pairs of a text and a name in it; lead, several and whole are those of `name_trie.Pairs`. For training,
-the text itself is left out of m, h and c, and pairs whose label no other text has are skipped: without this text, the
-label would not be trained.
+of h / m over all pairs of a text and a name in it; lead, several and whole are those of `name_trie.Pairs`. For
+training, the text itself is left out of m, h and c, and pairs whose label no other text has are skipped: without this
+text, the label would not be trained.
 
 Legend: N documents, L trained labels, V words, P pairs of a text and a label that it names.
 """
