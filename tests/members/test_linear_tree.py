@@ -172,7 +172,9 @@ def test_a_file_keeps_everything_and_damage_is_refused(linear: LinearTree, tmp_p
             LinearTree.load(tmp_path, None, inputs(featurizer, labels))
 
     refused("it has 24 labels, not 3", labels=3)
-    refused("columns", featurizer=Featurizer.fit(Ragged.from_rows([[2]]), VOCABULARY[:9], WORDS_ALONE))
+    refused("features, not 9", featurizer=Featurizer.fit(Ragged.from_rows([[2]]), VOCABULARY[:9], WORDS_ALONE))
+    larger = Featurizer.fit(TOKENS, [*VOCABULARY, "zebra"], EVERYTHING)
+    refused(f"fitted with {len(features)} features, not {len(larger)}", featurizer=larger)
     arrays, metadata = read_arrays(path)
     values = arrays["values.1"]
     for name, array, said in (
