@@ -7,6 +7,9 @@ READY := .venv/.ready
 HOST = 127.0.0.1
 PORT = 8000
 
+# Files are spread over processes in the order of tests/conftest.py. Much of a slow test is waiting, hence 3 on 2 cores.
+PARALLEL = --dist loadfile --no-loadscope-reorder
+
 .PHONY: help setup demo serve test test-unit lint format docs cluster cluster-stop lock clean
 
 help:  ## Show the targets
@@ -29,11 +32,11 @@ serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… 
 	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl \
 		host=$(HOST) port=$(PORT)
 
-test: setup  ## Run all tests
-	$(BIN)/python -m pytest
+test: setup  ## Run all tests (12 minutes on 2 cores)
+	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 3
 
 test-unit: setup  ## Run the tests that need neither Ray nor other processes (below 90 seconds)
-	$(BIN)/python -m pytest -m unit
+	$(BIN)/python -m pytest $(PARALLEL) --numprocesses auto -m unit
 
 lint: setup  ## Formatter, linter, type checker, import contracts
 	$(BIN)/ruff format --check .

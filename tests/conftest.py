@@ -27,6 +27,7 @@ for name in ("RAY_ADDRESS", "AXML_RAY_HOME"):
     os.environ.pop(name, None)
 
 from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
@@ -42,12 +43,19 @@ _unit_test: str | None = None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the cluster as `ray`, and those of no other tier as `unit`."""
+    """Mark tests that use the cluster as `ray`, and those of no other tier as `unit`; order files by tier, slow first.
+
+    pytest-xdist gives whole files to its processes, so a slow file that started last would run alone.
+    """
+    rank: dict[Path, int] = {}
     for item in items:
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker(pytest.mark.unit)
+        tiers = (index for index, tier in enumerate((*TIERS, "unit")) if item.get_closest_marker(tier))
+        rank[item.path] = min(rank.get(item.path, len(TIERS)), *tiers)
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
