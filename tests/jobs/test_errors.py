@@ -23,7 +23,7 @@ CASES = {
     # These two start Ray.
     "broken line": Case(
         "train_ensemble",
-        "{broken}:10: not JSON: Expecting ',' delimiter at character 14; mend the line, or allow bad records with "
+        "{broken}:10: not JSON: Expecting ',' delimiter at character 14; fix the line, or allow bad records with "
         "corpus.max_rejected_share",
         train="{broken}",
     ),

@@ -123,7 +123,7 @@ def test_trials_leave_room_for_their_workers(ray_cluster: None) -> None:
     assert concurrent_trials(ResourceSettings(cpus_per_worker=0.5, memory_gib=0.001)) == 2
     with pytest.raises(SettingsError, match=r"workers of 3 trials don't fit, those of 2 do"):
         concurrent_trials(ResourceSettings(), at_once=3)
-    with pytest.raises(SettingsError, match=r"3 workers × 1 CPU ask for 3 CPU, the cluster has 2"):
+    with pytest.raises(SettingsError, match=r"resources: 3 workers × 1 CPU "):
         concurrent_trials(ResourceSettings(workers=3))
     with pytest.raises(SettingsError, match=r"1 workers × 10000 GiB .*lower resources.workers or resources.memory_gib"):
         concurrent_trials(ResourceSettings(memory_gib=10_000))
