@@ -1,4 +1,4 @@
-"""The Ray cluster that a job runs on: the one it was submitted to, or one in its own process."""
+"""The Ray cluster that a job runs on: one that already runs, or one that this process starts."""
 
 import atexit
 import json
@@ -22,104 +22,104 @@ from axml_ray.settings import ResourceSettings, SettingsError
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 1 << 30
-TOLD = re.compile(r"^([\w.]+\.)?(RuntimeError|SettingsError|OSError): ")
-"""Before what is told of an error: kinds that say nothing to a person."""
+ERROR_PREFIX = re.compile(r"^([\w.]+\.)?(RuntimeError|SettingsError|OSError): ")
+"""Exception names that are removed from error messages, because they tell users nothing."""
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A checkpoint or a death is noticed when the controller polls; its default of 2 s is felt in short trainings.
+    # The controller polls for checkpoints and dead workers; its default of 2 s is long in short trainings.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # Launchers and controllers hold no CPU, so more processes than cores start at once; Ray would warn of each.
+    # Launchers and controllers reserve no CPU, so more processes than cores start at once, and Ray would warn of it.
     "RAY_worker_maximum_startup_concurrency": "8",
 }
-"""Environment variables that Ray's processes are started with, where the user hasn't set them."""
-CLEAN_UP_S = 10
-"""How long the files of a cluster that has ended are waited for at most."""
+"""Environment variables of Ray's processes, unless the user has set them."""
+CLEAN_UP_SECONDS = 10
+"""Time limit for removing the temporary files of a stopped cluster."""
 
 _directory: Path | None = None
-"""Temporary files of the cluster that this process started."""
+"""Temporary directory of the cluster that this process started."""
 _job_failed = False
 
 
 def connect() -> None:
-    """Join the cluster that `RAY_ADDRESS` names (as `ray job submit` sets it), else start one in this process.
+    """Connect to the cluster at `RAY_ADDRESS` (set by `ray job submit`), or start a cluster if it is not set.
 
     Raises:
-        SettingsError: no cluster answers at `RAY_ADDRESS`, or there is no token for a cluster of our own.
+        SettingsError: cannot connect to `RAY_ADDRESS`, or there is no token for a new cluster.
     """
     for name, value in RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     if not os.environ.get("RAY_ADDRESS"):
-        # Nobody takes this machine away with notice, and a process for each tree that asks wakes 100 times a second.
+        # A local machine is not preempted, and the watcher would be a process per tree that wakes 100 times a second.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import ray
 
     if ray.is_initialized():
         return
     address = os.environ.get("RAY_ADDRESS")
-    log.info("ray: %s", f"joining the cluster at {address}" if address else "starting on this machine")
-    # Ray Train trains in a thread.
+    log.info("ray: %s", f"connecting to the cluster at {address}" if address else "starting on this machine")
+    # Ray Train runs the training loop in a thread, which would otherwise use a malloc arena of its own.
     arenas = {name: os.environ.get(name, value) for name, value in ONE_ARENA.items()}
     if not os.environ.get("RAY_ADDRESS"):
         os.environ.update(arenas)
         start_cluster(object_store_memory=OBJECT_STORE_BYTES)
         return
     _quieten_ray()
-    # Ray refuses a variable that the job was submitted with already.
+    # Ray raises on a variable that is also in the runtime environment of the submitted job.
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-    given = (job.get("runtime_env") or {}).get("env_vars") or {}
-    missing = {name: value for name, value in arenas.items() if name not in given}
+    submitted = (job.get("runtime_env") or {}).get("env_vars") or {}
+    missing = {name: value for name, value in arenas.items() if name not in submitted}
     try:
         with _quiet_backend():
             ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": missing})
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise SettingsError(
-            f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster can be joined there; start one, or unset "
-            f"RAY_ADDRESS to have one in this process ({said})"
+            f"RAY_ADDRESS={address}: cannot connect to a Ray cluster ({reason}). Start one there, or unset RAY_ADDRESS "
+            "to use a cluster in this process"
         ) from None
 
 
 def start_cluster(**options: Any) -> None:
-    """Start a Ray cluster that ends with this process, and removes its temporary files then.
+    """Start a Ray cluster that stops, and removes its temporary files, when this process ends.
 
-    Its ports listen on all interfaces; the token keeps others out. Its files are in a directory that only this user can
-    open, with a name of its own, so that clusters side by side on a machine don't meet.
+    Its ports listen on all interfaces, so a token is required. Its files are in a new directory that only this user can
+    read; several clusters can run on one machine.
 
     Args:
         options: arguments of `ray.init`.
 
     Raises:
-        SettingsError: there is no token for it.
+        SettingsError: no token can be read or written.
     """
     global _directory
     import ray
 
     if authentication_is_on():
-        ensure_token(alone=True)
+        ensure_token(is_private=True)
     _quieten_ray()
     if _directory is None:
         atexit.register(stop_cluster, os.getpid())
     else:
         _remove(_directory)
-    # Ray's sockets are below it, and names of sockets have at most about 100 characters.
-    place = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else tempfile.gettempdir())
-    _directory = Path(tempfile.mkdtemp(prefix="axml-ray-", dir=place)).resolve()
+    # macOS has a long temporary path; paths of sockets, which Ray puts here, are limited to about 100 characters.
+    parent = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else tempfile.gettempdir())
+    _directory = Path(tempfile.mkdtemp(prefix="axml-ray-", dir=parent)).resolve()
     # Ray turns authentication on where RAY_AUTH_MODE is unset; setting it here is too late once ray is imported.
     with _variable("TMPDIR", str(_directory)), _quiet_backend():
         ray.init(
             address="local",
             log_to_driver=False,
             logging_level="WARNING",
-            _temp_dir=str(_directory / "ray"),  # Ray opens this one to everybody
+            _temp_dir=str(_directory / "ray"),  # Ray makes this one accessible to everyone, hence the level above
             **options,
         )
 
 
 def stop_cluster(process: int | None = None) -> None:
-    """Stop the cluster that this process started, and remove its temporary files; of a failed job, all but Ray's logs.
+    """Stop the cluster that this process started, and remove its temporary files; keep Ray's logs if the job failed.
 
     Args:
-        process: does nothing in any process but this one, such as its forks.
+        process: process id; in other processes, such as forks, nothing is done.
     """
     global _directory
     if _directory is None or (process is not None and process != os.getpid()):
@@ -129,7 +129,7 @@ def stop_cluster(process: int | None = None) -> None:
     directory, _directory = _directory, None
     ray.shutdown(wait_for_processes=True)
     kept = directory / "logs"
-    # The interpreter leaves an exception that ended the program in `last_value`; Ctrl-C isn't an `Exception`.
+    # `last_value` is the uncaught exception that ended the program; Ctrl-C is not an `Exception`.
     if _job_failed or isinstance(getattr(sys, "last_value", None), Exception):
         for logs in directory.glob("ray/session_*_*/logs"):
             logs.rename(kept)
@@ -143,15 +143,15 @@ def stop_cluster(process: int | None = None) -> None:
 
 
 def keep_logs() -> None:
-    """Keep Ray's logs when this process ends, because the job failed."""
+    """Mark the job as failed, so that `stop_cluster` keeps Ray's logs."""
     global _job_failed
     _job_failed = True
 
 
 def _remove(directory: Path) -> None:
-    """Remove a directory that processes which are just ending may still write to."""
-    end = time.monotonic() + CLEAN_UP_S
-    while directory.exists() and time.monotonic() < end:
+    """Remove a directory, retrying while processes that are terminating still write to it."""
+    deadline = time.monotonic() + CLEAN_UP_SECONDS
+    while directory.exists() and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)
         if directory.exists():
             time.sleep(0.05)
@@ -160,13 +160,13 @@ def _remove(directory: Path) -> None:
 def _quieten_ray() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     logging.getLogger("ray").setLevel(logging.WARNING)
-    # It warns that authentication is on.
+    # It logs a warning that authentication is enabled.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
 
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """An environment variable for the processes that are started in the block."""
+    """Set an environment variable within the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -179,11 +179,10 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet_backend() -> Iterator[None]:
-    """Start Ray's C++ part of this process, in the block, with messages on the terminal off.
+    """Keep messages of Ray's C++ core worker, which the block starts, off the terminal.
 
-    It prints advice about Ray Data's own actors as an error, and a failure reaches us as an exception. It reads the
-    level from the environment and announces that it did; the announcement is taken out of what the block writes to
-    standard error.
+    It logs advice about Ray Data's internal actors as errors, while real failures reach us as exceptions. It reads its
+    log level from the environment and prints that it did; this line is removed from the block's standard error.
     """
     if "RAY_BACKEND_LOG_LEVEL" in os.environ:
         yield
@@ -205,15 +204,15 @@ def _quiet_backend() -> Iterator[None]:
 
 
 def root_cause(error: BaseException) -> str:
-    """The last line of an error that came through Ray: what went wrong, without the way that it came."""
+    """Return the last line of an error's message: the original error, without Ray's remote tracebacks."""
     text = str(error).strip()
-    return TOLD.sub("", text.splitlines()[-1]) if text else type(error).__name__
+    return ERROR_PREFIX.sub("", text.splitlines()[-1]) if text else type(error).__name__
 
 
 def quiet_data() -> None:
-    """Keep Ray Data's bars, notices and tracebacks off the terminal.
+    """Turn off Ray Data's progress bars, messages and tracebacks on the terminal.
 
-    What it does is logged by who asked for it, and a failure reaches them as an exception.
+    Callers log their own progress, and failures reach them as exceptions.
     """
     import ray.data
 
@@ -221,45 +220,49 @@ def quiet_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    # Of a file that is too small for all actors.
+    # Ray Data warns of it if a dataset is too small for all actors.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
 
 
-def room_for(asked: Mapping[str, float]) -> int:
-    """How many processes that each ask for so much fit on the nodes, none of which can be lent to another.
+def max_processes(resources: Mapping[str, float]) -> int:
+    """Count the processes that fit on the cluster's nodes at once, each on a single node.
 
     Args:
-        asked: amounts above 0 by Ray's names, CPU, GPU, and memory in bytes.
+        resources: what one process requires, by Ray's names: CPU, GPU, and memory in bytes; amounts above 0.
     """
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return sum(min(int(node.get(kind, 0) / each + 1e-6) for kind, each in asked.items()) for node in nodes)
+    return sum(
+        min(int(node.get(kind, 0) / amount + 1e-6) for kind, amount in resources.items())  # rounding error
+        for node in nodes
+    )
 
 
 def check_fits(resources: ResourceSettings) -> None:
-    """Raise where the cluster could never start one tree's workers, instead of waiting for ever.
+    """Raise if the cluster is too small for the workers of one tree, for which Ray would wait indefinitely.
 
     Raises:
-        SettingsError: the cluster has fewer CPUs or GPUs, or less memory, than the workers of one tree ask for, or no
-            room for all of them on single nodes.
+        SettingsError: the cluster has fewer CPUs or GPUs, or less memory, than the workers of one tree require, or its
+            nodes are too small for all of them.
     """
     import ray
 
-    have = ray.cluster_resources()
-    for kind, each in resources.of_a_worker.items():
-        asked = resources.workers * each
-        if asked > have.get(kind, 0):
-            name, unit, size = (
+    available = ray.cluster_resources()
+    for kind, per_worker in resources.of_a_worker.items():
+        required = resources.workers * per_worker
+        if required > available.get(kind, 0):
+            name, unit, scale = (
                 ("memory_gib", "GiB", 2**30) if kind == "memory" else (f"{kind.lower()}s_per_worker", kind, 1)
             )
             raise SettingsError(
-                f"resources: {resources.workers} workers × {each / size:g} {unit} ask for {asked / size:g} {unit}, the "
-                f"cluster has {have.get(kind, 0) / size:.4g}; lower resources.workers or resources.{name}"
+                f"resources: {resources.workers} workers × {per_worker / scale:g} {unit} require {required / scale:g} "
+                f"{unit}, but the cluster has {available.get(kind, 0) / scale:.4g}. Lower resources.workers or "
+                f"resources.{name}"
             )
-    fit = room_for(resources.of_a_worker)
-    if fit < resources.workers:
+    possible = max_processes(resources.of_a_worker)
+    if possible < resources.workers:
         raise SettingsError(
-            f"resources: {fit} of {resources.workers} workers fit on the cluster's nodes, each whole on one; lower "
-            "resources.workers or what a worker asks for (cpus_per_worker, gpus_per_worker, memory_gib)"
+            f"resources: {possible} of {resources.workers} workers fit on the cluster's nodes, each on one node. Lower "
+            "resources.workers or the resources of a worker (cpus_per_worker, gpus_per_worker, memory_gib)"
         )

@@ -1,7 +1,7 @@
 """The ensemble: members and a combiner.
 
-`Combination` is the part without weights: which members there are, and how their rankings become one. A server keeps it
-where requests arrive, and the members wherever there is room. `Ensemble` holds both.
+`Combination` is the part without models: the list of members, and the combiner of their rankings. A server keeps it in
+the process that receives requests, and can run the members elsewhere. `Ensemble` has both parts.
 
 Legend: N documents, n given labels, k best labels, M members.
 """
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from axml_ray.combine.combiner import Combiner, Weighted
+from axml_ray.combine.combiner import Combiner, MemberWeights
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.corpus.translation import Translation
 from axml_ray.members.member import Member, MemberInfo
@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one member contributes to a label's score, before the combiner calibrates the sum.
+    """The contribution of one member to a label's score, before the combiner calibrates the sum.
 
     Attributes:
-        member: that scored the label.
-        score: 0 to 1; 0 where the label was not among the member's best.
-        share: weight of the member among those that answered.
+        member: the member.
+        score: its score of the label, 0 to 1; 0 if the label was not among its best.
+        share: weight of the member relative to all members that returned a ranking.
     """
 
     member: MemberInfo
@@ -40,18 +40,18 @@ class Contribution:
 
     @property
     def points(self) -> float:
-        """Share times score: the part of the weighted mean."""
+        """Return share times score: the summand of the weighted mean."""
         return self.share * self.score
 
 
 @dataclass(frozen=True)
 class Combination:
-    """The members of an ensemble, and how their scores are combined.
+    """The members of an ensemble, and the combiner of their scores.
 
     Attributes:
-        members: in order.
-        combiner: of their scores.
-        top_labels: best labels of each member that are combined, and of the ensemble.
+        members: members, in order.
+        combiner: combiner of their scores.
+        top_labels: number of best labels that each member returns, and the ensemble.
     """
 
     members: tuple[MemberInfo, ...]
@@ -59,21 +59,21 @@ class Combination:
     top_labels: int
 
     def rank(self, rankings: Mapping[str, TopK]) -> TopK:
-        """The ensemble's best labels, from the rankings of its members by name, or of those that are there."""
+        """Return the ensemble's best labels, from the rankings of its members, or of some of them, by name."""
         present, weighted = self._present(rankings)
         return self.combiner.rank(weighted, [rankings[each.name] for each in present], self.top_labels)
 
     def score(self, labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The ensemble's scores of given labels (integer [n]) from its members', float32 [N, n]."""
+        """Return the ensemble's scores of given labels (integer [n]), float32 [N, n], from its members' by name."""
         present, weighted = self._present(scores)
         return self.combiner.score(weighted, labels, [scores[each.name] for each in present])
 
     def contributions(self, labels: np.ndarray, rankings: Mapping[str, TopK]) -> list[list[tuple[Contribution, ...]]]:
-        """Each member's contribution to some labels of each document.
+        """Return each member's contribution to the scores of some labels of each document.
 
         Args:
-            labels: integer [N, n].
-            rankings: of the members by name.
+            labels: integer [N, n], the labels of each document.
+            rankings: rankings of the members by name.
         """
         present, weighted = self._present(rankings)
         scores = [rankings[each.name].scores_of(labels).tolist() for each in present]
@@ -88,27 +88,27 @@ class Combination:
             for row in range(len(labels))
         ]
 
-    def _present(self, of_members: Mapping[str, object]) -> tuple[list[MemberInfo], Weighted]:
-        """The members that are there; where a tree is away, the others of its kind have its weight."""
+    def _present(self, of_members: Mapping[str, object]) -> tuple[list[MemberInfo], MemberWeights]:
+        """Return the members that have a value; the weight of a missing tree goes to the others of its kind."""
         present = [member for member in self.members if member.name in of_members]
-        whole: defaultdict[str, float] = defaultdict(float)
+        total_weight: defaultdict[str, float] = defaultdict(float)
         for member in self.members:
-            whole[member.kind] += member.weight
-        there: defaultdict[str, float] = defaultdict(float)
+            total_weight[member.kind] += member.weight
+        present_weight: defaultdict[str, float] = defaultdict(float)
         for member in present:
-            there[member.kind] += member.weight
-        weights = [member.weight * whole[member.kind] / there[member.kind] for member in present]
-        return present, Weighted([each.kind for each in present], weights)
+            present_weight[member.kind] += member.weight
+        weights = [each.weight * total_weight[each.kind] / present_weight[each.kind] for each in present]
+        return present, MemberWeights([each.kind for each in present], weights)
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Members that predict together.
+    """The fitted members and their combiner.
 
     Attributes:
-        combination: of the members.
-        members: by name.
-        translation: where the corpus has a dictionary.
+        combination: list of members and combiner.
+        members: fitted members by name.
+        translation: translation of words; None for a corpus without a dictionary.
     """
 
     combination: Combination
@@ -116,34 +116,34 @@ class Ensemble:
     translation: Translation | None = None
 
     def rank(self, tokens: Ragged) -> TopK:
-        """The best `top_labels` labels of each document.
+        """Return the best `top_labels` labels of each document.
 
         Args:
-            tokens: word ids, at least one a document.
+            tokens: word ids, at least one per document.
         """
         return self.combination.rank(self.rank_members(tokens))
 
     def rank_members(self, tokens: Ragged) -> dict[str, TopK]:
-        """Each member's best `top_labels` labels of each document, by the member's name."""
+        """Return each member's best `top_labels` labels of each document, by the member's name."""
         k = self.combination.top_labels
-        found = {name: TopK.empty(len(tokens), k) for name in self.members}
+        rankings = {name: TopK.empty(len(tokens), k) for name in self.members}
         for rows, of_members in self._in_batches(tokens, lambda member, texts: member.rank(texts, k)):
-            for name, ranking in of_members.items():
-                for whole, part in zip(found[name], ranking, strict=True):
-                    whole[rows] = part
-        return found
+            for name, of_batch in of_members.items():
+                for array, part in zip(rankings[name], of_batch, strict=True):
+                    array[rows] = part
+        return rankings
 
     def score(self, tokens: Ragged, labels: np.ndarray) -> np.ndarray:
-        """Scores of given labels (integer [n]), float32 [N, n], whether or not `rank` would return them."""
+        """Return the scores of given labels (integer [n]), float32 [N, n], whether or not `rank` would return them."""
         return self.combination.score(labels, self.score_members(tokens, labels))
 
     def score_members(self, tokens: Ragged, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Each member's scores of given labels, float32 [N, n], by the member's name."""
-        found = {name: np.zeros((len(tokens), len(labels)), np.float32) for name in self.members}
+        """Return each member's scores of given labels, float32 [N, n], by the member's name."""
+        scores = {name: np.zeros((len(tokens), len(labels)), np.float32) for name in self.members}
         for rows, of_members in self._in_batches(tokens, lambda member, texts: member.score(texts, labels)):
-            for name, scores in of_members.items():
-                found[name][rows] = scores
-        return found
+            for name, of_batch in of_members.items():
+                scores[name][rows] = of_batch
+        return scores
 
     def _in_batches(
         self, tokens: Ragged, work: Callable[[Member, TextViews], T]

@@ -1,7 +1,7 @@
-"""Files and directories that appear whole or not at all.
+"""Atomic writes of files and directories.
 
-Everything is written to a temporary name beside its place and renamed when complete, so that a reader, or a
-restarted job, never takes half a file for a finished one.
+Content is written under a temporary name in the same directory and renamed when it is complete, so that a reader, or a
+restarted job, never takes an incomplete file for a finished one.
 """
 
 import errno
@@ -21,12 +21,12 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 HALF = re.compile("[\ud800-\udfff]")
-"""Half a surrogate pair, as Python holds a byte of a name that isn't UTF-8."""
+"""Half a surrogate pair: Python represents a byte of a file name that isn't UTF-8 in this way."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path that takes the place of `path` when the block ends well, and is removed when it doesn't."""
+    """Yield a temporary path, which replaces `path` when the block ends, and is removed if it raises."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -39,19 +39,19 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """The same for a directory; an older one at `path` stays until the new one is complete. Links are followed.
+    """Yield a temporary directory, which replaces `path` when the block ends, and is removed if it raises.
 
-    What others left that were killed over it is removed.
+    Links are followed. Temporary directories that killed processes left are removed.
 
     Raises:
-        OSError: `path` is where a volume is mounted, which can't be renamed.
+        OSError: `path` is a mount point, which can't be renamed.
     """
     path = path.resolve()
     if path.is_mount():
         raise OSError(errno.EBUSY, "a volume is mounted here; choose a directory in it", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path)
-    with _held_directory(path) as temporary:
+    with _locked_directory(path) as temporary:
         try:
             yield temporary
             if path.exists():
@@ -60,58 +60,59 @@ def whole_directory(path: Path) -> Iterator[Path]:
                 temporary.rename(path)
             else:
                 temporary.rename(path)
-            for old in path.parent.glob(f"{_hidden(path)}.old"):  # and what a kill left of them
+            for old in path.parent.glob(f"{_hidden(path)}.old"):  # including those that killed processes left
                 shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def _held_directory(path: Path) -> Iterator[Path]:
-    """A new directory beside `path`, under a lock that ends with this process, however it ends."""
+def _locked_directory(path: Path) -> Iterator[Path]:
+    """Yield a new directory next to `path`, locked until this process ends, even if it is killed."""
     while True:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         temporary.mkdir()
-        held = os.open(temporary, os.O_RDONLY)
+        lock = os.open(temporary, os.O_RDONLY)
         try:
             with suppress(OSError):  # not every file system has locks
-                fcntl.flock(held, fcntl.LOCK_EX)
-            if temporary.exists():  # else it was taken for a leftover just before
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if temporary.exists():  # else another process removed it as a leftover before it was locked
                 yield temporary
                 return
         finally:
-            os.close(held)
+            os.close(lock)
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what `whole_directory` left of `path` where it was killed; one that still runs holds its lock."""
+    """Remove the temporary directories of `path` that killed processes left; those of running ones are locked."""
     path = path.resolve()
     for left in path.parent.glob(_hidden(path)):
         try:
-            held = os.open(left, os.O_RDONLY)
+            lock = os.open(left, os.O_RDONLY)
         except OSError:
             continue
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             log.info("removing %s, which was left half-written", left)
             shutil.rmtree(left, ignore_errors=True)
         except OSError:
             continue
         finally:
-            os.close(held)
+            os.close(lock)
 
 
 def _hidden(path: Path) -> str:
-    """A pattern of the names that `path` has until it is whole."""
+    """Return a glob pattern of the temporary names of `path`."""
     return f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"
 
 
 def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write PyTorch tensors to a safetensors file that whoever may read other new files may read.
+    """Write PyTorch tensors to a safetensors file with the permissions of other new files.
 
-    `save_file` of safetensors 0.8 makes files that only their owner may: a server of another user couldn't open them.
+    `save_file` of safetensors 0.8 makes files that only their owner can read, so a server of another user
+    couldn't open them.
     """
-    from safetensors.torch import save_file  # brings PyTorch, which most that write files have no need of
+    from safetensors.torch import save_file  # imports PyTorch, which most callers of this module don't need
 
     path.touch()
     mode = path.stat().st_mode
@@ -120,7 +121,7 @@ def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` to `path` as JSON, whole or not at all; a file's name in it need not be UTF-8."""
+    """Write `content` to `path` as JSON, atomically. File names in it need not be UTF-8."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
     if HALF.search(text):
         text = json.dumps(content, indent=2)
@@ -129,7 +130,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises:
         ValueError: the file isn't JSON; the message names it.

@@ -1,5 +1,7 @@
-"""The parts of a run, fitted in this process, without Ray: what its tasks do, and all that a notebook or a test
-needs."""
+"""Fitting of the parts of a run in this process, without Ray.
+
+Ray tasks call these functions, and so can a notebook or a test.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +18,10 @@ from axml_ray.tree.kinds import build_tree
 
 
 def fit_run(run: Run) -> Ensemble:
-    """Fit everything that is missing: label trees, features, members, combiner; one after the other.
+    """Fit all parts that are missing, one after the other: label trees, featurizer, members, combiner.
 
     Args:
-        run: whose corpus is prepared.
+        run: a run with a prepared corpus.
     """
     for number in range(run.settings.ensemble.trees):
         if not run.has_tree(number):
@@ -41,8 +43,8 @@ def fit_features(run: Run) -> None:
     train = corpus.split("train").part(run.settings.training.documents)
     texts = feature_texts(corpus, train, settings, run.settings.corpus.max_tokens)
     run.layout.features.parent.mkdir(parents=True, exist_ok=True)
-    found = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings, corpus.translation)
-    found.save(run.layout.features, run.features_key)
+    featurizer = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings, corpus.translation)
+    featurizer.save(run.layout.features, run.features_key)
 
 
 def fit_member(
@@ -54,10 +56,10 @@ def fit_member(
     """Fit and save a member, or this worker's part of it; the caller marks it as fitted when all workers are done.
 
     Args:
-        run: with its label trees, and its features where the kind reads them.
-        spec: of the member.
-        context: the distributed context; by default this process alone.
-        report: called with records of progress; by default they go to the journal of the member's label tree.
+        run: a run with its label trees, and with its featurizer if the kind uses features.
+        spec: the member.
+        context: distributed context; by default this process alone.
+        report: called with records of progress; by default they are written to the journal of the label tree.
     """
     spec.directory.mkdir(parents=True, exist_ok=True)
     implementation: type[Member] = kinds()[spec.kind].load()
@@ -74,6 +76,8 @@ def fit_combiner(run: Run) -> Combiner:
     valid, ensemble = run.corpus.split("valid"), run.open_ensemble(Mean)
     rankings = ensemble.rank_members(valid.tokens)
     return combiner_class(run.settings.ensemble.combiner).fit(
-        Validation(run.weighted, [rankings[each.name] for each in run.members], valid.labels, run.corpus.labels.counts),
+        Validation(
+            run.member_weights, [rankings[each.name] for each in run.members], valid.labels, run.corpus.labels.counts
+        ),
         run.settings.ensemble.top_labels,
     )

@@ -1,4 +1,4 @@
-"""Log lines during work that would otherwise be silent: what is under way, how far it is and how fast it goes."""
+"""Progress lines in the log during long work: its name, the units done, and the speed."""
 
 import logging
 import threading
@@ -9,18 +9,18 @@ from typing import Self
 log = logging.getLogger(__name__)
 
 SECONDS = 10.0
-"""Between two lines in the first minutes."""
+"""Seconds between two lines at first."""
 SHARE = 0.1
-"""Later, a line comes when this share of the time so far has passed again."""
+"""Later, the seconds between two lines are this share of the elapsed time."""
 
 
 class Heartbeat:
-    """Logs a line about every ten seconds while the work inside its `with` block lasts, less often when it is long.
+    """A context manager that logs a line about every ten seconds while its block runs, less often if it runs long.
 
     Args:
-        what: is under way, such as "predict".
+        what: name of the work, such as "predict".
         total: number of units to do, if known.
-        unit: what `add` counts, in the plural; None where nothing is counted.
+        unit: name of the units that `add` counts, in the plural; None if nothing is counted.
     """
 
     def __init__(self, what: str, total: int | None = None, unit: str | None = None):
@@ -40,11 +40,11 @@ class Heartbeat:
         self._end.set()
 
     def add(self, count: int = 1) -> None:
-        """So many units more are done."""
+        """Count units as done."""
         self.done += count
 
     def line(self) -> str:
-        """How far it is."""
+        """Return the progress as one line."""
         seconds = time.monotonic() - self._began
         if self.unit is None:
             return f"{self.what} · {seconds:,.0f} s"

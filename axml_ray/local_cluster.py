@@ -1,11 +1,10 @@
 """Start and stop a Ray head on this machine, for `ray job submit`, `serve deploy` and `serve run`.
 
-python -m axml_ray.local_cluster start [--dashboard-port 8265] [--port 6379] …
-python -m axml_ray.local_cluster stop
+    python -m axml_ray.local_cluster start [--dashboard-port 8265] [--port 6379] …
+    python -m axml_ray.local_cluster stop
 
 `make cluster` and `make cluster-stop` call these. The head belongs to the directory that it was started from: its log
-and a record of it are in `runs/` there, relative paths of submitted jobs start there, and `stop` ends that head alone,
-whatever else runs on the machine.
+and its record are in `runs/` there, relative paths of submitted jobs start there, and `stop` stops only that head.
 """
 
 import argparse
@@ -31,27 +30,27 @@ from axml_ray.settings import SettingsError
 
 RECORD, LOG = Path("runs/cluster.json"), Path("runs/cluster.log")
 START_S, END_S, KILL_S = 180, 15, 30
-"""Seconds that a head may take to answer, to end when it is asked to, and to be gone when it is killed."""
+"""Time limits in seconds: for a head to answer, to end after SIGTERM, and to end after SIGKILL."""
 PORTS = {
     "dashboard-port": (8265, "the dashboard and submitted jobs"),
     "port": (6379, "the head's own service"),
     "dashboard-agent-listen-port": (52365, "the dashboard's agent"),
     "ray-client-server-port": (10001, "Ray clients"),
 }
-"""Ports by the flag of `ray start`: default, and what listens there."""
+"""Ports by the flag of `ray start`: the default, and a description of the service."""
 
 
 class Process(NamedTuple):
-    """A running process, as the system lists it."""
+    """A running process, as the operating system lists it."""
 
     parent: int
     session: int
     started: str
-    """When it started, in the system's own notation: tells it from a later process of the same number."""
+    """Start time in the system's own format; it distinguishes the process from a later one with the same id."""
 
 
 def running_processes() -> dict[int, Process]:
-    """All processes of this machine by their number, without those that have ended and wait for their parent."""
+    """Return all processes of this machine by their id, without zombies."""
     found: dict[int, Process] = {}
     if Path("/proc/self/stat").exists():
         for directory in Path("/proc").glob("[0-9]*"):
@@ -71,30 +70,30 @@ def running_processes() -> dict[int, Process]:
 
 
 class Head(NamedTuple):
-    """What is recorded of a Ray head, to stop it and to remove what it leaves."""
+    """The record of a Ray head, with which it can be stopped and its files removed."""
 
     pid: int
     started: str
-    """As in `Process`."""
+    """Start time, as in `Process`."""
     port: int
-    """Of its own service."""
+    """Port of the head's own service."""
     ray_directory: str
-    """Where it keeps its sessions, with other heads."""
+    """Directory of its sessions, which other heads may share."""
     first_session: str
-    """Name of a session's directory that begins when the head does: later ones with its number are its own."""
+    """Name of a session directory with the head's start time: later ones with its process id are its own."""
     temporary: str
-    """Temporary files of its processes alone."""
+    """Directory of the temporary files of its processes."""
 
     def processes(self, known: dict[int, str]) -> dict[int, str]:
-        """Its processes that still run, by number: their start.
+        """Return the start times of its running processes by id.
 
         Args:
-            known: what this returned before; children of a process that has ended since are found by it.
+            known: an earlier result, with which children of a process that has ended since are still found.
         """
         running = running_processes()
         found = {pid for pid, started in known.items() if pid in running and running[pid].started == started}
         head = running.get(self.pid)
-        # The system gives no new process the number of a session that has processes.
+        # The system does not reuse the id of a session that still has processes.
         if head is None or head.started == self.started:
             found |= {pid for pid, process in running.items() if self.pid in (pid, process.session)}
         while more := {pid for pid, process in running.items() if process.parent in found} - found:
@@ -102,13 +101,13 @@ class Head(NamedTuple):
         return {pid: running[pid].started for pid in found}
 
     def stop(self) -> int:
-        """End all its processes, wait until they are gone, and remove the files that they leave.
+        """Stop all its processes, wait until they have ended, and remove their files.
 
         Returns:
-            How many processes there were.
+            The number of processes.
 
         Raises:
-            RuntimeError: some don't end.
+            RuntimeError: a process doesn't end.
         """
         left = self.processes({})
         count = len(left)
@@ -131,7 +130,7 @@ class Head(NamedTuple):
         return count
 
     def sessions(self) -> list[Path]:
-        """Directories of its sessions."""
+        """Return the directories of its sessions."""
         found = Path(self.ray_directory).glob(f"session_*_{self.pid}")
         return [path for path in found if path.name >= self.first_session]
 
@@ -151,7 +150,7 @@ class Head(NamedTuple):
 
 
 def recorded() -> Head | None:
-    """The head that was started from this directory and hasn't been stopped."""
+    """Return the head that was started from this directory and hasn't been stopped, or None."""
     try:
         return Head(**read_json(RECORD))
     except FileNotFoundError:
@@ -159,7 +158,7 @@ def recorded() -> Head | None:
 
 
 def check_ports(ports: dict[str, int]) -> None:
-    """Raise where a port of the head is taken: Ray would wait for minutes, or start without what listens there.
+    """Check that the ports of the head are free: else Ray would wait for minutes, or start without a service.
 
     Raises:
         SettingsError: ports are in use.
@@ -180,13 +179,13 @@ def check_ports(ports: dict[str, int]) -> None:
 
 
 def environment(temporary: Path, directory: Path) -> dict[str, str]:
-    """Environment of the head, which jobs that are submitted to it get too."""
+    """Return the environment of the head, which submitted jobs inherit."""
     defaults = RAY_VARIABLES | ONE_ARENA | {MODE: "token"}
     here = str(Path.cwd())
     return {
         **defaults,
         **os.environ,
-        # It would wait for Serve's replicas, which never end by themselves.
+        # Otherwise it would wait for Serve's replicas, which never end by themselves.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_TMPDIR": str(directory),
         "TMPDIR": str(temporary),
@@ -197,7 +196,7 @@ def environment(temporary: Path, directory: Path) -> dict[str, str]:
 
 
 def answers(url: str) -> bool:
-    """Whether the dashboard lists its jobs, asked with our token."""
+    """Return whether the dashboard answers a request for its jobs, with our token."""
     request = urllib.request.Request(url + "/api/jobs/", headers={"Authorization": f"Bearer {read_token()}"})
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10):
@@ -210,8 +209,8 @@ def start(words: argparse.Namespace) -> None:
     """Start a head and wait until jobs can be submitted to it.
 
     Raises:
-        SettingsError: one runs already, or a port is taken, or there is no token.
-        RuntimeError: it doesn't start.
+        SettingsError: a head already runs, a port is in use, or there is no token.
+        RuntimeError: the head doesn't start.
     """
     head = recorded()
     if head is not None and head.processes({}):
@@ -223,7 +222,7 @@ def start(words: argparse.Namespace) -> None:
     if authentication_is_on():
         ensure_token()
     RECORD.parent.mkdir(exist_ok=True)
-    # Ray's sockets are below it, and names of sockets have at most about 100 characters.
+    # A short path, since Ray's sockets are below it and their paths have at most about 100 characters.
     system = os.environ.get("RAY_TMPDIR") or (sys.platform == "linux" and os.environ.get("TMPDIR")) or "/tmp"
     temporary = Path(tempfile.mkdtemp(prefix="axml-ray-head-", dir=system))
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats",
@@ -267,7 +266,7 @@ def stop() -> None:
     """Stop the head that was started from this directory, if there is one.
 
     Raises:
-        RuntimeError: its processes don't end.
+        RuntimeError: a process doesn't end.
     """
     head = recorded()
     if head is None:
@@ -280,7 +279,7 @@ def stop() -> None:
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """What stands on the command line."""
+    """Add the flags of this command to a parser."""
     parser.add_argument("action", choices=("start", "stop"))
     for flag, (port, what) in PORTS.items():
         parser.add_argument(f"--{flag}", type=int, default=port, metavar="PORT", help=f"for {what}; {port} by default")
@@ -291,7 +290,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 @job_of_flags(__doc__, flags)
 def main(words: argparse.Namespace) -> None:
-    """Start or stop."""
+    """Start or stop the head."""
     if words.action == "start":
         start(words)
     else:

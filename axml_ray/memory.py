@@ -1,4 +1,4 @@
-"""What a process does with the memory that it has. Needs the standard library alone."""
+"""Memory of a process: reuse of freed memory, and its peak. Needs only the standard library."""
 
 import ctypes
 import re
@@ -7,22 +7,21 @@ import sys
 from pathlib import Path
 
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
-"""Environment in which freed memory is kept for every thread of a process.
+"""Environment variable of glibc with which freed memory is kept for all threads of a process.
 
-glibc reads it when the process starts. Later is too late for one that has or had threads, as Ray's do: those have
-arenas of their own, which later ones get too, and which give back all large pieces, whatever `keep_freed_memory` says.
+glibc reads it when the process starts. Calling `keep_freed_memory` is too late in a process that has or had threads, as
+Ray's have: each thread has its own arena, which later threads reuse, and such arenas return all large blocks.
 """
 
-# glibc's numbers of these options, malloc.h
+# the numbers of these options in glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep and reuse large pieces of memory.
+    """Let glibc keep and reuse large blocks of memory.
 
-    It gives each back as soon as it is free, and gets it again page by page, zeroed: half of a training step's time on
-    a CPU, and of clustering some thousand labels. Where a process had threads before, this is sure under
-    `ONE_ARENA` alone.
+    By default it returns each freed block to the kernel and gets new, zeroed pages for the next one, which can take
+    half of the time of a training step on a CPU. In a process that had threads before, this call needs `ONE_ARENA`.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -31,9 +30,9 @@ def keep_freed_memory() -> None:
 
 
 def peak_gib() -> float:
-    """The most main memory that this process has held so far, GiB."""
+    """Return the peak memory (resident set) of this process so far, in GiB."""
     status = Path("/proc/self/status")
-    # The other's count begins, on Linux, at the peak of the process that started this one.
-    if status.is_file() and (found := re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)):
-        return int(found[1]) / 2**20
+    # On Linux, ru_maxrss includes the peak of the process that started this one; VmHWM does not.
+    if status.is_file() and (match := re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)):
+        return int(match[1]) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "linux" else 2**30)

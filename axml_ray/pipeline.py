@@ -1,9 +1,8 @@
-"""The main job: prepare a corpus, build label trees, fit the members and the combiner, predict the test split,
-evaluate.
+"""The main job: prepare a corpus, build label trees, fit members and combiner, predict the test split, evaluate.
 
-Each step is a function that can be called from a notebook. Started again, preparation and fits find what they had
-finished and go on from there; predictions, minutes next to hours, are made anew. The run's directory keeps the settings
-that made it; other settings under the same name are refused rather than mixed in.
+Each step is a function that can be called from a notebook. When the job is started again, preparation and fits continue
+from what is finished; predictions, which take minutes, not hours, are repeated. The settings are stored in the run's
+directory, and a run of the same name with other settings is refused.
 """
 
 import logging
@@ -21,10 +20,10 @@ from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
 from axml_ray.configuration import FREE, read_yaml
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluate_run import evaluate, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
 from axml_ray.inference.batch import predict_split
-from axml_ray.judging import evaluate, seconds_before
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import fit_members
@@ -38,7 +37,7 @@ from axml_ray.tree.kinds import check_hierarchy
 log = logging.getLogger(__name__)
 
 ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
-"""Settings that a run may be started again with, since they train no network anew."""
+"""Settings that may change when a run is started again, since no network depends on them."""
 
 T = TypeVar("T")
 
@@ -49,7 +48,7 @@ def prepare_corpus(settings: Experiment) -> Corpus:
 
 
 def run(settings: Experiment) -> dict[str, Any]:
-    """The whole main job, up to the report; returns the content of `metrics.json`.
+    """Run the whole main job, up to the report; return the content of `metrics.json`.
 
     Raises:
         SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
@@ -60,8 +59,8 @@ def run(settings: Experiment) -> dict[str, Any]:
         log.warning("WARNING: %s", warning)
     connect()
     seconds = {"prepare": float(current.corpus.manifest["seconds"])}
-    # A run that is started again finds most of its training done.
-    before = seconds_before(current.layout.metrics(), current.corpus)
+    # A run that is started again adds the seconds of its earlier starts.
+    before = read_phase_seconds(current.layout.metrics(), current.corpus)
 
     def timed(name: str, step: Callable[[], T]) -> T:
         began = time.monotonic()
@@ -80,17 +79,17 @@ def run(settings: Experiment) -> dict[str, Any]:
 
 
 def begin(settings: Experiment) -> Run:
-    """Prepare the corpus and claim the run's directory for these settings.
+    """Prepare the corpus, and store the settings in the run's directory.
 
     Raises:
-        SettingsError: as of `run`.
+        SettingsError: as in `run`.
     """
     layout = RunLayout(settings.run_directory)
     if settings.preset != "auto":
         _check_settings(settings, layout)
     check_hierarchy(settings.tree)
     corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, layout))
-    if settings.preset == "auto":  # its settings are known once the corpus is
+    if settings.preset == "auto":  # its settings depend on the size of the corpus
         settings = adapted(settings, corpus)
         _check_settings(settings, layout)
     _keep_settings(settings, layout)
@@ -99,7 +98,7 @@ def begin(settings: Experiment) -> Run:
 
 
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
-    """The settings with what the preset `auto` chooses for a corpus; those of another preset as they are."""
+    """Return the settings with the choices of the preset `auto` for a corpus; other presets are unchanged."""
     settings, choices = adapt(settings, corpus.documents("train"), corpus.trained)
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
@@ -107,7 +106,7 @@ def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
 
 
 def small_corpus_warning(current: Run) -> str | None:
-    """A warning where there are too few training texts for a tree of label clusters."""
+    """Return a warning if there are too few training texts for a tree of label clusters, else None."""
     texts = current.corpus.documents("train")
     if texts >= SMALL_DOCUMENTS or not current.settings.tree.height:
         return None
@@ -121,7 +120,7 @@ def fit_combiner(current: Run) -> Combiner:
     """Fit the combiner on the members' rankings of the validation documents. Ray must be initialised.
 
     Raises:
-        SettingsError: there are none.
+        SettingsError: there are no validation documents.
     """
     corpus, layout = current.corpus, current.layout
     if not corpus.documents("valid"):
@@ -139,14 +138,14 @@ def fit_combiner(current: Run) -> Combiner:
 
 
 def validation_of(current: Run, predictions: Predictions) -> Validation:
-    """The members' stored rankings of a split, as a combiner is fitted on them."""
+    """Return the stored rankings of the members, as a combiner is fitted on them."""
     rankings = []
     truth: list[Ragged] = []
     for member in current.members:
         parts = list(predictions.read(member.name))
         rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("top", "scores"))))
         truth = [one.truth for one in parts]
-    return Validation(current.weighted, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
+    return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 
 def _check_settings(settings: Experiment, layout: RunLayout) -> None:
@@ -161,21 +160,21 @@ def _check_settings(settings: Experiment, layout: RunLayout) -> None:
 
 
 def _check_corpus(layout: RunLayout, corpus: Corpus) -> None:
-    """Refuse another corpus: all levels would be trained anew, over those that are finished."""
+    """Raise SettingsError for another corpus: training all levels anew would overwrite the finished ones."""
     try:
         before = read_json(layout.corpus)["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return
     if before != corpus.fingerprint:
         raise SettingsError(
-            f"{layout.directory}: this run was begun with another corpus than comes of its files now (other "
-            "texts or packages, or word vectors learned anew, which round differently); choose another --name and "
+            f"{layout.directory}: this run was started with another corpus than the one prepared now (other "
+            "texts or packages, or retrained word vectors, which round differently); choose another --name and "
             "--corpus.name, or remove the directory"
         )
 
 
 def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
-    # After the corpus is prepared: a run that never began because of a wrong path must not refuse the right one.
+    # Called only once the corpus is prepared: a run that failed because of a wrong path must accept the right one.
     layout.directory.mkdir(parents=True, exist_ok=True)
     now = settings.model_dump(mode="json")
     before = read_yaml(layout.settings) if layout.settings.exists() else now

@@ -1,7 +1,7 @@
 """Ragged rows of int32: one flat array and the offsets between its rows.
 
-Texts have as many tokens, and documents as many labels, as they have; this is how both travel through the house,
-in the layout that Arrow gives and PyTorch takes without a copy.
+The tokens of texts and the labels of documents are passed through the program in this form, which is the layout that
+Arrow gives and PyTorch takes without a copy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Rows `values[offsets[i]:offsets[i + 1]]`.
+    """A batch of rows of unequal lengths; row i is `values[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
         values: int32 [nnz].
@@ -32,15 +32,15 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [rows]: values in each row."""
+        """Return the number of values in each row, int64 [rows]."""
         return np.diff(self.offsets)
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: values in each of the rows `rows` (int [n]), without a look at the others."""
+        """Return the number of values in each of the rows `rows` (int [n]), int64 [n], without reading the others."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
     def take(self, rows: np.ndarray) -> "Ragged":
-        """The rows at `rows` (int [n]), in that order, copied."""
+        """Return a copy of the rows `rows` (int [n]), in that order."""
         lengths = self.lengths_of(rows)
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -48,7 +48,7 @@ class Ragged:
         return Ragged(self.values[positions], offsets)
 
     def padded(self, fill: int = 0, width: int | None = None) -> np.ndarray:
-        """int32 [rows, width]: rows filled up on the right (and cut) to `width`, by default the longest."""
+        """Return int32 [rows, width]: rows padded on the right, or cut, to `width`, by default the longest row."""
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if width is None else width
         table = np.full((len(self), width), fill, dtype=np.int32)
@@ -58,19 +58,19 @@ class Ragged:
         return table
 
     def cut(self, width: int) -> "Ragged":
-        """Rows of at most `width` first values."""
+        """Return the rows cut to their first `width` values."""
         lengths = np.minimum(self.lengths, width)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         positions = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], lengths)
         return Ragged(self.values[positions], offsets)
 
     def to_arrow(self) -> pa.ListArray:
-        """A `list<int32>` column."""
+        """Return the rows as a `list<int32>` column."""
         return pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.values, pa.int32()))
 
     @classmethod
     def from_arrow(cls, column: pa.ChunkedArray | pa.Array) -> "Ragged":
-        """Rows of a list column; a null is an empty row."""
+        """Return the rows of a list column; a null becomes an empty row."""
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return cls.concatenate(cls._from_chunk(chunk) for chunk in chunks)
 
@@ -82,7 +82,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int] | np.ndarray]) -> "Ragged":
-        """Rows of Python or numpy sequences."""
+        """Return rows of Python or numpy sequences."""
         arrays = [np.asarray(row, dtype=np.int32) for row in rows]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
         np.cumsum([len(array) for array in arrays], out=offsets[1:])
@@ -90,15 +90,15 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Iterable["Ragged"]) -> "Ragged":
-        """All rows of `parts`, in order."""
-        whole = list(parts)
-        values = np.concatenate([part.values for part in whole] or [np.empty(0, np.int32)])
-        lengths = np.concatenate([part.lengths for part in whole] or [np.empty(0, np.int64)])
+        """Return all rows of `parts`, in order."""
+        batches = list(parts)
+        values = np.concatenate([part.values for part in batches] or [np.empty(0, np.int32)])
+        lengths = np.concatenate([part.lengths for part in batches] or [np.empty(0, np.int64)])
         return cls(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
 
 def is_ragged(rows: Ragged) -> bool:
-    """Whether these are rows of numbers from 0 on."""
+    """Return whether values and offsets have the right dtypes and shapes and no value is negative."""
     values, offsets = rows.values, rows.offsets
     if (values.dtype, offsets.dtype, values.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or not len(offsets):
         return False

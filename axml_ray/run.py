@@ -1,6 +1,6 @@
-"""A run: its settings, its corpus, and everything that follows from them, resolved once.
+"""A run: its settings, its corpus, and everything that is derived from them.
 
-All cache keys and member specifications come from here; other modules receive paths, keys and their own settings.
+This module computes all cache keys and member specifications; others receive paths, keys and their own settings.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from axml_ray.combine.combiner import Combiner, Weighted, combiner_class
+from axml_ray.combine.combiner import Combiner, MemberWeights, combiner_class
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json, write_json
@@ -31,8 +31,8 @@ class Run:
     """A run of the main job.
 
     Attributes:
-        settings: the experiment.
-        corpus: prepared.
+        settings: settings of the experiment.
+        corpus: a prepared corpus.
     """
 
     settings: Experiment
@@ -40,29 +40,29 @@ class Run:
 
     @property
     def layout(self) -> RunLayout:
-        """Its paths."""
+        """Return the paths of the run."""
         return RunLayout(self.settings.run_directory)
 
     # Cache keys
 
     def tree_key(self, number: int) -> str:
-        """Changes with all that the shape of label tree `number` (from 0) depends on."""
+        """Return the cache key of label tree `number` (from 0)."""
         return fingerprint(self.corpus.fingerprint, self.settings.tree.identity, self.settings.seed + number)
 
     @property
     def features_key(self) -> str:
-        """Changes with all that the featurizer depends on."""
+        """Return the cache key of the featurizer."""
         return fingerprint(self.corpus.fingerprint, self.settings.features, self.settings.training.documents)
 
     @property
     def members_key(self) -> str:
-        """Changes with all that the members' rankings and their weighted mean depend on."""
+        """Return the cache key of the members' rankings and of their weighted mean."""
         members = [[each.name, each.key, each.weight, each.config.model_dump(mode="json")] for each in self.members]
         return fingerprint(members, self.settings.ensemble.top_labels)
 
     @property
     def predictions_key(self) -> str:
-        """Changes with all that the ensemble's predictions depend on."""
+        """Return the cache key of the ensemble's predictions."""
         return fingerprint(self.members_key, self.settings.ensemble.combiner)
 
     def _member_key(self, kind: str, implementation: type[Member], config: Any, tree: int | None) -> str:
@@ -76,7 +76,7 @@ class Run:
     # Label trees
 
     def has_tree(self, number: int) -> bool:
-        """Whether label tree `number` lies in the run's directory, built with these settings."""
+        """Return whether the run's directory has label tree `number`, built with these settings."""
         try:
             if read_json(self.layout.tree_manifest(number))["fingerprint"] == self.tree_key(number):
                 LabelTree.load(self.layout.tree_file(number))
@@ -93,10 +93,10 @@ class Run:
         write_json(self.layout.tree_manifest(number), manifest)
 
     def open_tree(self, number: int) -> LabelTree:
-        """Label tree `number`.
+        """Load label tree `number`.
 
         Raises:
-            SettingsError: it is missing, broken, or of another corpus.
+            SettingsError: the tree is missing or broken, or was built for another corpus.
         """
         path = self.layout.tree_file(number)
         try:
@@ -111,7 +111,7 @@ class Run:
 
     @cached_property
     def members(self) -> tuple[MemberSpec, ...]:
-        """The members that the settings ask for: kinds in the order of the registry, trees in theirs."""
+        """Return the members by the settings, in the order of the kinds' registry and of the trees."""
         total = sum(own.weight for own in self.settings.members.chosen.values())
         specs = []
         for kind, own, numbers in self._kinds():
@@ -133,38 +133,38 @@ class Run:
 
     @property
     def member_names(self) -> list[str]:
-        """Names of the members, in order; unlike `members`, without reading what their cache keys depend on."""
+        """Return the names of the members, in order; unlike `members`, this computes no cache keys."""
         return [_member_name(kind, number) for kind, _, numbers in self._kinds() for number in numbers]
 
     def _kinds(self) -> Iterator[tuple[str, MemberSettings, list[int | None]]]:
-        """The chosen kinds, their settings, and the label tree of each of their members, None for one of the run."""
+        """Yield each chosen kind, its settings, and the label tree of each of its members (None for the whole run)."""
         for kind, own in self.settings.members.chosen.items():
             of_trees = kinds()[kind].load().scope == "tree"
             yield kind, own, [*range(self.settings.ensemble.trees)] if of_trees else [None]
 
     def spec(self, name: str) -> MemberSpec:
-        """The member of this name."""
+        """Return the member of this name."""
         return next(spec for spec in self.members if spec.name == name)
 
     @property
-    def weighted(self) -> Weighted:
-        """Kinds and weights of the members, as combiners take them."""
-        return Weighted([each.kind for each in self.members], [each.weight for each in self.members])
+    def member_weights(self) -> MemberWeights:
+        """Return the kinds and weights of the members, as combiners take them."""
+        return MemberWeights([each.kind for each in self.members], [each.weight for each in self.members])
 
     @property
     def needs_features(self) -> bool:
-        """Whether any member reads TF-IDF features."""
+        """Return whether any member reads TF-IDF features."""
         return any(kinds()[each.kind].load().uses_features for each in self.members)
 
     def has_features(self) -> bool:
-        """Whether the featurizer is fitted with these settings."""
+        """Return whether the featurizer is fitted with these settings."""
         return key_of(self.layout.features, ABOUT) == self.features_key
 
     def open_features(self) -> Featurizer:
-        """The fitted featurizer.
+        """Load the fitted featurizer.
 
         Raises:
-            SettingsError: it is missing, broken, or of other settings.
+            SettingsError: the featurizer is missing or broken, or was fitted with other settings.
         """
         path = self.layout.features
         if not self.has_features():
@@ -175,7 +175,7 @@ class Run:
             raise SettingsError(f"{error}; remove the file, and {RETRAIN}") from None
 
     def fit_inputs(self, spec: MemberSpec, **more: Any) -> FitInputs:
-        """What a member's fit may read; `more` are further fields of `FitInputs`."""
+        """Return the inputs of a member's fit; `more` are further fields of `FitInputs`."""
         uses_features = kinds()[spec.kind].load().uses_features
         return FitInputs(
             corpus=self.corpus,
@@ -190,15 +190,15 @@ class Run:
     def open_member(
         self, spec: MemberSpec, featurizer: Featurizer | None, device: torch.device | None = None
     ) -> Member:
-        """A fitted member.
+        """Load a fitted member.
 
         Args:
-            spec: of the member.
-            featurizer: of the run, where the kind uses it.
-            device: of networks; by default the CPU.
+            spec: the member.
+            featurizer: featurizer of the run, if the kind uses it.
+            device: device of networks; by default the CPU.
 
         Raises:
-            SettingsError: it is missing, broken, or was fitted with other settings.
+            SettingsError: the member is missing or broken, or was fitted with other settings.
         """
         if not spec.is_fitted:
             raise SettingsError(f"{spec.directory}: no {spec.title} of these settings; {RETRAIN}")
@@ -220,7 +220,7 @@ class Run:
     # Combiner and ensemble
 
     def has_combiner(self) -> bool:
-        """Whether the combiner needs no fit, or is fitted for these members."""
+        """Return whether the combiner needs no fit, or is fitted for these members."""
         if not combiner_class(self.settings.ensemble.combiner).is_fitted:
             return True
         try:
@@ -230,7 +230,7 @@ class Run:
             return False
 
     def keep_combiner(self, combiner: Combiner) -> None:
-        """Save a fitted combiner."""
+        """Save a fitted combiner, its manifest last."""
         self.layout.combiner.mkdir(parents=True, exist_ok=True)
         (self.layout.combiner / COMBINER_MANIFEST).unlink(missing_ok=True)
         combiner.save(self.layout.combiner)
@@ -238,10 +238,10 @@ class Run:
         write_json(self.layout.combiner / COMBINER_MANIFEST, manifest)
 
     def open_combiner(self) -> Combiner:
-        """The combiner.
+        """Load the combiner.
 
         Raises:
-            SettingsError: it is not fitted for these members, or broken.
+            SettingsError: the combiner is not fitted for these members, or broken.
         """
         if not self.has_combiner():
             raise SettingsError(f"{self.layout.combiner}: the combiner is not fitted for these members; {RETRAIN}")
@@ -252,17 +252,17 @@ class Run:
             raise SettingsError(f"{error}; remove {self.layout.combiner}, and {RETRAIN}") from None
 
     def combination(self, combiner: Combiner) -> Combination:
-        """The members and a combiner."""
+        """Return the combination of the members by a combiner."""
         return Combination(self.members, combiner, self.settings.ensemble.top_labels)
 
     def open_ensemble(
         self, combiner: Callable[[], Combiner] | None = None, device: torch.device | None = None
     ) -> Ensemble:
-        """All members of a finished run.
+        """Load all members of a finished run.
 
         Args:
-            combiner: by default the run's.
-            device: of networks; by default the CPU.
+            combiner: returns the combiner; by default, that of the run is loaded.
+            device: device of the networks; by default the CPU.
 
         Raises:
             SettingsError: a member or the combiner is missing, broken, or was fitted with other settings.

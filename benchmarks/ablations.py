@@ -1,30 +1,31 @@
-"""What each part is worth: scores of one config with another tree, network, training or word vectors.
+"""Ablations: scores of one config with another tree, network, training or word vectors.
 
     python benchmarks/ablations.py --config configs/quickstart.yaml [--tables kinds K H …] [--seeds N] [--vectors FILE]
                                    [--quick] [--json PATH] [--training.epochs '[4,3]', or any other setting]
 
-Each row is the whole main job with the given settings but for what the row names, with single trees (as the paper's
-tables of K and H have), in a run below the config's `runs`. Rows that differ in nothing a tree is trained with share
-one, and what is trained is not trained again. Scores are of the test split, in percent, the mean over the seeds and
-half the distance between the best and the worst seed; nothing is chosen by them. What may choose is `valid`, the last
-level's nDCG@5 on validation. Every row is of network trees and the mean alone, whatever members and combiner the config
-has, but for those of the table `additions` that name others.
+Each row runs the whole main job with the given settings, except for what the row names, with a single tree (as in the
+paper's tables of K and H), in a run below the config's `runs`. Rows that are trained with the same settings share a
+run, and finished runs are not trained again. Scores are on the test split, in percent: the mean over the seeds, and
+half the distance between the best and the worst seed. Choose settings by `valid` only, the last level's nDCG@5 on
+validation. Except for some rows of the table `additions`, the ensemble has network trees and the mean only, whatever
+members and combiner the config has.
 
-- `kinds`: balanced, Bonsai-style k-means and random trees, all by the config's height and cluster size.
-- `features`: balanced trees of TF-IDF centroids, word vectors and the labels' names.
-- `K`: clusters of 8 to 128 with H = 2; C falls as K grows, so that equally many candidates are scored.
+- `kinds`: balanced, Bonsai-style k-means and random trees, all with the config's height and cluster size.
+- `features`: balanced trees by TF-IDF centroids, word vectors and label names.
+- `K`: clusters of 8 to 128 with H = 2; C decreases as K grows, so that the number of candidates stays the same.
 - `H`: no tree, and 1 to 4 levels of clusters with K = 8.
-- `path`: how much a parent's score counts in its children's, `network.path_weight`.
-- `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree; none
-  with what the config adds to attention.
+- `path`: the weight of a parent's score in its children's, `network.path_weight`.
+- `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree, without
+  the config's additions to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
-- `additions`: the config's networks alone ("as it is"), without each of their additions to the paper's, and beside
-  other members, one kind more in each row, or with the combiner `calibrated`. `valid` is the networks' in every row, so
-  it cannot choose among the latter; `benchmarks/member_scores.py` compares members and combiners on validation.
+- `additions`: the config's networks alone ("as it is"); without each of their additions to the paper's network;
+  together with other members, one more kind in each row; and with the combiner `calibrated`. `valid` is the score of
+  the networks in every row, so it cannot choose among the latter; `benchmarks/member_scores.py` compares members and
+  combiners on validation.
 - `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
-- `validation`: 50 to 1,000 validation documents. They choose each level's best moment and, as trees are not corrected
-  here, nothing else. `valid` is then of other documents in each row.
+- `validation`: 50 to 1,000 validation documents, which choose the best checkpoint of each level. `valid` is a score on
+  other documents in each row.
 - `--quick` takes one seed, the kinds, the ends of K and of H (2 and 4), and at most 2,500 training documents.
 
 Figures: for each row `NAME_P@1`, `NAME_P@5`, `NAME_PSP@5`, `NAME_valid`, such as `random_P@5` or `K=128_P@5`.
@@ -71,7 +72,7 @@ Row = tuple[str, dict[str, Any]]
 
 
 def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) -> dict[str, list[Row]]:
-    """For each table its rows: a name, and the settings that differ, by their group."""
+    """Return the rows of each table: a name, and the changed settings by their group."""
     candidates = settings.tree.beam * settings.tree.cluster_size
     sizes = (8, 128) if quick else (8, 16, 32, 64, 128)
     heights = (2, 4) if quick else (0, 1, 2, 3, 4)
@@ -88,7 +89,7 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
     }
     starts = (start for start in ("features", "names") if start != settings.network.attention_start)
-    # Weights of the members beside the networks, which have 0.5; their other settings are the config's.
+    # Weights of the members; the networks always have 0.5. Other settings of members are the config's.
     linear = {"network_tree": 0.5, "linear_tree": 0.5}
     knn = {**linear, "linear_tree": 0.35, "knn": 0.15}
     names = {**knn, "linear_tree": 0.275, "label_names": 0.075}
@@ -135,9 +136,9 @@ def _beam(candidates: int, size: int) -> int:
 def scores(
     settings: Experiment, changes: Mapping[str, Any], name: str, seed: int, documents: int | None, runs: dict[str, str]
 ) -> dict[str, Any]:
-    """A row's metrics for one seed, with `valid`: what `metrics.json` says of the ensemble, which is a single tree.
+    """Return the metrics of a row for one seed, as in `metrics.json`, with `valid` added to those of the ensemble.
 
-    `runs` are the names of those there are by what they were trained with, and this one's is added.
+    `runs` maps the fingerprint of training settings to the name of a run; this run is added.
     """
     values = settings.model_dump() | {"seed": seed}
     values["ensemble"] |= {"trees": 1, "combiner": "mean"}
@@ -152,11 +153,11 @@ def scores(
     plain = Experiment(**values)
     trained_with = fingerprint(plain.corpus, plain.tree, plain.network, plain.training, seed)
     changed = plain.model_copy(update={"name": runs.setdefault(trained_with, f"ablations-{settings.name}-{name}")})
-    found = run(changed)
+    metrics = run(changed)
     journal = (changed.run_directory / "tree-0" / JOURNAL).read_text(encoding="utf-8").splitlines()
     scored = [line["scoring"]["nDCG@5"] for line in map(json.loads, journal) if _of_last_level(line)]
-    found["ensemble"][VALID] = max(scored)
-    return found
+    metrics["ensemble"][VALID] = max(scored)
+    return metrics
 
 
 def _of_last_level(line: Mapping[str, Any]) -> bool:
@@ -178,18 +179,18 @@ def main(arguments: list[str] | None = None) -> None:
         )
         for table_name in given.tables:
             for name, changes in tables(settings, quick=given.quick, vectors=given.vectors)[table_name]:
-                found = []
+                metrics = []
                 for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
                     label = label.replace("=", "").replace(" ", "-")
-                    found.append(scores(settings, changes, label, seed, documents, runs))
-                by_column = {column: [one["ensemble"][column] for one in found] for column in (*COLUMNS, VALID)}
+                    metrics.append(scores(settings, changes, label, seed, documents, runs))
+                by_column = {column: [one["ensemble"][column] for one in metrics] for column in (*COLUMNS, VALID)}
                 means = {column: statistics.mean(values) for column, values in by_column.items()}
                 spread = {column: (max(values) - min(values)) / 2 for column, values in by_column.items()}
-                row = {"table": table_name, "row": name, "settings": changes, "seeds": len(found), "scores": means}
+                row = {"table": table_name, "row": name, "settings": changes, "seeds": len(metrics), "scores": means}
                 row |= {"half_spread": spread}
-                row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": found[0]["corpus"]}
-                rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["network_tree"] for one in found)})
+                row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": metrics[0]["corpus"]}
+                rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["network_tree"] for one in metrics)})
                 console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}", highlight=False)
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -203,13 +204,13 @@ def main(arguments: list[str] | None = None) -> None:
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=["kinds", "K", "H"])
     parser.add_argument("--vectors", type=Path, help="word vectors for the table of that name")
-    parser.add_argument("--seeds", type=int, default=1, help="how many, counted on from the config's")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from the config's on")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/ablations-<the settings' name>.json")
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers of the tables by name, in percent."""
+    """Return the numbers of the tables by name, in percent."""
     return {
         f"{row['row']}_{column}": round(row["scores"][column], 4)
         for row in rows
@@ -218,7 +219,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table for a rich console."""
+    """Return the rows as a table for a rich console."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("")
     for column in (*COLUMNS, VALID, "train s"):

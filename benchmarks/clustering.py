@@ -1,22 +1,23 @@
-"""How fast, how large and how tight: clusters of labels by our builder, by a literal version, and by peers.
+"""Time, memory and cluster similarity of label clustering: ours, a literal version, and other systems.
 
     python benchmarks/clustering.py [--quick] [--data ../shared/data] [--threads N] [--json PATH]
 
-Each system is given the same label features and makes balanced clusters of at most `CLUSTER_SIZE` labels by halving,
-in a process of its own: `axml_ray.tree` (`ours`), `literal_clustering.py` (`literal`, one thread), libpecos's
-hierarchical k-means and omikuji's Parabel (each in `.peers`, an environment of its own that the first call makes).
+Each system gets the same label features and makes balanced clusters of at most `CLUSTER_SIZE` labels by halving, in its
+own process: `axml_ray.tree` (`ours`), `literal_clustering.py` (`literal`, one thread), libpecos's
+hierarchical k-means and omikuji's Parabel (each in its own environment below `.peers`, which the first call makes).
 
-- Features: TF-IDF centroids of the labels of eurlex57k, tibkat and finna-titles, or generated ones of 64 terms a label
-  (`generated` says how). Where a data set isn't there, its rows are left out and the table says so.
-- `seconds` is of clustering alone, the median over the seeds: nine for the data sets, three at 100,000 labels, one
-  above and of the literal version. `peak_gib` is the process's, its features included. `similarity` is the mean cosine
-  of a label to its cluster's centre, the mean over the seeds; `similarity_spread` is their standard deviation.
+- Features: TF-IDF centroids of the labels of eurlex57k, tibkat and finna-titles, or generated ones of 64 terms per
+  label (see `generated`). Missing data sets are left out and listed below the table.
+- `seconds` is the time of clustering alone, the median over the seeds: nine for the data sets, three at 100,000 labels,
+  one for more labels and for the literal version. `peak_gib` is the peak of the process, including its features.
+  `similarity` is the mean cosine of a label to its cluster's centre, the mean over the seeds; `similarity_spread` is
+  their standard deviation.
 - omikuji reads text only, so it stops at 100,000 labels; the literal version isn't run on 2.8 million. `--quick` leaves
   out peers and literal version above 100,000 labels, and the literal version and omikuji on the data sets.
 
 Figures: `speedup_100k` (against the literal version), `speedup_vs_libpecos_100k`, `similarity_100k`,
-`similarity_libpecos_100k`, `seconds_2800k`, `peak_gib_2800k`, and `growth_share_2800k`: by how much more than L log L
-the seconds grow from 100,000 labels to 2.8 million (1 is no more).
+`similarity_libpecos_100k`, `seconds_2800k`, `peak_gib_2800k`, and `growth_share_2800k`: the growth of the seconds from
+100,000 labels to 2.8 million, relative to the growth of L log L (1 is the same).
 """
 
 import argparse
@@ -51,7 +52,7 @@ DATA = results_file.ROOT.parent / "shared" / "data"
 DATA_SETS = ("eurlex57k", "tibkat", "finna-titles")
 SMALL, MIDDLE, LARGE = 100_000, 670_000, 2_800_000
 WORKER = Path(__file__).with_name("clustering_worker.py")
-SEEDS = {SMALL - 1: 9, SMALL: 3}  # up to so many labels; one above
+SEEDS = {SMALL - 1: 9, SMALL: 3}  # number of seeds by the largest number of labels; one seed for more labels
 
 TERMS, WORDS_OF_A_TERM = 64, 8192
 ROWS = 1 << 17
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def cases(data: Path, *, quick: bool) -> Iterator[tuple[str, Callable[[], sparse.csr_matrix], Sequence[str]]]:
-    """What is clustered: its name, what makes its features, and by which systems."""
+    """Yield each case: its name, a function that returns its features, and the systems to run."""
     everyone = ("ours", "literal", "libpecos", "omikuji")
     for name in DATA_SETS:
         if (data / name / "train.jsonl.gz").is_file():
@@ -105,7 +106,7 @@ def cases(data: Path, *, quick: bool) -> Iterator[tuple[str, Callable[[], sparse
 
 
 def centroids(directory: Path) -> sparse.csr_matrix:
-    """TF-IDF centroids of a data set's labels, float32 CSR [L, F]: of all words, in at least two documents."""
+    """Return TF-IDF centroids of a data set's labels, float32 CSR [L, F], over words in at least two documents."""
     with gzip.open(directory / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     documents = TfidfVectorizer(**peers.FEATURES).fit_transform(record["text"] for record in records)
@@ -116,11 +117,11 @@ def centroids(directory: Path) -> sparse.csr_matrix:
 
 
 def generated(labels: int, seed: int = 0) -> sparse.csr_matrix:
-    """Label features with a hierarchy in them, float32 CSR [labels, 524,288] of 64 terms a row and length one.
+    """Generate hierarchical label features, float32 CSR [labels, 524,288], rows of 64 terms and length one.
 
     Labels are the leaves of a binary tree, in random order. Each term of a label belongs to a depth, drawn at random:
-    at the root it is any of its 8,192 words, the first most often (rank r in proportion to 1/r); further down one of
-    four words that the label's ancestor at that depth has of its own. So near labels share many words, far ones few.
+    at the root it is any of 8,192 words (rank r in proportion to 1/r); further down one of four words that belong to
+    the label's ancestor at that depth. So close labels share many words, and distant ones few.
     """
     random = np.random.default_rng(seed)
     leaf = random.permutation(labels).astype(np.uint64)
@@ -148,7 +149,7 @@ def generated(labels: int, seed: int = 0) -> sparse.csr_matrix:
 def measure(
     name: str, features: sparse.csr_matrix, pythons: Mapping[str, Path], threads: int
 ) -> Iterator[dict[str, Any]]:
-    """One row a system."""
+    """Yield one row per system."""
     labels, depth = features.shape[0], 0
     while -(-labels // 2**depth) > CLUSTER_SIZE:
         depth += 1
@@ -188,12 +189,12 @@ def measure(
 
 
 def similarity(features: sparse.csr_matrix, order: np.ndarray, offsets: np.ndarray) -> float:
-    """Mean cosine of the labels to the normalised sum of their cluster.
+    """Return the mean cosine of the labels to the normalised sum of their cluster.
 
     Args:
         features: float32 CSR [L, F], rows of length one or empty.
-        order: int64 [L], the labels of one cluster after those of another.
-        offsets: int64 [clusters + 1], where each begins.
+        order: int64 [L], labels cluster by cluster.
+        offsets: int64 [clusters + 1], where each cluster begins.
     """
     if not np.array_equal(np.sort(order), np.arange(features.shape[0])):
         raise PeerError("not every label is in one cluster")
@@ -209,7 +210,7 @@ def similarity(features: sparse.csr_matrix, order: np.ndarray, offsets: np.ndarr
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers that claims rest on, by name."""
+    """Return the benchmark's figures by name."""
     found = {(row["labels"], row["system"]): row for row in rows if row["case"].startswith("generated")}
     ours, large = found[SMALL, "ours"], found[LARGE, "ours"]
     growth = (LARGE * math.log(LARGE)) / (SMALL * math.log(SMALL))
@@ -225,7 +226,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table for a rich console."""
+    """Return the rows as a table for a rich console."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"clusters of at most {CLUSTER_SIZE} labels")
     for name in ("", "labels", "terms", "system", "threads", "seconds", "peak GiB", "similarity"):
         shown.add_column(name, justify="left" if name in ("", "system") else "right")

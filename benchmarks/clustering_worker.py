@@ -1,4 +1,4 @@
-"""Clusters labels with one system, in an environment of its own: started by `clustering.py` with that one's Python.
+"""The worker that clusters labels with one system; `clustering.py` starts it with the Python of that environment.
 
     PYTHON benchmarks/clustering_worker.py SYSTEM DIRECTORY
 
@@ -7,12 +7,12 @@ SYSTEM is `ours`, `literal`, `libpecos` or `omikuji`. DIRECTORY holds, and gets:
 - `data.npy`, `indices.npy`, `indptr.npy`: label features, float32 CSR; for omikuji `features.txt` instead, a document a
   label in the Extreme Classification Repository's format.
 - `task.json`: `{"labels", "columns", "cluster_size", "depth", "seed", "threads"}`.
-- `order.int64`, `offsets.int64` (out): the labels of one cluster after those of another, and where each begins.
+- `order.int64`, `offsets.int64` (out): labels cluster by cluster, and where each cluster begins.
 - `done.json` (out, last): `{"seconds", "peak_gib", "program"}`.
 
-`seconds` is of clustering alone, without reading the features; `peak_gib` is of the whole process.
-omikuji can't cluster without training (its switch for that fails in 0.5.2), so it trains classifiers of one iteration
-that keep no weight, and its seconds, which its log gives, hold these too.
+`seconds` is the time of clustering, without reading the features; `peak_gib` is the peak of the whole process.
+omikuji can't cluster without training (its switch for that fails in 0.5.2), so it also trains classifiers with one
+iteration, which keep no weights; its seconds, read from its log, include that.
 """
 
 import json
@@ -44,7 +44,7 @@ def main(system: str, directory: Path) -> None:
 
 
 def ours(directory: Path, task: Task) -> tuple[Clusters, float, str]:
-    """The whole of `LabelTree.build`."""
+    """Cluster with `LabelTree.build`."""
     from axml_ray.tree.label_tree import LabelTree
 
     keep_freed_memory()  # as the job does that builds trees
@@ -58,7 +58,7 @@ def ours(directory: Path, task: Task) -> tuple[Clusters, float, str]:
 
 
 def literal(directory: Path, task: Task) -> tuple[Clusters, float, str]:
-    """`literal_clustering.clusters`."""
+    """Cluster with `literal_clustering.clusters`."""
     sys.path.insert(0, str(Path(__file__).parent))
     from literal_clustering import clusters
 
@@ -70,7 +70,7 @@ def literal(directory: Path, task: Task) -> tuple[Clusters, float, str]:
 
 
 def libpecos(directory: Path, task: Task) -> tuple[Clusters, float, str]:
-    """Its hierarchical k-means by halves, 20 rounds each, without sampling."""
+    """Cluster with libpecos's hierarchical 2-means, 20 rounds per split, without sampling."""
     from importlib.metadata import version
 
     from pecos.xmc import Indexer  # type: ignore[import-not-found]
@@ -92,7 +92,7 @@ def libpecos(directory: Path, task: Task) -> tuple[Clusters, float, str]:
 
 
 def features(directory: Path, task: Task) -> Any:
-    """Label features, float32 CSR [labels, columns]."""
+    """Return the label features, float32 CSR [labels, columns]."""
     import numpy as np
     from scipy import sparse
 
@@ -101,7 +101,7 @@ def features(directory: Path, task: Task) -> Any:
 
 
 def omikuji(directory: Path, task: Task) -> tuple[Clusters, float, str]:
-    """Parabel's balanced 2-means; a node becomes a leaf at the size of the others' clusters."""
+    """Cluster with Parabel's balanced 2-means; a node becomes a leaf at the cluster size of the other systems."""
     import omikuji  # type: ignore[import-not-found]
 
     chosen = omikuji.Model.default_hyper_param()
@@ -128,7 +128,7 @@ def omikuji(directory: Path, task: Task) -> tuple[Clusters, float, str]:
 
 
 def leaf_labels(saved: bytes) -> Iterator[list[int]]:
-    """The labels of each leaf of a saved omikuji tree: CBOR arrays of integers after the text "labels"."""
+    """Yield the labels of each leaf of a saved omikuji tree: CBOR arrays of integers after the text "labels"."""
     key = b"flabels"
     position = saved.find(key)
     while position >= 0:
@@ -142,7 +142,7 @@ def leaf_labels(saved: bytes) -> Iterator[list[int]]:
 
 
 def integer(saved: bytes, position: int) -> tuple[int, int]:
-    """The number in a CBOR head, of an array's length or an unsigned integer, and where the head ends."""
+    """Return the number in a CBOR head (an array's length or an unsigned integer), and where the head ends."""
     small = saved[position] & 0x1F
     if small < 24:
         return small, position + 1

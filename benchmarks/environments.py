@@ -1,6 +1,6 @@
-"""Environments of their own for programs that are compared with: made once, below `.peers`, which git ignores.
+"""Separate Python environments for the systems to compare with, made once below `.peers`, which git ignores.
 
-This process never imports those programs; it starts a worker with their Python and speaks to it through files.
+This process never imports those systems; it starts a worker with their Python and exchanges files with it.
 """
 
 import os
@@ -32,13 +32,13 @@ def environment(
     requirements: Sequence[str] = OMIKUJI,
     without_dependencies: Sequence[str] = (),
 ) -> Path:
-    """The Python of a peer's own environment, made where it isn't there or holds other versions.
+    """Return the Python of a peer's environment, which is made if it is missing or has other versions.
 
     Args:
-        console: where to say that it is being made.
-        name: of the peer; the environment lies in `.peers` below the repository, which git ignores.
-        requirements: what pip installs.
-        without_dependencies: what it installs after that, without what that asks for.
+        console: console for the progress.
+        name: name of the environment's directory in `.peers`.
+        requirements: requirements that pip installs.
+        without_dependencies: requirements that pip installs afterwards, without their dependencies.
 
     Raises:
         PeerError: pip could not install it.
@@ -69,7 +69,7 @@ def environment(
 
 
 def checked(words: Sequence[str | Path], complaint: str) -> None:
-    """Run a program, keeping what it prints for the case that it fails."""
+    """Run a program; raise PeerError with the end of its output if it fails."""
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         last = "\n".join(done.stdout.strip().splitlines()[-12:])

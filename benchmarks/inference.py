@@ -1,19 +1,19 @@
-"""How fast trees predict, beside the literal implementation (`literal_inference`), on this machine's CPU.
+"""Speed of tree prediction compared with the literal implementation (`literal_inference`), on this machine's CPU.
 
     python benchmarks/inference.py [--quick] [--only NAME] [--threads N] [--json PATH]
 
-- `docstrings`, `eurlex57k`: one tree in the paper's shape (`SHAPES`), weights drawn at random, which a speed doesn't
-  depend on. Both sides predict the same test documents by a whole beam search, a round at a time in
-  turns: the literal implementation 64 documents a batch as they come, ours 64 a batch too, sorted by length within
-  the round (`speedup`), or as many as its tagger takes (`speedup_of_tagger`). A speedup is the median over the rounds.
-  Ours also computes the evidence that `configs/docstrings.yaml` asks for; the literal implementation is spared it.
+- `docstrings`, `eurlex57k`: one tree in the paper's shape (`SHAPES`), with random weights, which don't
+  affect the speed. Both sides predict the same test documents by beam search, in alternating rounds: the literal
+  implementation in batches of 64 documents in their order; ours in batches of 64 sorted by length within the round
+  (`speedup`), or in the tagger's batches (`speedup_of_tagger`). A speedup is the median over the rounds. Ours also
+  computes the evidence that `configs/docstrings.yaml` sets, the literal implementation does not.
 - `single_text`: milliseconds for one text of docstrings at a time, tokenised, through three trees, one call after the
-  other: median and 99th percentile. Rows also tell milliseconds a text for one and three trees in batches.
+  other: median and 99th percentile. Rows also have the milliseconds per text of one and three trees in batches.
 - `equality`: the networks of the first tree of a trained run (`--run`) on its test documents, by both in float32: P@5
-  of each, in percent, and `equal_labels_share`, of our five best labels those that the literal implementation has too.
+  of each, in percent, and `equal_labels_share`, the share of our five best labels that are also its five best.
   If it is below `LEAST_EQUAL_LABELS`, the exit status is 1.
 
-All parts are of network trees alone: other members of a run and its combiner take no part on either side.
+All parts measure network trees only, without a run's other members and its combiner.
 """
 
 import argparse
@@ -38,8 +38,8 @@ from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.ensemble import Combination, Ensemble
+from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.judging import open_run
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.members.text_batch import length_batches, map_batches
@@ -57,15 +57,15 @@ BATCH = 64
 TOP = 100
 SEED = 7
 ROUND = {"docstrings": (512, 512), "eurlex57k": (128, 512)}
-"""Documents of a round, quick and not."""
+"""Documents per round, with and without --quick."""
 SINGLE = (100, 500)
-"""Texts that are predicted one by one."""
+"""Texts that are predicted one by one, with and without --quick."""
 EQUAL = (1_000, 1_000_000)
-"""Test documents that the two are compared on, at most."""
+"""Largest number of test documents for the comparison of labels, with and without --quick."""
 RUN = absolute("runs/quickstart")
-"""Whose networks they are compared on, by default."""
+"""Default run, whose networks the two are compared on."""
 LEAST_EQUAL_LABELS = 0.999
-"""Of the best five; float32 rounds differently on both sides, and may turn near ties."""
+"""Least share of the best five labels; both sides round float32 differently, which can reorder near ties."""
 
 Result = results_file.Result
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def failures(figures: Mapping[str, float]) -> str | None:
-    """Which figure says that the two implementations predict different labels; None if they agree."""
+    """Return a message if the two implementations predict different labels, else None."""
     share = figures.get("equal_labels_share", 1.0)
     if share >= LEAST_EQUAL_LABELS:
         return None
@@ -125,21 +125,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "network": {**WIDE, "max_tokens": None, "evidence": False, "attention_start": "random"},
     },
 }
-"""What differs from `configs/`, which are made for accuracy on few cores."""
+"""Changes of `configs/`, which are tuned for accuracy on few cores."""
 
 
 def settings_and_corpus(name: str) -> tuple[Experiment, Corpus]:
-    """A configuration that is shipped, and its prepared corpus.
+    """Return a shipped configuration and its prepared corpus.
 
     Raises:
-        SettingsError: it isn't prepared.
+        SettingsError: the corpus isn't prepared.
     """
     settings = load(results_file.ROOT / "configs" / f"{name}.yaml", corpora=absolute("corpora"), **SHAPES[name])
     return settings, Corpus.open(settings.corpus_directory)
 
 
 def random_tree(settings: Experiment, corpus: Corpus, number: int) -> NetworkTree:
-    """A tree of the shape that these settings give, its labels in any order, its weights drawn."""
+    """Return a tree of the settings' shape with random labels and weights."""
     torch.manual_seed(SEED + number)
     order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
     depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
@@ -154,32 +154,32 @@ def random_tree(settings: Experiment, corpus: Corpus, number: int) -> NetworkTre
 
 
 def some_tests(corpus: Corpus, documents: int) -> Ragged:
-    """Test documents drawn at random."""
+    """Draw test documents at random."""
     tokens = corpus.split("test").tokens
     return tokens.take(np.random.default_rng(SEED).permutation(len(tokens))[:documents])
 
 
 def predict(member: NetworkTree, tokens: Ragged, k: int, batches: Iterable[np.ndarray] | None = None) -> TopK:
-    """A member's best k labels of each text, [texts, k].
+    """Return a member's best k labels of each text, [texts, k].
 
     Args:
-        member: of a corpus without a dictionary.
-        tokens: of the texts.
-        k: labels of each.
-        batches: rows of each; by default the tagger's.
+        member: a member of a run whose corpus has no dictionary.
+        tokens: word ids of the texts.
+        k: number of labels per text.
+        batches: row numbers of each batch; by default the tagger's batches.
     """
-    found = TopK.empty(len(tokens), k)
+    top = TopK.empty(len(tokens), k)
 
     def of_batch(rows: np.ndarray) -> tuple[np.ndarray, TopK]:
         return rows, member.rank(TextViews(tokens.take(rows)), k)
 
     for rows, ranking in map_batches(of_batch, batches or length_batches(tokens)):
-        found.labels[rows], found.scores[rows] = ranking
-    return found
+        top.labels[rows], top.scores[rows] = ranking
+    return top
 
 
 def ensemble_of(trees: Sequence[NetworkTree]) -> Ensemble:
-    """The paper's ensemble of some trees: the mean of their scores."""
+    """Return the paper's ensemble of some trees: the mean of their scores."""
     members = [MemberInfo(f"network_tree-{n}", "network_tree", n, 1 / len(trees)) for n in range(len(trees))]
     combination = Combination(tuple(members), Mean(), TOP)
     return Ensemble(combination, {info.name: tree for info, tree in zip(members, trees, strict=True)})
@@ -189,7 +189,7 @@ def ensemble_of(trees: Sequence[NetworkTree]) -> Ensemble:
 
 
 def against_literal(name: str, documents: int, rounds: int) -> Result:
-    """Both predict the same documents, round by round."""
+    """Predict the same documents with both, round by round."""
     settings, corpus = settings_and_corpus(name)
     ours = random_tree(settings, corpus, 0)
     literal = LiteralTree.like(ours, evidence=False)
@@ -208,7 +208,7 @@ def against_literal(name: str, documents: int, rounds: int) -> Result:
     }
     seconds: dict[str, list[float]] = {system: [] for system in systems}
     first = tokens.take(np.arange(min(documents, len(tokens))))
-    for system, work in systems.items():  # kernels are made, memory is touched
+    for system, work in systems.items():  # the first calls compile kernels and allocate memory
         work(first if system.startswith("ours") else first.take(np.arange(min(len(first), BATCH))))
     for number in range(rounds):
         some = tokens.take(np.arange(number * documents, min((number + 1) * documents, len(tokens))))
@@ -232,17 +232,17 @@ def against_literal(name: str, documents: int, rounds: int) -> Result:
 
 
 def docstrings(documents: int, rounds: int) -> Result:
-    """A tree of one level of clusters."""
+    """Measure a tree with one level of clusters."""
     return against_literal("docstrings", documents, rounds)
 
 
 def eurlex57k(documents: int, rounds: int) -> Result:
-    """A flat tree, long texts."""
+    """Measure a flat tree on long texts."""
     return against_literal("eurlex57k", documents, rounds)
 
 
 def single_text(documents: int, rounds: int) -> Result:
-    """One text at a time, and batches, through one tree and three."""
+    """Measure one text at a time, and batches, with one tree and with three."""
     settings, corpus = settings_and_corpus("docstrings")
     texts = corpus.table("test", ["text"])["text"].to_pylist()
     texts = [texts[i] for i in np.random.default_rng(SEED).permutation(len(texts))[:documents]]
@@ -267,7 +267,7 @@ def single_text(documents: int, rounds: int) -> Result:
 
 
 def equality(documents: int, rounds: int, directory: Path) -> Result:
-    """The networks of a run's first tree, by both implementations."""
+    """Compare the labels that both implementations predict with the networks of a run's first tree."""
     run = open_run(directory)
     split = run.corpus.split("test")
     split = split.take(np.random.default_rng(SEED).permutation(len(split))[:documents])
@@ -277,7 +277,7 @@ def equality(documents: int, rounds: int, directory: Path) -> Result:
 
 
 def networks_of(run: Run, number: int) -> NetworkTree:
-    """The networks of a finished run's label tree, in float32.
+    """Load the networks of a finished run's label tree, in float32.
 
     Raises:
         SettingsError: the tree or a level is missing, cut short, or was trained with other settings.
@@ -290,13 +290,13 @@ def networks_of(run: Run, number: int) -> NetworkTree:
 
 
 def equality_of(ours: NetworkTree, literal: LiteralTree, split: Split, labels: int) -> Result:
-    """P@5 of both on some documents, and the share of our five best labels that the literal implementation has too.
+    """Return P@5 of both on some documents, and the share of our five best labels that are also its five best.
 
     Args:
         ours: the networks of a tree.
-        literal: the same tree.
+        literal: the literal implementation of the same tree.
         split: documents and their true labels.
-        labels: how many there are.
+        labels: number of labels.
     """
     translated = split.translated(literal.translation).tokens
     found = {"ours": predict(ours, translated, 5).labels, "literal": literal.predict(split.tokens, 5)[0]}
@@ -312,7 +312,7 @@ def equality_of(ours: NetworkTree, literal: LiteralTree, split: Split, labels: i
 
 
 def timed(work: Callable[[Any], Any], given: Any) -> float:
-    """Seconds that it takes."""
+    """Return the seconds that `work` takes."""
     began = time.perf_counter()
     work(given)
     return time.perf_counter() - began
@@ -327,7 +327,7 @@ PARTS: dict[str, tuple[Callable[[int, int], Result], tuple[int, int]]] = {
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """What a person wants to see of the rows."""
+    """Return the main columns of the rows as a table for a rich console."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("part", "system", "trees", "ms a text", "one by one, p99", "speedup"):
         shown.add_column(name)

@@ -1,7 +1,7 @@
-"""The paper's balanced spherical 2-means, step by step in one thread: what the builder's speed is measured against.
+"""The paper's balanced spherical 2-means, step by step in one thread: the baseline of our clustering speed.
 
-Node by node, each a sparse matrix of its rows over the words that they use; both similarities of every row in every
-round; centres summed anew from all members; a sort of all rows. Stops at a gain of 1e-4, as the authors' program does.
+Each node is a sparse matrix of its rows over the words that they use. Each round computes both similarities of all
+rows, sorts all rows and sums the centres anew. It stops at a gain of 1e-4, as the authors' program does.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ def clusters(features: sparse.csr_matrix, depth: int, seed: int) -> tuple[np.nda
 
     Args:
         features: float32 CSR [L, F], of any scale.
-        depth: how many times; 2**depth <= L.
-        seed: draws the first centres.
+        depth: number of halvings; 2**depth <= L.
+        seed: seed of the first centres.
 
     Returns:
         order: int64 [L], the labels of the first cluster, then of the second, and so on.
-        offsets: int64 [2**depth + 1], where each begins.
+        offsets: int64 [2**depth + 1], where each cluster begins.
     """
     lengths = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     features = sparse.csr_matrix(sparse.diags(1 / np.where(lengths > 0, lengths, 1)) @ features, dtype=np.float32)
@@ -32,7 +32,7 @@ def clusters(features: sparse.csr_matrix, depth: int, seed: int) -> tuple[np.nda
 
 
 def halves(features: sparse.csr_matrix, node: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The left and the right half of the labels `node` (int64 [n])."""
+    """Return the left and the right half of the labels `node` (int64 [n])."""
     rows = features[node]
     words, indices = np.unique(rows.indices, return_inverse=True)
     rows = sparse.csr_matrix((rows.data, indices, rows.indptr), shape=(len(node), len(words)))

@@ -1,8 +1,9 @@
-"""Prediction as a good engineer writes it from the AttentionXML paper in plain PyTorch, on the literal network.
+"""The literal implementation of prediction: the AttentionXML paper in plain PyTorch, on the literal network.
 
-Speed of prediction is judged against it, so it is not slowed down anywhere: float32 on all cores, batches as they come
-trimmed to their longest text, packed sequences, no gradients, candidates gathered for a whole batch at a time.
-It has none of the ideas of `axml_ray`: no batches of like length, no bfloat16, no folded layer, no blocks of siblings.
+It is the baseline of our prediction speed, so it is not slowed down anywhere: float32 on all cores, batches in the
+order of the texts, cut to their longest text, packed sequences, no gradients, candidates gathered for a whole batch at
+a time. It has none of the optimisations of `axml_ray`: no batches of similar length, no bfloat16, no folded layer, no
+blocks of siblings.
 
 Shapes: B documents, C parents, K children a parent at most, n candidates.
 """
@@ -22,15 +23,15 @@ from axml_ray.tree.label_tree import LabelTree
 
 
 class LiteralTree:
-    """A tree's levels, and beam search down them.
+    """The literal networks of a tree's levels, with beam search.
 
     Args:
-        tree: its shape.
+        tree: the label tree.
         levels: literal networks, from the top.
         beam: C.
-        path_weight: power of a parent's score in its children's; 1 in the paper.
-        max_tokens: words that are read of a text; all by default.
-        translation: of the words of texts in another language, where there are such.
+        path_weight: exponent of a parent's score in its children's; 1 in the paper.
+        max_tokens: number of first words of a text that are read; None for all.
+        translation: translation of words; None for a corpus without a dictionary.
     """
 
     def __init__(
@@ -50,19 +51,19 @@ class LiteralTree:
 
     @classmethod
     def like(cls, member: NetworkTree, *, evidence: bool, translation: Translation | None = None) -> "LiteralTree":
-        """The same tree with the same weights.
+        """Build the literal implementation of one of our trees, with the same weights.
 
         Args:
-            member: of ours.
-            evidence: also compute what the paper hasn't, where the networks were trained with it.
-            translation: of the words of texts in another language, where there are such.
+            member: our networks.
+            evidence: also compute the evidence, which the paper doesn't have, if the networks were trained with it.
+            translation: translation of words; None for a corpus without a dictionary.
         """
         levels = [literal_level(network, evidence) for network in member.networks]
         return cls(member.tree, levels, member.beam, member.networks[0].path_weight, member.max_tokens, translation)
 
     @torch.inference_mode()
     def predict(self, tokens: Ragged, top: int, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
-        """The best labels of each document and their scores, int64 and float32 [documents, top]."""
+        """Return the best labels of each document and their scores, int64 and float32 [documents, top]."""
         if self.translation is not None:
             tokens = self.translation.translated(tokens)
         if self.max_tokens is not None:
@@ -90,7 +91,7 @@ class LiteralTree:
 
 
 def _children(first_child: np.ndarray) -> Tensor:
-    """int64 [nodes, K]: the children of each node, -1 where there are fewer."""
+    """Return the children of each node, int64 [nodes, K], -1 where there are fewer."""
     counts = np.diff(first_child)
     places = np.arange(counts.max())
     return torch.from_numpy(np.where(places < counts[:, None], first_child[:-1, None] + places, -1))
@@ -98,7 +99,7 @@ def _children(first_child: np.ndarray) -> Tensor:
 
 @torch.no_grad()
 def literal_level(network: object, evidence: bool) -> LiteralLevel:
-    """The literal network of one of ours, float32."""
+    """Return the literal network with the weights of one of ours, float32."""
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()

@@ -1,9 +1,10 @@
-"""The literal implementation: what a good engineer writes from the AttentionXML paper in plain PyTorch.
+"""The literal implementation of training: the AttentionXML paper in plain PyTorch.
 
-Training speed is judged against it, so it is not slowed down anywhere: float32 on all cores, random batches trimmed
-to their longest text and built without loops, packed sequences, `torch.optim`'s optimizers, sparse where that pays.
-It has none of the ideas of `axml_ray.network`: no batches of like length, no bfloat16, no folded layer, no blocks of
-siblings. Nor does it clip gradients, which the paper doesn't mention and which would cost it time.
+It is the baseline of our training speed, so it is not slowed down anywhere: float32 on all cores, random batches cut to
+their longest text and built without loops, packed sequences, and the optimizers of `torch.optim`, sparse ones where
+they are faster. It has none of the optimisations of `axml_ray.network`: no batches of similar length, no bfloat16, no
+folded layer, no blocks of siblings. It does not clip gradients, which the paper doesn't mention and which would take
+time.
 
 Shapes: B documents, T tokens, D hidden states' width (twice `hidden`), n nodes scored.
 """
@@ -27,9 +28,9 @@ class Step(NamedTuple):
     """One step of training."""
 
     documents: int
-    """In the batch."""
+    """Documents of the batch."""
     tokens: int
-    """Words of these, padding not counted."""
+    """Words of these documents, without padding."""
     loss: float
     """Mean binary cross-entropy over the batch's candidates."""
 
@@ -38,12 +39,12 @@ class LiteralLevel(nn.Module):
     """The network of one level (paper, "Attention-Aware Deep Model"), layer by layer as it is written there.
 
     Args:
-        nodes: of the level.
+        nodes: number of nodes of the level.
         deep: whether candidates are scored instead of all nodes.
         vectors: first values of the embedding, float32 [words, E]; row 0 pads and is zero.
         hidden: units of the LSTM in each direction.
         fully_connected: units of the fully connected layers.
-        dropouts: after the embedding, and after the LSTM.
+        dropouts: dropout rates after the embedding and after the LSTM.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class LiteralLevel(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
         self.embedding_dropout, self.encoder_dropout = (nn.Dropout(share) for share in dropouts)
         self.evidence: float | None = None
-        """Its weight, of a network that was trained with it. Not in the paper, and never set where speed is judged."""
+        """Weight of the evidence, for a network trained with it. Not in the paper; never set when speed is measured."""
 
     def forward(self, tokens_BT: Tensor, lengths_B: Tensor, candidates_Bn: Tensor | None = None) -> Tensor:
-        """Logits, [B, n], of all nodes or of the candidates.
+        """Return the logits of all nodes or of the candidates, [B, n].
 
         Args:
             tokens_BT: int64, padded with 0 on the right to the longest text.
@@ -102,7 +103,7 @@ class LiteralLevel(nn.Module):
 
 
 def optimizers(network: LiteralLevel, learning_rate: float = 1e-3) -> list[torch.optim.Optimizer]:
-    """Adam, and for the tables of which a batch touches some rows only, SparseAdam."""
+    """Return Adam, and SparseAdam for the tables of which a batch reads only some rows."""
     tables = [network.embedding.weight, *([network.attention.weight] if network.deep else [])]
     names = {id(table) for table in tables}
     dense = [parameter for parameter in network.parameters() if id(parameter) not in names]
@@ -110,7 +111,7 @@ def optimizers(network: LiteralLevel, learning_rate: float = 1e-3) -> list[torch
 
 
 def random_batches(rows: np.ndarray, batch_size: int, random: np.random.Generator) -> list[np.ndarray]:
-    """`rows` in random order, `batch_size` at a time."""
+    """Cut `rows` in random order into batches of `batch_size`."""
     order = random.permutation(rows)
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
@@ -127,21 +128,21 @@ def train_steps(
     average_from: int = 0,
     score_every: int = 100,
 ) -> Iterator[Step]:
-    """Train on one batch after another; each is taken when the step before has been.
+    """Train on one batch after another; each is requested after the step before.
 
     Args:
-        network: to train.
+        network: network to train.
         tokens: word ids of all documents.
         positives: true nodes of all documents.
-        batches: int64 [B] each, documents of a step.
-        candidates: int64 [documents, n], nodes to score, for a deep level. True nodes beyond them aren't trained on.
-        optimizers: of the network.
+        batches: int64 [B] each, the documents of a step.
+        candidates: int64 [documents, n], nodes to score, for a deep level. Other true nodes are ignored.
+        optimizers: optimizers of the network.
         average: takes a snapshot of the network every `score_every` steps.
         average_from: steps before the first snapshot.
         score_every: steps between snapshots.
 
     Yields:
-        What the step was, once it is done.
+        The step, once it is done.
     """
     for number, rows in enumerate(batches, start=1):
         network.train()
@@ -160,12 +161,12 @@ def train_steps(
 
 
 def padded(tokens: Ragged) -> Tensor:
-    """int64 [B, T], filled up with 0 to the longest text."""
+    """Return the word ids padded with 0 to the longest text, int64 [B, T]."""
     return torch.from_numpy(tokens.padded().astype(np.int64))
 
 
 def targets(positives: Ragged, logits_Bn: Tensor, candidates_Bn: Tensor | None) -> Tensor:
-    """1 at the true nodes of each document, float32 [B, n]."""
+    """Return 1 for the true nodes of each document and 0 for others, float32 [B, n]."""
     if candidates_Bn is not None:
         wanted_BP = torch.from_numpy(positives.padded(-1).astype(np.int64))
         return (candidates_Bn[:, :, None] == wanted_BP[:, None]).any(dim=-1).to(logits_Bn.dtype)
@@ -177,7 +178,7 @@ def targets(positives: Ragged, logits_Bn: Tensor, candidates_Bn: Tensor | None) 
 
 @torch.inference_mode()
 def validation_score(network: nn.Module, tokens: Ragged, positives: Ragged, batch_size: int = 64) -> float:
-    """Mean nDCG@5 of a first level's nodes, in percent; `network` may be an average of networks."""
+    """Return the mean nDCG@5 of a first level's nodes, in percent; `network` may be an average of networks."""
     network.eval()
     scores = []
     for start in range(0, len(tokens), batch_size):
@@ -200,18 +201,18 @@ def train_first_level(
     score_every: int = 100,
     seed: int = 0,
 ) -> float:
-    """Train a whole first level, as `LevelTraining` does; returns its best nDCG@5 on validation, in percent.
+    """Train a whole first level, as `LevelTraining` does; return its best nDCG@5 on validation, in percent.
 
     Args:
-        network: to train.
-        train: tokens and true nodes.
-        valid: the same, to be scored every `score_every` steps.
+        network: network to train.
+        train: tokens and true nodes of the training documents.
+        valid: tokens and true nodes of the validation documents, scored every `score_every` steps.
         epochs: passes over the training documents.
         average_after: epochs before averaging of the weights begins.
-        batch_size: documents a step.
-        learning_rate: of Adam.
-        score_every: steps between snapshots and scorings.
-        seed: of the order of documents and of dropout.
+        batch_size: documents per step.
+        learning_rate: learning rate of Adam.
+        score_every: steps between snapshots and evaluations.
+        seed: seed of the order of documents and of dropout.
     """
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)

@@ -1,16 +1,16 @@
-"""What each kind of member and each combiner is worth: the evidence for keeping it, by a run's validation documents.
+"""Scores with and without each kind of member, and of each combiner, on a run's validation documents.
 
     python benchmarks/member_scores.py --run runs/docstrings [--threads N] [--json PATH]
 
-Every member of the finished run ranks the validation documents once; rows then combine the rankings. The test split is
-not read, so the results may choose weights, members and the combiner. Networks chose their best weights on the same
-documents, which favours `network_tree` a little.
+Every member of the finished run ranks the validation documents once; each row combines the rankings in another way. The
+test split is not read, so the results may be used to choose members, their weights and the combiner. The best
+checkpoints of networks were chosen on the same documents, which favours `network_tree` a little.
 
 - `KIND`: the mean of the members of one kind alone.
 - `mean`: the weighted mean of all members.
 - `without KIND`: the weighted mean of the others.
-- `mean of halves`, `calibrated`, `stacked`: each combiner is fitted on one half of the documents and scores the other,
-  in turns; the mean learns nothing, so its row equals `mean`, and a difference to it is what the fit is worth.
+- `mean of halves`, `calibrated`, `stacked`: two-fold cross-validation, each combiner is fitted on one half of the
+  documents and scores the other. The mean has no fit, so its row equals `mean`; compare the others with it.
 
 Figures: `mean_P@1`, `without knn_nDCG@5` and so on, in percent.
 """
@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, Validation, Weighted, combiner_class
-from axml_ray.evaluation.judge import Labels, inverse_propensity
+from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
+from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
-from axml_ray.judging import open_run
+from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.members.topk import TopK
 from axml_ray.network.precision import use_threads
 from axml_ray.run import Run
@@ -43,12 +43,12 @@ HALVES = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """The members' rankings of a split, N documents, and what they are scored by.
+    """The members' rankings of a split of N documents, with the true labels and propensities.
 
     Attributes:
         validation: members, rankings, truth and label counts.
-        inverse: 1 / propensity of each label, float64 [L].
-        k: labels of a ranking that are combined.
+        inverse: float64 [L], 1 / propensity of each label.
+        k: number of labels of a ranking.
     """
 
     validation: Validation
@@ -57,7 +57,7 @@ class Evidence:
 
     @classmethod
     def of_run(cls, run: Run) -> "Evidence":
-        """Rank the validation documents by every member of a run.
+        """Rank the validation documents with every member of a run.
 
         Raises:
             SettingsError: there are no validation documents, or a member is missing or broken.
@@ -66,12 +66,12 @@ class Evidence:
             raise SettingsError(f"{run.corpus.directory}: no validation documents; prepare with corpus.valid_documents")
         split, counts = run.corpus.split("valid"), run.corpus.labels.counts
         rankings = run.open_ensemble(Mean).rank_members(split.tokens)
-        validation = Validation(run.weighted, [rankings[spec.name] for spec in run.members], split.labels, counts)
-        inverse = inverse_propensity(Labels(counts, run.corpus.documents("train")), run.settings.evaluation)
+        validation = Validation(run.member_weights, [rankings[spec.name] for spec in run.members], split.labels, counts)
+        inverse = inverse_propensity(TrainingCounts(counts, run.corpus.documents("train")), run.settings.evaluation)
         return cls(validation, inverse, run.settings.ensemble.top_labels)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each way of combining with its scores in percent, by `COLUMNS`."""
+        """Yield each combination with its scores in percent, by `COLUMNS`."""
         kinds = list(dict.fromkeys(self.validation.members.kinds))
         yield from (self._mean(kind, [kind]) for kind in kinds)
         yield self._mean("mean", kinds)
@@ -81,22 +81,22 @@ class Evidence:
             yield self.cross_fitted("mean of halves" if kind == "mean" else kind, combiner_class(kind))
 
     def _mean(self, name: str, kinds: Sequence[str]) -> dict[str, Any]:
-        """The weighted mean of the members of some kinds."""
+        """Score the weighted mean of the members of some kinds."""
         members, rankings = self.validation.members, self.validation.rankings
         places = [place for place, kind in enumerate(members.kinds) if kind in kinds]
-        chosen = Weighted([members.kinds[i] for i in places], [members.weights[i] for i in places])
+        chosen = MemberWeights([members.kinds[i] for i in places], [members.weights[i] for i in places])
         return self._scored(name, Mean().rank(chosen, [rankings[i] for i in places], self.k))
 
     def cross_fitted(self, name: str, combiner: type[Combiner]) -> dict[str, Any]:
-        """A combiner fitted on every other document and applied to the rest, in turns."""
-        found = TopK.empty(len(self.validation.truth), self.k)
+        """Score a combiner by two-fold cross-validation."""
+        top = TopK.empty(len(self.validation.truth), self.k)
         for rest in range(HALVES):
             rows = np.arange(len(self.validation.truth))
-            known, new = rows[rows % HALVES != rest], rows[rows % HALVES == rest]
-            fitted = combiner.fit(_take(self.validation, known), self.k)
-            ranking = fitted.rank(self.validation.members, _take(self.validation, new).rankings, self.k)
-            found.labels[new], found.scores[new] = ranking
-        return self._scored(name, found)
+            fit_rows, scored_rows = rows[rows % HALVES != rest], rows[rows % HALVES == rest]
+            fitted = combiner.fit(_take(self.validation, fit_rows), self.k)
+            ranking = fitted.rank(self.validation.members, _take(self.validation, scored_rows).rankings, self.k)
+            top.labels[scored_rows], top.scores[scored_rows] = ranking
+        return self._scored(name, top)
 
     def _scored(self, name: str, ranking: TopK) -> dict[str, Any]:
         scores, truth = Scores(self.inverse), self.validation.truth
@@ -106,13 +106,13 @@ class Evidence:
 
 
 def _take(validation: Validation, rows: np.ndarray) -> Validation:
-    """Some of the documents."""
+    """Return the rankings and labels of some documents."""
     rankings = [TopK(each.labels[rows], each.scores[rows]) for each in validation.rankings]
     return Validation(validation.members, rankings, validation.truth.take(rows), validation.counts)
 
 
 def shown(rows: Sequence[dict[str, Any]]) -> Table:
-    """The rows as a table for a rich console."""
+    """Return the rows as a table for a rich console."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("combination")
     for column in COLUMNS:

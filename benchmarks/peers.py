@@ -1,4 +1,4 @@
-"""How a finished run compares with linear systems on the same documents: omikuji, napkinXC and libpecos.
+"""Comparison of a finished run with linear systems on the same documents: omikuji, napkinXC and libpecos.
 
     python benchmarks/peers.py --run runs/quickstart [--systems parabel bonsai …] [--quick] [--with-valid]
         [--threads N] [--json PATH]
@@ -73,14 +73,14 @@ TREES, BEAM = 3, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A system that is compared with."""
+    """A system to compare with."""
 
     program: str
-    """Of `peer_worker.SYSTEMS`, and the name of its environment."""
+    """Name in `peer_worker.SYSTEMS`, and of its environment."""
     trees: int
-    """How many of them vote."""
+    """Number of trees in its ensemble."""
     hyperparameters: Mapping[str, Any]
-    """As the program names them."""
+    """Hyperparameters by the program's own names."""
 
 
 PEERS = {
@@ -118,22 +118,22 @@ class Run:
     """A finished run and the corpus that it was trained on."""
 
     directory: Path
-    """Where it lies."""
+    """Directory of the run."""
     name: str
-    """Of its directory."""
+    """Name of the directory."""
     metrics: Mapping[str, Any]
-    """What its `metrics.json` holds."""
+    """Content of `metrics.json`."""
     corpus: Corpus
     """Its prepared corpus."""
     propensity: Mapping[str, float]
-    """A and B, as the run was judged by."""
+    """Propensity constants A and B of the run's evaluation."""
     settings: Experiment
-    """It was trained with."""
+    """Settings of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What every peer is given: N training documents, M test documents, F words, L labels."""
+    """The data that every peer gets: N training documents, M test documents, F words, L labels."""
 
     train: sparse.csr_matrix
     """TF-IDF, float64 [N, F]."""
@@ -249,7 +249,7 @@ def compare(
 
 
 def open_run(directory: Path) -> Run:
-    """The finished run in `directory`.
+    """Open the finished run in `directory`.
 
     Raises:
         SettingsError: it has no scores yet, or its corpus can't be opened or isn't what it was evaluated on.
@@ -284,7 +284,7 @@ def open_run(directory: Path) -> Run:
 
 
 def documents(corpus: Corpus, splits: Sequence[str], limit: int | None = None) -> tuple[list[str], Ragged]:
-    """Texts and label ids of `splits`, or of `limit` documents spread evenly over them."""
+    """Return texts and label ids of `splits`, or of `limit` documents spread evenly over them."""
     tables = [corpus.table(split, ["text", "labels"]) for split in splits if corpus.files(split)]
     texts = [text for table in tables for text in table["text"].to_pylist()]
     labels = Ragged.concatenate(Ragged.from_arrow(table["labels"]) for table in tables)
@@ -295,7 +295,7 @@ def documents(corpus: Corpus, splits: Sequence[str], limit: int | None = None) -
 
 
 def featurize(texts: list[str], train_labels: Ragged, test_texts: list[str], labels: int) -> Task:
-    """Word TF-IDF, its words and their weights learned from the training texts only."""
+    """Compute word TF-IDF; words and weights are fitted on the training texts only."""
     vectorizer = TfidfVectorizer(**FEATURES)
     start = time.perf_counter()
     try:
@@ -337,7 +337,7 @@ def train_and_predict(python: Path, task: Task, peer: Peer, threads: int) -> tup
 
 
 def write_documents(path: Path, features: sparse.csr_matrix, labels: Ragged | None, label_count: int) -> None:
-    """Documents as the Extreme Classification Repository writes them.
+    """Write documents in the Extreme Classification Repository's format.
 
     A header `documents features labels`, then a line a document: `3,7 0:0.5 12:0.25`, to six decimals.
     """
@@ -357,7 +357,7 @@ def write_documents(path: Path, features: sparse.csr_matrix, labels: Ragged | No
 
 
 def judge(run: Run, top: np.ndarray, truth: Ragged) -> dict[str, float]:
-    """All scores of a ranking of the test split, by the propensities of the run.
+    """Return all scores of a ranking of the test split, with the propensities of the run.
 
     Args:
         run: whose corpus the ranking is of.
@@ -371,7 +371,7 @@ def judge(run: Run, top: np.ndarray, truth: Ragged) -> dict[str, float]:
 
 
 def ours(run: Run) -> dict[str, Any]:
-    """The row of the run itself."""
+    """Return the row of the run itself."""
     memory, ensemble = list(_memory_gib(run.directory)), run.settings.ensemble
     fitted = "" if ensemble.combiner == "mean" else ", its combiner fitted on valid"
     return {
@@ -395,7 +395,7 @@ def ours(run: Run) -> dict[str, Any]:
 
 
 def _memory_gib(directory: Path) -> Iterator[float]:
-    """What the workers of a run noted of their memory."""
+    """Yield the memory in GiB that the workers of a run recorded."""
     for journal in directory.glob("tree-*/training.jsonl"):
         for line in journal.read_text(encoding="utf-8").splitlines():
             if "memory_gib" in (record := json.loads(line)):
@@ -403,12 +403,12 @@ def _memory_gib(directory: Path) -> Iterator[float]:
 
 
 def _model_files(directory: Path) -> Iterator[Path]:
-    """What prediction reads of a run: label trees, members, combiner."""
+    """Yield the files of a run that prediction reads: label trees, members, combiner."""
     layout = RunLayout(directory)
     yield from directory.glob("tree-*/tree.*")
     for members in (*directory.glob("tree-*/*/"), layout.features.parent, layout.combiner):
         for path in members.rglob("*"):
-            # Beside a level lie the scores of its documents and its checkpoint, which only training reads.
+            # The directory of levels also has the scores of documents and checkpoints, which only training reads.
             only_training = any(part.startswith("level-") and "." in part for part in path.parts)
             if path.is_file() and members.name != EVENTS and not only_training:
                 yield path

@@ -1,4 +1,4 @@
-"""What `peers.py` measured, as figures by name and as tables for a terminal.
+"""The results of `peers.py` as figures by name and as tables for a terminal.
 
 A row is one system's: `system`, `scores` (percent), `seconds` (by phase), `peak_gib`, `model_bytes`, and what it was
 given; the run's own comes first.
@@ -35,7 +35,7 @@ def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers of the tables by name, as `parabel_P@1` or `ours_train_seconds`; scores in percent."""
+    """Return the numbers of the tables by name, such as `parabel_P@1` or `ours_train_seconds`; scores in percent."""
     found: dict[str, float] = {}
     for row in rows:
         cells = {name: row["scores"].get(name) for name in COLUMNS} | dict(zip(COSTS, _costs(row), strict=True))
@@ -44,7 +44,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The scores as a table for a rich console; what wasn't measured shows as a dash."""
+    """Return the scores as a table for a rich console; missing values are dashes."""
     first, *peers = rows
     title = f"{first['run']} · {first['corpus']} · {first['test_documents']:,} test documents"
     shown = _table(title, SHOWN, _caption(peers, first["test_documents"]))
@@ -56,7 +56,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def costs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What each system took, as a table for a rich console; what wasn't measured shows as a dash."""
+    """Return the costs of each system as a table for a rich console; missing values are dashes."""
     failed = [
         f"{row['system']} can't be installed here: {row['failed'].splitlines()[-1]}" for row in rows if "failed" in row
     ]
@@ -76,7 +76,7 @@ def _table(title: str, columns: Sequence[str], caption: str) -> Table:
 
 
 def _costs(row: Mapping[str, Any]) -> tuple[float | None, ...]:
-    """What `COSTS` names; None where it wasn't measured."""
+    """Return the values of `COSTS`, None for those that weren't measured."""
     size = row.get("model_bytes")
     return (*seconds(row), row.get("peak_gib"), None if size is None else size / 2**20)
 

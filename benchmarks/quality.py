@@ -1,21 +1,21 @@
-"""How accurate a corpus' config is on its test split, tree by tree, beside published scores.
+"""Accuracy of a corpus's config on its test split, by number of trees.
 
     python benchmarks/quality.py --corpus eurlex57k [--seeds 3] [--trees 4] [--part NAME] [--json PATH]
                                  [--resources.gpus_per_worker 1, or any other setting of the main job]
 
-Each seed is the whole main job with `configs/CORPUS.yaml` and the settings given, in a run of its own below the
-config's `runs`; stopped and started again it goes on, and a finished run is not trained again. `--trees` more than the
-config's are trained to see what one more is worth.
+Each seed runs the whole main job with `configs/CORPUS.yaml` and the given settings, in its own run below the config's
+`runs`; an interrupted run continues, and a finished one is not trained again. `--trees` above the config's number shows
+the gain of further trees.
 
 - Figures: the measures of `FIGURES` of the config's number of trees, the mean over the seeds, and `P@1_half_spread` and
   so on, half the distance between the best and the worst seed (0 for one seed).
-- Rows: for each seed its settings, seconds, and the scores of one tree, two, and so on: the mean over all choices of so
-  many of its trees, and half the distance between the best choice and the worst. Nothing is chosen by them. Trees of a
-  run differ by their seeds alone, so those of one tree are of as many seeds as there are trees.
-- A combiner is fitted once a run, for all of its trees, and is applied to the members of the trees chosen. With
-  `--trees` it was fitted on more trees than the config's: train without `--trees` for figures of the config exactly.
-- `--part` tells results of other settings apart: `benchmarks/results/quality-CORPUS-NAME.json`.
-- The table of README is made of these files: `python benchmarks/quality_table.py`.
+- Rows: for each seed its settings, seconds, and the scores by number of trees: for each number, the mean over all
+  subsets of the run's trees of that size, and half the distance between the best and the worst subset. Trees of a run
+  differ only by their seeds, so the scores of one tree are a mean over the number of trees.
+- A combiner is fitted once per run, for all trees, and applied to the members of each subset. With `--trees` it was
+  fitted on more trees than the config's: train without `--trees` for figures of exactly the config.
+- `--part` names the results of other settings: `benchmarks/results/quality-CORPUS-NAME.json`.
+- `python benchmarks/quality_table.py` makes README's table from these files.
 """
 
 import argparse
@@ -37,8 +37,8 @@ from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.judge import Labels, inverse_propensity
 from axml_ray.evaluation.metrics import Scores
+from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.members.topk import TopK
 from axml_ray.pipeline import run
@@ -88,11 +88,9 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 
 def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str, Any]:
-    """The row of one run: `seed`, `settings`, `seconds`, `documents`; by number of trees `by_trees`, the scores, and
-    `half_spread_by_trees`.
-    """
+    """Train a run and return its row: settings, seconds, documents, and by number of trees scores and half spreads."""
     values = settings.model_dump()
-    # The trees of a run count their seeds on from its own.
+    # Tree i of a run has the seed of the run plus i, so seeds of runs must be far apart.
     values |= {"name": name, "seed": seed * SEEDS_APART}
     values["ensemble"] |= {"trees": trees}
     try:
@@ -118,14 +116,14 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
 
 
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
-    """Scores of the test split in percent, for one tree, two, and so on: means and half spreads of all choices.
+    """Yield the scores on the test split in percent by number of trees: means and half spreads over all subsets.
 
-    A choice of trees is an ensemble of their members, and of those of the whole run.
+    The ensemble of a subset has the members of its trees and those of the whole run.
     """
     settings, corpus = run.settings, run.corpus
     predictions = Predictions.open(run.layout.predictions("test"))
     assert predictions is not None
-    inverse = inverse_propensity(Labels(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
+    inverse = inverse_propensity(TrainingCounts(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees, combination = range(settings.ensemble.trees), run.combination(run.open_combiner())
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
     columns = [f"{member.name}.{what}" for member in run.members for what in ("labels", "scores")]
@@ -142,17 +140,17 @@ def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]
 
 
 def figures(rows: Sequence[Mapping[str, Any]], trees: int) -> dict[str, float]:
-    """Means and half spreads over the seeds, of so many trees."""
-    found: dict[str, float] = {}
+    """Return means and half spreads over the seeds for a number of trees."""
+    figures: dict[str, float] = {}
     for name in FIGURES:
         values = [row["by_trees"][str(trees)][name] for row in rows]
-        found[name] = round(statistics.mean(values), 4)
-        found[f"{name}_half_spread"] = round((max(values) - min(values)) / 2, 4)
-    return found
+        figures[name] = round(statistics.mean(values), 4)
+        figures[f"{name}_half_spread"] = round((max(values) - min(values)) / 2, 4)
+    return figures
 
 
 def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The scores by seed and number of trees, for a rich console."""
+    """Return the scores by seed and number of trees as a table for a rich console."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("seed")
     table.add_column("trees")

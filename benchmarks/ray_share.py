@@ -1,22 +1,21 @@
-"""How fast a level trains in a worker of Ray Train, beside the same in a plain process.
+"""Training speed of a level in a Ray Train worker, compared with a plain process.
 
     python benchmarks/ray_share.py --config configs/eurlex57k.yaml [--rounds 3] [--seconds 25] [--beside 1]
                                    [--json PATH]
 
-The config's corpus, which must be prepared, words, network, batches and threads of a worker; a first level of 2,048
-groups of neighbouring label ids, all scored. Each side is started alone, one after the other, and says how many
-documents it trained in so many seconds after some steps that aren't counted, the page faults of a step, and the share
-of its processor time that the kernel had.
+The level is a first level of 2,048 groups of neighbouring label ids, all scored, with the config's corpus (which must
+be prepared), network, batches and threads. The sides run one after the other; each reports the documents per second
+after some warm-up steps, the page faults per step, and the kernel's share of its processor time.
 
-- `plain`: the training in a process's main thread.
-- `worker`: in Ray Train, one worker, as a job starts it.
-- `own_arenas`: the same where glibc gives the worker's threads arenas of their own, as it does if nobody asks it not to
-  (`axml_ray.memory.ONE_ARENA`).
+- `plain`: training in a process's main thread.
+- `worker`: training in one Ray Train worker, as a job starts it.
+- `own_arenas`: the same with glibc's default, an arena for each thread (without `axml_ray.memory.ONE_ARENA`).
 
-With `--beside 3` each side trains so many at once, in the same seconds, as a job its trees: plain processes, or groups
-of Ray Train of one worker each. Their documents are added up; the rest is their mean.
+With `--beside 3`, each side runs three trainings at the same time, as a job trains its trees: plain processes, or Ray
+Train groups of one worker each. Their documents are added up; the other numbers are means.
 
-Figures: `worker_share` and `own_arenas_share`, of the plain process's documents a second; medians over the rounds.
+Figures: `worker_share` and `own_arenas_share`, the documents per second relative to the plain process; medians over the
+rounds.
 """
 
 import argparse
@@ -53,11 +52,11 @@ from axml_ray.training.level import LevelTraining, Validation
 SIDES = ("plain", "worker", "own_arenas")
 WARM_STEPS = 10
 START_SECONDS = 40
-"""In which one training starts and takes its first steps, beside one that does so too."""
+"""Seconds for a training to start and do its first steps, for each training that starts at the same time."""
 
 
 def main() -> None:
-    """Measure all sides in turns, or the one that was asked for."""
+    """Measure all sides in turn, or the one given by `--side`."""
     settings, given = configuration.with_flags("What Ray costs a level's training.", _flags)
     if given.side:
         print(json.dumps(side(settings, given.side, given.seconds, given.beside)))
@@ -85,13 +84,13 @@ def main() -> None:
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=25, help="of each side and round, after its first steps")
-    parser.add_argument("--beside", type=int, default=1, help="how many train at once, on each side")
+    parser.add_argument("--beside", type=int, default=1, help="number of concurrent trainings of each side")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/ray-share.json, with --beside 3 -3.json")
-    parser.add_argument("--side", choices=SIDES, help="measure this one, and print it")
+    parser.add_argument("--side", choices=SIDES, help="measure and print only this side")
 
 
 def side(settings: Experiment, name: str, seconds: float, beside: int) -> dict[str, float]:
-    """What one side says: the documents of all that train at once, the mean of the rest."""
+    """Measure one side: the sum of the documents of concurrent trainings, and the means of the other numbers."""
     each = [(settings, seconds, time.time() + START_SECONDS * (1 + beside))] * beside
     if name == "plain":
         with ProcessPoolExecutor(beside, multiprocessing.get_context("spawn")) as pool:
@@ -127,10 +126,10 @@ def _work(config: dict[str, Any]) -> dict[str, float]:
 
 
 def trained(settings: Experiment, seconds: float, start: float) -> dict[str, float]:
-    """Train for so many seconds from `start` on: `documents_per_second`, `page_faults_per_step`, `kernel_share`.
+    """Train for some seconds from time `start` on; return documents per second, page faults per step, kernel share.
 
     Raises:
-        RuntimeError: the first steps weren't done by then.
+        RuntimeError: the warm-up steps took longer than until `start`.
     """
     use_threads(settings.resources.threads_of_worker)
     torch.manual_seed(0)
@@ -145,8 +144,8 @@ def trained(settings: Experiment, seconds: float, start: float) -> dict[str, flo
     for _ in range(WARM_STEPS):
         next(steps)
     if time.time() > start:
-        raise RuntimeError(f"came {time.time() - start:.0f} s after all should have started")
-    while time.time() < start:  # as busy as the others
+        raise RuntimeError(f"the warm-up ended {time.time() - start:.0f} s too late: raise START_SECONDS")
+    while time.time() < start:  # keep the cores as busy as during the measurement
         next(steps)
     began, before, first = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF), level.state.documents
     count = 0

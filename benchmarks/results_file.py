@@ -1,9 +1,9 @@
-"""The JSON file that every benchmark writes, for a program to read.
+"""The JSON file of results that every benchmark writes.
 
 `{"command", "commit", "machine", "date", "figures": {name: number}, "rows": [...]}`: `figures` are the few
-numbers that a claim rests on, under names that stay; `rows` is what they were computed from.
+numbers that claims are based on, under fixed names; `rows` are the measurements that they were computed from.
 
-- A file is whole or not there, and holds finite numbers only: a NaN would pass every "is it slower?" test.
+- A file is written atomically and has finite numbers only: a NaN would pass every "is it slower?" test.
 - The machine is described by what a speed depends on, never by its name or address.
 """
 
@@ -36,7 +36,7 @@ Result = tuple[dict[str, float], list[dict[str, Any]]]
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a script; what a person can mend (SettingsError) is one line on standard error, and exit status 2."""
+    """Run a script; a SettingsError becomes one line on standard error and exit status 2."""
     try:
         main()
     except SettingsError as error:
@@ -55,11 +55,11 @@ def measure_parts(
     """Measure the parts of a benchmark one after the other, print their rows, the table and the figures, and write all.
 
     Args:
-        names: of the parts.
-        measure: measures one; what it needs may not be there (SettingsError), which a row then says.
-        table: what a person wants to see of the rows.
-        path: where to.
-        threads: of PyTorch, for the rows.
+        names: names of the parts.
+        measure: measures one part; if it raises SettingsError, a row records that the part was skipped.
+        table: returns the table to print for the rows.
+        path: file to write or replace.
+        threads: number of PyTorch threads, which the rows record.
 
     Returns:
         The figures of all parts.
@@ -94,9 +94,9 @@ def write(path: Path, figures: Mapping[str, float], rows: Sequence[Mapping[str, 
     """Write the results of the running script to `path`, whose directories are made.
 
     Args:
-        path: where to; a file there is replaced once the new one is complete.
+        path: file to write or replace.
         figures: numbers by name.
-        rows: what the figures were computed from; anything that JSON holds.
+        rows: measurements that the figures were computed from; any JSON values.
 
     Raises:
         ValueError: a figure is not a number, or any number is not finite.
@@ -119,10 +119,10 @@ def write(path: Path, figures: Mapping[str, float], rows: Sequence[Mapping[str, 
 
 
 def command() -> str:
-    """The command line that started this process, to be run again in the repository root.
+    """Return the command line that started this process, to be run again in the repository root.
 
-    Paths in or beside the repository are shown from its root, others by their last part: where they lay on one machine
-    is of no use on another.
+    Paths in the repository or its parent directory are relative to its root; of others, only the name is kept, since
+    they mean nothing on another machine.
     """
     return shlex.join(["python", _from_root(str(Path(sys.argv[0]).resolve())), *map(_from_root, sys.argv[1:])])
 
@@ -132,14 +132,14 @@ def _from_root(word: str) -> str:
     path = Path(value)
     if not path.is_absolute():
         return word
-    beside = path.is_relative_to(ROOT.parent) and ROOT.parent != Path(ROOT.anchor)
-    return option + separator + (os.path.relpath(path, ROOT) if beside else path.name)
+    is_near = path.is_relative_to(ROOT.parent) and ROOT.parent != Path(ROOT.anchor)
+    return option + separator + (os.path.relpath(path, ROOT) if is_near else path.name)
 
 
 def commit() -> str | None:
-    """The commit checked out, with `-changed` where tracked files differ from it; None outside of a commit.
+    """Return the commit, with `-changed` if tracked files differ from it; None outside of a repository.
 
-    Files under `benchmarks/results` don't count, or the second of two benchmarks would always be on changes.
+    Files under `benchmarks/results` don't count, else the second of two benchmarks would always be `-changed`.
     """
     head = _output("git", "rev-parse", "--verify", "HEAD")
     if not head:
@@ -149,8 +149,8 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What a speed depends on: processor, usable cores, memory in GiB, accelerators, what precision "auto" computes in,
-    system and Python."""
+    """Describe what a speed depends on: processor, usable cores, memory in GiB, accelerators, the number format of
+    precision "auto", system and Python."""
     import torch  # slow to import, and not every benchmark needs it before it writes
 
     from axml_ray.network.precision import bfloat16_is_faster
@@ -170,18 +170,18 @@ def machine() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:
-    described = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", described.read_text(), re.M) if described.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    path = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.+)$", path.read_text(), re.M) if path.is_file() else None
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def _output(*words: str) -> str | None:
-    """What a program prints; None where there is no such program or it fails."""
+    """Return the output of a program; None if it is missing or fails."""
     if shutil.which(words[0]) is None:
         return None
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)

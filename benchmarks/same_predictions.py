@@ -1,4 +1,4 @@
-"""Whether two runs predict alike: stored predictions of the test split before and after a change of the code.
+"""Comparison of two runs' stored predictions of the test split, before and after a change of the code.
 
     python benchmarks/same_predictions.py --before runs/OLD --after runs/NEW [--json PATH]
 
@@ -6,7 +6,7 @@ Both runs are of one prepared corpus with the same settings and seed. Only their
 version of the program wrote them.
 
 Figures: `P@1_before`, `P@1_after` and so on, in percent; `P@1_difference`; `same_top_label`, the share of documents
-with the same best label, in percent. Exit status 1 where a precision differs by more than `MOST_POINTS`, or fewer than
+with the same best label, in percent. Exit status 1 if a precision differs by more than `MOST_POINTS`, or fewer than
 `LEAST_SAME` percent of the best labels are the same.
 """
 
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def compare(before: Path, after: Path) -> dict[str, float]:
-    """The figures of two runs' directories.
+    """Return the figures of two runs.
 
     Raises:
-        SettingsError: one has no predictions of the test split, or they are of other documents.
+        SettingsError: a run has no predictions of the test split, or the documents differ.
     """
     both = [_read(run) for run in (before, after)]
     if both[0][0] != both[1][0]:
@@ -67,7 +67,7 @@ def compare(before: Path, after: Path) -> dict[str, float]:
 
 
 def _read(run: Path) -> tuple[list[str], np.ndarray, Scores]:
-    """Ids, best labels int32 [documents], and scores of a run's predictions."""
+    """Return the ids, the best labels (int32 [documents]) and the scores of a run's predictions."""
     predictions = Predictions.open(run / "predictions" / "test")
     if predictions is None:
         raise SettingsError(f"{run}: no predictions of the test split; run jobs/train_ensemble.py")

@@ -1,15 +1,15 @@
-"""How fast a corpus of the size of Amazon-3M is prepared, and in how much memory.
+"""Speed and memory of preparing a corpus of the size of Amazon-3M.
 
     python benchmarks/scale.py [--quick] [--documents N] [--json PATH]
 
 The corpus is generated (`generate` says how): 1.7 million training texts of about 104 words, 2.8 million labels, 36 a
-text, as JSON lines in a temporary directory. `jobs/prepare_corpus.py` prepares it in a process of its own, whose whole
-tree is watched: memory is the sum of proportional set sizes, Ray's included.
+text, as JSON lines in a temporary directory. `jobs/prepare_corpus.py` prepares it in its own process;
+its memory is the sum of the proportional set sizes of the process and all that it starts, including Ray.
 
 - The plain loop does the same work in one process, on `PLAIN_DOCUMENTS` documents (`plain` is all of it): read, split
-  into words, count, rank, encode, write Parquet, sum up label features. Those documents have as many labels less as
-  they are fewer, or the labels' share of its time would be larger than on the whole. It makes no word vectors, counts
-  no duplicates and computes no checksums; ours does, and starts Ray, in the time that is counted.
+  into words, count, rank, encode, write Parquet, sum up label features. The number of labels is reduced in proportion,
+  else labels would take a larger share of the time than in the whole corpus. It makes no word vectors, counts no
+  duplicates and computes no checksums; ours does, and starts Ray, in the time that is counted.
 - Growth is of peak memory, from 1 million documents to 2 million.
 - `--quick` generates 150,000 documents with labels in proportion instead, and 100,000 and 200,000 for the growth: its
   speedup is a lower bound, since what doesn't grow with the corpus, such as starting Ray, weighs more.
@@ -164,7 +164,7 @@ WORD = re.compile(r"\w+")
 
 
 def plain(path: Path, folder: Path) -> float:
-    """Seconds of the loop that one would write without this project; it keeps everything in memory."""
+    """Return the seconds of the loop that one would write without this project; it keeps everything in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     texts: list[str] = []
@@ -229,7 +229,7 @@ def plain(path: Path, folder: Path) -> float:
 
 
 def measure(folder: Path, documents: int) -> dict[str, Any]:
-    """Prepare the corpus in `folder` in a process of its own; its seconds and the peak memory of its tree."""
+    """Prepare the corpus in `folder` in its own process; return its seconds and the peak memory of its process tree."""
     settings = {
         "corpora": str(folder / "corpora"),
         "corpus": {
@@ -278,7 +278,7 @@ def measure(folder: Path, documents: int) -> dict[str, Any]:
 
 
 def tree_bytes(root: int) -> int:
-    """Sum of the proportional set sizes of a process and all that it started, in bytes."""
+    """Return the sum of the proportional set sizes of a process and its descendants, in bytes."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""The server under load, beside the Tagger in one process on the same cores.
+"""Throughput and latency of the server under load, compared with the Tagger in one process on the same cores.
 
     python benchmarks/serving.py [--bundle bundles/quickstart] [--texts corpora/quickstart] [--seconds 20]
                                  [--soak-minutes 6] [--quick] [--json PATH]
@@ -138,7 +138,7 @@ def load(python: Path, url: str, seconds: float, users: int, **more: Any) -> dic
 
 
 def quantile(times: Mapping[float, int], share: float) -> float:
-    """The latency that a share of requests stays below."""
+    """Return the latency in ms that a share of requests does not exceed."""
     most, counted = share * sum(times.values()), 0
     for ms in sorted(times):
         counted += times[ms]
@@ -148,18 +148,18 @@ def quantile(times: Mapping[float, int], share: float) -> float:
 
 
 def in_process(tagger: Tagger, texts: list[str], at_once: int) -> float:
-    """Texts a second of the Tagger, so many in a call; the median of some passes."""
+    """Return the texts per second of the Tagger with `at_once` texts per call; the median of some passes."""
     seconds = []
     for _ in range(PASSES + 1):
         started = time.perf_counter()
         for start in range(0, len(texts), at_once):
             tagger.tag(texts[start : start + at_once])
         seconds.append(time.perf_counter() - started)
-    return len(texts) / statistics.median(seconds[1:])  # the first meets new shapes
+    return len(texts) / statistics.median(seconds[1:])  # the first pass compiles kernels for new shapes
 
 
 def resident_mib(process: int) -> float:
-    """Memory of the replicas and the proxy of the server that a process started, in MiB."""
+    """Return the memory of the replicas and the proxy of the server that a process started, in MiB."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for directory in Path("/proc").glob("[0-9]*"):
@@ -183,7 +183,7 @@ def resident_mib(process: int) -> float:
 
 
 def soak(python: Path, url: str, process: int, minutes: float, rate: float, texts: Path) -> dict[str, Any]:
-    """Memory over some minutes of load."""
+    """Measure the memory during some minutes of load."""
     seen: list[float] = []
     ended = threading.Event()
 
@@ -203,7 +203,7 @@ def soak(python: Path, url: str, process: int, minutes: float, rate: float, text
 
 
 def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
-    """All of it."""
+    """Measure all servers and loads."""
     python = environment(console, "locust", LOCUST)
     texts = test_texts(given.texts, 2_000)
     tagger = Tagger.load(given.bundle)
@@ -251,7 +251,7 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
 
 
 def test_texts(directory: Path, most: int) -> list[str]:
-    """Texts of the test split of a prepared corpus."""
+    """Return texts of the test split of a prepared corpus."""
     texts: list[str] = []
     for file in Corpus.open(directory).files("test"):
         texts += pq.read_table(file, columns=["text"])["text"].to_pylist()
@@ -259,7 +259,7 @@ def test_texts(directory: Path, most: int) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """For a person."""
+    """Return the loads as a table for a rich console."""
     shown = Table(title="requests a second, and milliseconds")
     for name in ("server", "load", "clients", "texts each", "requests/s", "p50", "p95", "p99", "failed"):
         shown.add_column(name, justify="left" if name in ("server", "load") else "right")

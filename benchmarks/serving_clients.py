@@ -1,7 +1,7 @@
 """Clients of benchmarks/serving.py, for locust: each posts texts to /v1/tag, one request after the other.
 
-Environment: `TEXTS`, a JSON file of texts; `TEXTS_A_REQUEST`; `RATE`, requests a second of all clients together, as
-many as they can without it; `USERS`, how many they are.
+Environment: `TEXTS`, a JSON file of texts; `TEXTS_A_REQUEST`; `RATE`, requests per second of all clients together
+(unlimited if unset); `USERS`, the number of clients.
 """
 
 import json
@@ -18,12 +18,12 @@ RATE, USERS = os.environ.get("RATE"), int(os.environ.get("USERS", "1"))
 
 
 class Client(FastHttpUser):
-    """One that waits for each answer."""
+    """A client that waits for each answer."""
 
     wait_time = constant_throughput(float(RATE) / USERS) if RATE else constant_throughput(1e9)
 
     def on_start(self) -> None:
-        """Begin at a time of one's own: clients of one rate that began together would ask together for ever."""
+        """Start after a random delay, else clients of the same rate would send their requests together."""
         if RATE:
             gevent.sleep(random.uniform(0, USERS / float(RATE)))
 

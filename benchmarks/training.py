@@ -1,29 +1,31 @@
-"""How fast and how lean a level trains, beside the literal implementation (`literal_training`), on this machine's CPU.
+"""Speed and memory of a level's training on this machine's CPU, compared with `literal_training`.
 
     python benchmarks/training.py [--quick] [--only NAME] [--threads N] [--json PATH]
 
 Both train the same corpus with the same settings: hidden 256, fully connected 256, 40 documents a step, dropouts on.
-They take turns: ours some steps over its shuffled epoch, then the literal implementation the very same documents, in
-random batches. A speedup is the median over these rounds of the ratio of documents a second, which, as the documents
-are the same, is the ratio of real tokens a second too. Steps before the first round aren't counted.
+They alternate: ours trains some steps of its shuffled epoch, then the literal implementation the same documents, in
+random batches. A speedup is the median over these rounds of the ratio of documents per second, which is also that of
+real tokens per second, since the documents are the same. Warm-up steps aren't counted.
 
-The literal implementation has a process of its own, in which freed memory is kept (`keep_freed_memory`), as it is in
-ours. glibc would give each large block back at once, and PyTorch's packed LSTM makes one of its whole input's size for
-each time step of its backward pass: the kernel would then spend two thirds of a step of eurlex57k on clearing pages.
+The literal implementation has its own process, in which freed memory is kept (`keep_freed_memory`), as it is in ours.
+Otherwise glibc would return each large block to the kernel at once, and PyTorch's packed LSTM makes one of its whole
+input's size for each time step of its backward pass: the kernel would then spend two thirds of a step of eurlex57k on
+clearing pages.
 
 - `docstrings_level1`, `eurlex57k_level1`: a first level of 2,048 nodes, all scored. The node of a label is its place
   among 2,048 groups of neighbouring label ids (`label * 2048 // labels`): a step costs the same whichever labels
-  share a node. Where `corpora/docstrings` isn't prepared, `corpora/quickstart` stands in, and the rows say so.
+  share a node. If `corpora/docstrings` isn't prepared, `corpora/quickstart` is used, and the rows say so.
 - `deep_level`: 1,280 candidates (80 parents of 16 children) out of 670,000 nodes. Parents and true nodes are drawn at
   random; the texts are those of docstrings.
 - `deep_growth`: our deep step, hidden 128, at 100,000 and at 2,800,000 nodes, each in a process of its own: the
   median ratio of the seconds of a step on the same documents.
 - `two_workers`: peak memory of a worker at a million nodes, alone and as one of two.
-- `matrix_rate`: the share of the machine's best matrix rate that useful work reaches in `docstrings_level1`. Useful
-  are the operations on real tokens of LSTM, fold, attention and head, three times forward's for a step.
+- `matrix_rate`: the useful operations per second in `docstrings_level1`, relative to the machine's best rate of matrix
+  products. Useful are the operations on real tokens of LSTM, folded layer, attention and head; a step counts as three
+  forward passes.
 - `precisions`: the rate of `docstrings_level1` with precision "auto", over those with float32 and with bfloat16.
 
-A table's memory is touched before a step is timed or a peak is read: of pages never written, none is really there.
+All pages of a table are written before a step is timed or a peak is read, since unwritten pages take no memory.
 """
 
 import argparse
@@ -66,15 +68,15 @@ NODES = 2_048
 DEEP_NODES, GROWTH_NODES, SHARED_NODES = 670_000, (100_000, 2_800_000), 1_000_000
 PARENTS, CHILDREN = 80, 16
 BATCH = 40
-DEEP_DOCUMENTS = 8_000  # as many as need candidates
-WARM_STEPS = 16  # of ours: oneDNN makes a kernel for each length that it meets first
+DEEP_DOCUMENTS = 8_000  # documents that get candidates
+WARM_STEPS = 16  # in our steps, oneDNN compiles a kernel at the first batch of each length
 SEED = 7
 OURS, LITERAL = "ours", "literal"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How long to measure."""
+    """The number of rounds and steps to measure."""
 
     rounds: int
     """Turns of each side."""
@@ -86,20 +88,20 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a level is trained on, by either side. D documents, C parents, K children."""
+    """The level and training data of both sides. D documents, C parents, K children."""
 
     corpus: str
-    """Directory of the texts, and what it stands in for."""
+    """Name of the corpus, and of the one that it replaces, if any."""
     vectors: torch.Tensor
-    """First word vectors."""
+    """Initial word vectors."""
     nodes: int
-    """Of the level."""
+    """Number of nodes of the level."""
     data: LevelData
     """Texts, true nodes, and parents int64 [D, C] where the level is deep."""
 
     @property
     def candidates(self) -> np.ndarray | None:
-        """int64 [D, C·K], children of the parents."""
+        """Return the children of the parents, int64 [D, C·K]; None at a first level."""
         if self.data.parents is None:
             return None
         return (self.data.parents[:, :, None] * CHILDREN + np.arange(CHILDREN)).reshape(len(self.data.parents), -1)
@@ -107,7 +109,7 @@ class Task:
 
 @dataclass
 class Turns:
-    """What one side did, turn by turn."""
+    """The seconds, documents and tokens of one side in each of its turns, and its steps in all."""
 
     seconds: list[float]
     documents: list[int]
@@ -115,14 +117,14 @@ class Turns:
     steps: int = 0
 
     def add(self, other: "Turns") -> None:
-        """Turns that came after."""
+        """Append later turns."""
         self.seconds += other.seconds
         self.documents += other.documents
         self.tokens += other.tokens
         self.steps += other.steps
 
     def row(self, **about: Any) -> dict[str, Any]:
-        """As a row of the results."""
+        """Return a row of the results."""
         seconds = sum(self.seconds)
         return {
             **about,
@@ -170,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def our_training(
     task: Task, hidden: int, workers: DistributedContext | None = None, precision: Precision = "auto"
 ) -> LevelTraining:
-    """The training of a level, as `training.tree` sets it up."""
+    """Build the training of a level, as `training.tree` does."""
     torch.manual_seed(SEED)
     data = task.data
     deep = data.parents is not None
@@ -185,7 +187,7 @@ def our_training(
 
 
 def our_steps(training: LevelTraining) -> Iterator[np.ndarray]:
-    """Train step by step, as `LevelTraining.run` does; yields this worker's documents of each."""
+    """Train step by step, as `LevelTraining.run` does; yield this worker's documents of each step."""
     for epoch in itertools.count():
         training.state.epoch, training.state.batch = epoch, 0
         for batch in training.batches():
@@ -206,10 +208,10 @@ def touch(optimizers: Iterable[torch.optim.Optimizer]) -> None:
 
 
 def open_corpus(name: str) -> tuple[str, Corpus]:
-    """A prepared corpus, quickstart where there is no docstrings, and what to call it in the rows.
+    """Return the name of a corpus for the rows, and the prepared corpus; quickstart replaces a missing docstrings.
 
     Raises:
-        SettingsError: it isn't prepared.
+        SettingsError: the corpus isn't prepared.
     """
     directory = absolute("corpora")
     if name == "docstrings" and not (directory / name).is_dir():
@@ -218,13 +220,13 @@ def open_corpus(name: str) -> tuple[str, Corpus]:
 
 
 def first_level(name: str) -> Task:
-    """A first level of 2,048 nodes over all training documents of a corpus."""
+    """Return a first level of 2,048 nodes over all training documents of a corpus."""
     shown, corpus = open_corpus(name)
     return first_level_of(corpus, shown)
 
 
 def first_level_of(corpus: Corpus, shown: str) -> Task:
-    """As `first_level`, of a corpus that is open."""
+    """Return the task of `first_level` for an open corpus."""
     train = corpus.split("train")
     owner = np.repeat(np.arange(len(train)), train.labels.lengths)
     known = train.labels.values < corpus.trained
@@ -235,7 +237,7 @@ def first_level_of(corpus: Corpus, shown: str) -> Task:
 
 
 def deep_level(nodes: int) -> Task:
-    """A level whose parents and true nodes are drawn at random, over the texts of docstrings."""
+    """Return a level whose parents and true nodes are drawn at random, over the texts of docstrings."""
     shown, corpus = open_corpus("docstrings")
     random = np.random.default_rng(SEED)
     train = corpus.split("train")
@@ -253,7 +255,7 @@ def deep_level(nodes: int) -> Task:
 
 
 def ragged(owner: np.ndarray, nodes: np.ndarray, documents: int, size: int) -> Ragged:
-    """Nodes below `size` of each document, ascending, without repeats."""
+    """Return the nodes (below `size`) of each document, ascending, without repeats."""
     owner, nodes = np.divmod(np.unique(owner * size + nodes), size)
     ends = np.cumsum(np.bincount(owner, minlength=documents), dtype=np.int64)
     return Ragged(nodes.astype(np.int32), np.concatenate([np.zeros(1, np.int64), ends]))
@@ -263,22 +265,22 @@ def ragged(owner: np.ndarray, nodes: np.ndarray, documents: int, size: int) -> R
 
 
 def docstrings_level1(effort: Effort) -> Result:
-    """A first level on docstrings."""
+    """Measure a first level on docstrings."""
     return against_literal("docstrings_level1", partial(first_level, "docstrings"), effort)
 
 
 def eurlex57k_level1(effort: Effort) -> Result:
-    """A first level on eurlex57k."""
+    """Measure a first level on eurlex57k."""
     return against_literal("eurlex57k_level1", partial(first_level, "eurlex57k"), effort)
 
 
 def deep(effort: Effort) -> Result:
-    """A deep level of 670,000 nodes."""
+    """Measure a deep level of 670,000 nodes."""
     return against_literal("deep_level", partial(deep_level, DEEP_NODES), effort)
 
 
 def against_literal(name: str, build: Callable[[], Task], effort: Effort) -> Result:
-    """Let both train, turn by turn, on the same documents."""
+    """Train both sides in alternating turns on the same documents."""
     task = build()
     training = our_training(task, 256)
     ours = our_steps(training)
@@ -291,8 +293,8 @@ def against_literal(name: str, build: Callable[[], Task], effort: Effort) -> Res
         ask([pipe], [warm])
         ask([pipe], [warm, warm])
         for _ in range(effort.rounds):
-            seen = np.concatenate(take_turn(turns[OURS], ours, effort.steps, task.data.tokens.lengths))
-            [turn] = ask([pipe], literal_training.random_batches(seen, BATCH, random))
+            documents = np.concatenate(take_turn(turns[OURS], ours, effort.steps, task.data.tokens.lengths))
+            [turn] = ask([pipe], literal_training.random_batches(documents, BATCH, random))
             turns[LITERAL].add(turn)
     ratios = [
         literal_seconds / our_seconds
@@ -307,7 +309,7 @@ def against_literal(name: str, build: Callable[[], Task], effort: Effort) -> Res
 
 
 def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: float, threads: int) -> None:
-    """Train the literal implementation on the batches that `pipe` brings, until it is closed."""
+    """Train the literal implementation on the batches that arrive through `pipe`, until it is closed."""
     keep_freed_memory()
     torch.set_num_threads(threads)
     torch.manual_seed(SEED)
@@ -322,7 +324,7 @@ def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: fl
         network,
         task.data.tokens,
         task.data.positives,
-        (waiting.popleft() for _ in iter(int, 1)),  # without end: as many as are asked for
+        (waiting.popleft() for _ in iter(int, 1)),  # endless: one batch per requested step
         candidates=task.candidates,
         optimizers=optimizers,
     )
@@ -338,7 +340,7 @@ def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: fl
 
 
 def take_turn(turns: Turns, ours: Iterator[np.ndarray], steps: int, lengths: np.ndarray) -> list[np.ndarray]:
-    """Some of our steps; returns their documents."""
+    """Do some of our steps, record them, and return their documents."""
     began = time.perf_counter()
     done = [next(ours) for _ in range(steps)]
     account(turns, began, [len(rows) for rows in done], [int(lengths[rows].sum()) for rows in done])
@@ -346,7 +348,7 @@ def take_turn(turns: Turns, ours: Iterator[np.ndarray], steps: int, lengths: np.
 
 
 def account(turns: Turns, began: float, documents: Sequence[int], tokens: Sequence[int]) -> None:
-    """Note a turn that ends now."""
+    """Record a turn that ends now."""
     turns.seconds.append(time.perf_counter() - began)
     turns.documents.append(sum(documents))
     turns.tokens.append(sum(tokens))
@@ -358,7 +360,7 @@ def account(turns: Turns, began: float, documents: Sequence[int], tokens: Sequen
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a process is to train."""
+    """The level that a process trains, and its workers."""
 
     nodes: int
     hidden: int
@@ -366,12 +368,12 @@ class Place:
     rank: int = 0
     workers: int = 1
     store: str = ""
-    """File over which workers meet."""
+    """Rendezvous file of the workers."""
 
 
 @contextmanager
 def processes(tasks: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> Iterator[list[Connection]]:
-    """A process for each function and its arguments, the first of which will be a pipe to here."""
+    """Start a process for each function and its arguments, and yield the pipes to them, their first argument."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in tasks]
     started = [
@@ -380,7 +382,7 @@ def processes(tasks: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> I
     ]
     for process, (_, theirs) in zip(started, pipes, strict=True):
         process.start()
-        theirs.close()  # so that a process that dies is an EOFError here, not a wait without end
+        theirs.close()  # so that a process that dies causes an EOFError here, not an endless wait
     try:
         yield [mine for mine, _ in pipes]
     finally:
@@ -393,7 +395,7 @@ def processes(tasks: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> I
 
 
 def asked(pipe: Connection) -> Iterator[Any]:
-    """What comes through a pipe, until it is closed."""
+    """Yield what is received through a pipe, until it is closed."""
     while True:
         try:
             yield pipe.recv()
@@ -402,7 +404,7 @@ def asked(pipe: Connection) -> Iterator[Any]:
 
 
 def serve_level(pipe: Connection, place: Place) -> None:
-    """Train a deep level by as many steps as `pipe` says, until it is closed."""
+    """Train a deep level by the number of steps that arrive through `pipe`, until it is closed."""
     use_threads(place.threads)
     if place.workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{place.store}", rank=place.rank, world_size=place.workers)
@@ -421,21 +423,21 @@ def serve_level(pipe: Connection, place: Place) -> None:
 
 
 def ask(pipes: Sequence[Connection], what: Any) -> list[Any]:
-    """Ask all processes at once; their answers."""
+    """Send a request to all processes at once; return their answers."""
     for pipe in pipes:
         pipe.send(what)
     return [pipe.recv() for pipe in pipes]
 
 
 def deep_growth(effort: Effort) -> Result:
-    """Our deep step at few and at many nodes; both processes live at once, and take turns."""
+    """Measure our deep step with few and with many nodes, in two processes that take turns."""
     places = [Place(nodes=nodes, hidden=128, threads=effort.threads) for nodes in GROWTH_NODES]
     totals = [Turns([], [], []) for _ in places]
     memory: list[dict[str, float]] = [{} for _ in places]
     with processes([(serve_level, (place,)) for place in places]) as pipes:
         for pipe in pipes:
             ask([pipe], WARM_STEPS)
-        for _ in range(effort.rounds * effort.steps):  # a step each: what disturbs the machine lasts longer
+        for _ in range(effort.rounds * effort.steps):  # one step each, since disturbances of the machine last longer
             for i, pipe in enumerate(pipes):
                 [(turns, memory[i])] = ask([pipe], 1)
                 totals[i].add(turns)
@@ -451,7 +453,7 @@ def deep_growth(effort: Effort) -> Result:
 
 
 def two_workers(effort: Effort) -> Result:
-    """Peak memory of a worker, alone and as one of two."""
+    """Measure the peak memory of a worker, alone and as one of two."""
     peaks, rows = [], []
     for workers in (1, 2):
         with tempfile.TemporaryDirectory(prefix="axml-ray-workers-") as directory:
@@ -482,7 +484,7 @@ def two_workers(effort: Effort) -> Result:
 
 
 def matrix_rate(effort: Effort) -> Result:
-    """How much of the machine's best rate our useful work reaches."""
+    """Measure our useful operations per second relative to the machine's best rate."""
     task = first_level("docstrings")
     training = our_training(task, 256)
     ours = our_steps(training)
@@ -506,7 +508,7 @@ def matrix_rate(effort: Effort) -> Result:
 
 
 def precisions(effort: Effort) -> Result:
-    """Whether "auto" takes the faster number format."""
+    """Compare the speed of precision "auto" with float32 and bfloat16."""
     task = first_level("docstrings")
     asked: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
     steps = {name: our_steps(our_training(task, 256, precision=name)) for name in asked}
@@ -528,7 +530,7 @@ def precisions(effort: Effort) -> Result:
 
 
 def gflops(number: torch.dtype) -> float:
-    """The best rate of some large matrix products, in 10⁹ operations a second."""
+    """Return the best rate of some large matrix products, in 10⁹ operations per second."""
     best = 0.0
     for rows, inner, columns in ((2_048, 2_048, 2_048), (4_096, 2_048, 4_096), (4_096, 512, 2_048)):
         left, right = torch.randn(rows, inner).to(number), torch.randn(inner, columns).to(number)
@@ -540,7 +542,7 @@ def gflops(number: torch.dtype) -> float:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The timed rows as a table for a rich console."""
+    """Return the timed rows as a table for a rich console."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True)
     for name in ("part", "system", "nodes", "workers"):
         shown.add_column(name)

@@ -1,12 +1,12 @@
-"""Whether speed costs accuracy: a first level, trained by us and by the literal implementation, scored on validation.
+"""Accuracy of our training compared with the literal implementation: a first level, scored on validation.
 
     python benchmarks/training_accuracy.py [--quick] [--corpus NAME] [--seeds N] [--epochs N] [--longest N]
                                            [--json PATH]
 
 Both train the first level of the same label tree on the same documents of docstrings and of eurlex57k with the same
-settings, and are scored by nDCG@5 of the level's nodes on the same validation documents, three seeds each. Ours runs
-as it ships (bfloat16 where the machine has it, batches of like length, one pass, clipped gradients); the literal one in
-float32, on random batches, unclipped. Both start their output bias at the base rate. Nothing is chosen by the result.
+settings, and are scored by nDCG@5 of the level's nodes on the same validation documents, three seeds each. Ours has
+the default settings (bfloat16 if the machine has it, batches of similar length, clipped gradients); the literal one
+trains in float32, on random batches, unclipped. Both initialise the output bias from the positive rate.
 """
 
 import argparse
@@ -49,13 +49,13 @@ class Task:
 
     @property
     def rate(self) -> float:
-        """Share of true nodes."""
+        """Return the positive rate: the share of true nodes."""
         positives = self.train[1]
         return len(positives.values) / (len(positives) * self.level.nodes)
 
 
 def task_of(name: str, documents: int, longest: int) -> Task:
-    """The first level of a prepared corpus, its texts cut at `longest` words."""
+    """Return the first level of a prepared corpus, its texts cut to `longest` words."""
     corpus = Corpus.open(absolute("corpora") / name)
     tree = LabelTree.build(corpus.label_features(), height=1, cluster_size=CLUSTER_SIZE, seed=0)
     parts = []
@@ -69,7 +69,7 @@ def task_of(name: str, documents: int, longest: int) -> Task:
 
 
 def ours(task: Task, epochs: int, seed: int) -> float:
-    """Our nDCG@5, in percent."""
+    """Train ours; return nDCG@5 on validation, in percent."""
     torch.manual_seed(seed)
     network = AttentionXML(task.level, task.vectors, NetworkSettings(hidden=HIDDEN, fully_connected=(HIDDEN,)))
     network.initialise_output_bias(task.rate)
@@ -80,7 +80,7 @@ def ours(task: Task, epochs: int, seed: int) -> float:
 
 
 def literal(task: Task, epochs: int, seed: int) -> float:
-    """The literal implementation's."""
+    """Train the literal implementation; return nDCG@5 on validation, in percent."""
     torch.manual_seed(seed)
     network = literal_training.LiteralLevel(
         task.level.nodes, deep=False, vectors=task.vectors, hidden=HIDDEN, fully_connected=(HIDDEN,)

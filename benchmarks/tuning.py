@@ -1,10 +1,10 @@
-"""What early stopping saves: the same sweep with ASHA and without, training steps against the best score.
+"""Savings of early stopping: training steps and best score of one sweep with ASHA and without.
 
     python benchmarks/tuning.py --config configs/quickstart.yaml [--space tune_spaces.tree:shape
                                 tune_spaces.attention:rates] [--trials 12] [--part 0.25] [--quick] [--json PATH]
                                 [--training.epochs '[4,3]', or any other setting]
 
-Both sweeps draw the same trials at random; they lie below the config's `runs`, and go on where they were stopped.
+Both sweeps draw the same trials at random; they are below the config's `runs`, and continue after an interruption.
 Which trials ASHA stops depends on the order in which they report, so the scorings of the sweep without it are also
 replayed to ASHA in many orders, as if each step took equally long: `replayed_*` are means over the orders.
 
@@ -39,8 +39,9 @@ from axml_ray.settings import SettingsError
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.outcome import best_trial
 from axml_ray.tuning.records import Trial
+from axml_ray.tuning.run_sweep import run_sweep
 from axml_ray.tuning.space import Space
-from axml_ray.tuning.sweep import Sweep, run_sweep
+from axml_ray.tuning.sweep import Sweep
 
 SPACES = ["tune_spaces.tree:shape", "tune_spaces.attention:rates"]
 ORDERS = 200
@@ -48,17 +49,17 @@ QUICK = {"trials": 6, "part": 0.1, "space": SPACES[1:]}
 
 
 def replay(trials: Sequence[Trial], epoch: int, side_by_side: int, sweep: Sweep) -> dict[int, int]:
-    """Steps of each trial, by number, had ASHA decided over trials that were started in this order.
+    """Return the steps of each trial, by number, if ASHA had stopped trials that are started in this order.
 
     Args:
-        trials: finished, without early stopping.
-        epoch: training documents of a trial.
-        side_by_side: how many run at once; a step of each takes equally long.
-        sweep: its `grace` and `reduction`.
+        trials: trials that finished without early stopping.
+        epoch: number of training documents of a trial.
+        side_by_side: number of concurrent trials; all steps take the same time.
+        sweep: sweep whose `grace` and `reduction` are used.
     """
     scheduler = LevelwiseASHA(max(1, round(sweep.grace * epoch)), sweep.reduction)
     waiting, spent = list(trials), dict.fromkeys((trial.number for trial in trials), 0)
-    # When a trial reports next, who it is, its next scoring, and when it started.
+    # A heap of: time of the next report, trial number, index of the next scoring, and start time.
     running: list[tuple[int, int, int, int]] = []
     by_number = {trial.number: trial for trial in trials}
 
@@ -86,7 +87,7 @@ def _steps(trial: Trial, place: int) -> int:
 
 
 def replayed(trials: Sequence[Trial], epoch: int, side_by_side: int, sweep: Sweep) -> dict[str, float]:
-    """Means over random orders of the trials."""
+    """Return means over random orders of the trials."""
     random = np.random.default_rng(0)
     best, every = best_trial(trials), sum(trial.steps for trial in trials)
     saved, kept, lost = [], [], []
@@ -137,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def summary(found: dict[str, list[Trial]]) -> dict[str, float]:
-    """Steps, seconds and the best score of each sweep."""
+    """Return the steps, seconds and best score of each sweep."""
     figures: dict[str, float] = {}
     for kind, trials in found.items():
         figures[f"{kind}_steps"] = sum(trial.steps for trial in trials)
@@ -147,7 +148,7 @@ def summary(found: dict[str, list[Trial]]) -> dict[str, float]:
 
 
 def shown(figures: dict[str, float]) -> Table:
-    """The figures as a table for a rich console."""
+    """Return the figures as a table for a rich console."""
     table = Table(show_edge=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -157,8 +158,8 @@ def shown(figures: dict[str, float]) -> Table:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--space", nargs="+", default=SPACES, help="what is drawn; by default a tree's shape and its "
-                        "rates")  # fmt: skip
+    parser.add_argument("--space", nargs="+", default=SPACES, help="search spaces; by default the shape of trees and "
+                        "training rates")  # fmt: skip
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--part", type=float, default=0.25, help="share of the training documents that trials take")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")

@@ -29,8 +29,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from rich.console import Console
 
     from axml_ray.corpus.store import Corpus
-    from axml_ray.evaluation.report import bands_table, comparison_table, table
-    from axml_ray.judging import evaluate
+    from axml_ray.evaluate_run import evaluate
+    from axml_ray.evaluation.report import bands_table, comparison_table, scores_table
     from axml_ray.run import Run
 
     other = None
@@ -43,7 +43,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     run = Run(settings, Corpus.open(settings.corpus_directory))
     metrics = evaluate(run, given.split, other=other)
     console = Console(width=None if Console().is_terminal else 110)
-    console.print(table(metrics))
+    console.print(scores_table(metrics))
     console.print(bands_table(metrics))
     if other:
         console.print(comparison_table(metrics))

@@ -101,8 +101,8 @@ def main(given: argparse.Namespace) -> None:
     Raises:
         SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
     """
-    from axml_ray.cluster import connect, room_for
-    from axml_ray.corpus.sources import shards
+    from axml_ray.cluster import connect, max_processes
+    from axml_ray.corpus.sources import open_readers
     from axml_ray.inference.batch import PredictionOptions, predict_files
     from axml_ray.inference.bundle import Bundle
 
@@ -114,13 +114,13 @@ def main(given: argparse.Namespace) -> None:
         print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
     try:
         reading = CorpusSettings.model_construct(**record_fields(given, bundle), csv_delimiter=given.csv_delimiter)
-        found = shards(given.input, reading, labelled=False)
+        readers = open_readers(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
     options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
     connect()
     cpus, gpus = given.cpus_per_actor, given.gpus_per_actor
-    fit = room_for({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
+    fit = max_processes({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
     if gpus and not fit:
         raise SettingsError(
             f"--gpus-per-actor: no node of the cluster has {gpus:g} GPUs and {cpus} CPUs; lower it, or leave it out to "
@@ -134,7 +134,7 @@ def main(given: argparse.Namespace) -> None:
         )
     began = time.monotonic()
     result = predict_files(
-        given.bundle, found, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
+        given.bundle, readers, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
     )
     seconds = time.monotonic() - began
     print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")

@@ -21,12 +21,12 @@ def main(settings: Experiment) -> None:
     """Run the main job, and print its scores and the next commands."""
     from rich.console import Console
 
-    from axml_ray.evaluation.report import table
+    from axml_ray.evaluation.report import scores_table
     from axml_ray.pipeline import run
     from axml_ray.storage.layout import RunLayout
 
     metrics = run(settings)
-    Console(width=None if Console().is_terminal else 110).print(table(metrics))
+    Console(width=None if Console().is_terminal else 110).print(scores_table(metrics))
     print(f"Run: {settings.run_directory} (metrics.json, predictions/test, tree-*/level-*)")
     print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
     print(next_steps(settings))

@@ -62,8 +62,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.cluster import connect
     from axml_ray.pipeline import adapted, prepare_corpus
     from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
+    from axml_ray.tuning.run_sweep import run_sweep
     from axml_ray.tuning.space import Space
-    from axml_ray.tuning.sweep import Sweep, run_sweep
+    from axml_ray.tuning.sweep import Sweep
 
     space = Space.load(given.space)
     sweep = Sweep(

@@ -8,6 +8,7 @@ Every test belongs to one tier:
 - `slow`: starts clusters or kills processes; marked in its module.
 """
 
+import multiprocessing.process
 import os
 import secrets
 import sys
@@ -26,6 +27,7 @@ for name in ("RAY_ADDRESS", "AXML_RAY_HOME"):
     os.environ.pop(name, None)
 
 from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
@@ -41,16 +43,23 @@ _unit_test: str | None = None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the cluster as `ray`, and those of no other tier as `unit`."""
+    """Mark tests that use the cluster as `ray`, and those of no other tier as `unit`; order files by tier, slow first.
+
+    pytest-xdist gives whole files to its processes, so a slow file that started last would run alone.
+    """
+    rank: dict[Path, int] = {}
     for item in items:
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker(pytest.mark.unit)
+        tiers = (index for index, tier in enumerate((*TIERS, "unit")) if item.get_closest_marker(tier))
+        rank[item.path] = min(rank.get(item.path, len(TIERS)), *tiers)
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Record whether a unit test is running, for `_refuse_processes`."""
     global _unit_test
     _unit_test = item.nodeid if item.get_closest_marker("unit") else None
@@ -60,13 +69,23 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         _unit_test = None
 
 
-def _refuse_processes(event: str, arguments: tuple) -> None:
-    """Audit hook: fail a unit test that starts a process."""
-    if event in PROCESS_STARTS and _unit_test is not None:
+def _refuse_processes(event: str, arguments: tuple = ()) -> None:
+    """Fail a unit test, or its fixture, that starts a process; matplotlib may list the fonts, once for a new home."""
+    if event in PROCESS_STARTS and _unit_test is not None and arguments[:1] != ("fc-list",):
         raise RuntimeError(f"{_unit_test} is a unit test and started a process; mark it as `processes`")
 
 
+_start = multiprocessing.process.BaseProcess.start
+
+
+def _start_process(process: multiprocessing.process.BaseProcess) -> None:
+    _refuse_processes("os.fork")
+    _start(process)
+
+
 sys.addaudithook(_refuse_processes)
+# Spawning by multiprocessing raises no audit event.
+multiprocessing.process.BaseProcess.start = _start_process
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,7 @@ print(ray.get(kept.remote()))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read as Linux writes it")
 @pytest.mark.parametrize(("cluster", "arenas", "kept"), [("own", {}, True), ("given", {}, True), ("own", NONE, False)])
 def test_a_workers_thread_keeps_the_memory_that_it_freed(cluster: str, arenas: dict[str, str], kept: bool) -> None:
@@ -75,7 +76,7 @@ import os
 
 from ray.cluster_utils import Cluster
 
-from axml_ray.cluster import check_fits, connect, room_for
+from axml_ray.cluster import check_fits, connect, max_processes
 from axml_ray.settings import ResourceSettings, SettingsError
 
 cluster = Cluster()
@@ -83,7 +84,7 @@ for cpus in (3, 2):
     cluster.add_node(num_cpus=cpus, object_store_memory=128 << 20, include_dashboard=False)
 os.environ["RAY_ADDRESS"] = cluster.address
 connect()
-print([room_for({"CPU": cpus}) for cpus in (0.5, 1, 1.5, 2, 3, 4)])
+print([max_processes({"CPU": cpus}) for cpus in (0.5, 1, 1.5, 2, 3, 4)])
 check_fits(ResourceSettings(workers=2, cpus_per_worker=2))
 try:
     check_fits(ResourceSettings(workers=2, cpus_per_worker=2.5))
@@ -92,14 +93,16 @@ except SettingsError as error:
 """
 
 
+@pytest.mark.processes
 def test_what_no_single_node_has_room_for_is_an_error() -> None:
     done = subprocess.run([sys.executable, "-c", SMALL_NODES], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     rooms, error = done.stdout.splitlines()[-2:]
     assert rooms == "[10, 5, 3, 2, 1, 0]"
-    assert error.startswith("resources: 1 of 2 workers fit on the cluster's nodes, each whole on one; lower")
+    assert error.startswith("resources: 1 of 2 workers fit") and "resources.workers" in error
 
 
+@pytest.mark.processes
 def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
     """As it is set for `ray job submit`, where the job itself was started by `python`."""
     address = "http://127.0.0.1:8265"
@@ -112,7 +115,7 @@ def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
     )
     assert done.returncode
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"axml_ray.settings.base.SettingsError: RAY_ADDRESS={address}: no Ray cluster can be joined")
+    assert last.startswith(f"axml_ray.settings.base.SettingsError: RAY_ADDRESS={address}: ")
     assert "unset RAY_ADDRESS" in last
 
 
@@ -136,7 +139,7 @@ run_command(work)
 
 
 def own_cluster(home: Path, **more: str) -> subprocess.Popen[str]:
-    """A process that has started a cluster of its own, and ends when it is told how."""
+    """Start a process with its own cluster; it fails on the line `fail`, and ends well on another."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWN],
         env=without_ray(HOME=str(home), **more),
@@ -206,6 +209,7 @@ def test_a_failed_job_leaves_its_logs_alone_and_a_good_one_is_silent(tmp_path: P
     assert rest == ["error: as told", f"Ray's logs of this failure: {own / 'logs'}"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("variables", "wrong"),
     [({"RAY_AUTH_MODE": "toking"}, "RAY_AUTH_MODE=toking"), ({"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "/nowhere")],

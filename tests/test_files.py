@@ -126,6 +126,7 @@ with whole_directory(Path(sys.argv[1])) as work:
 """
 
 
+@pytest.mark.processes
 def test_what_a_killed_writer_left_is_removed_and_one_that_still_writes_is_let_be(tmp_path: Path) -> None:
     path = tmp_path / "test"
     other = tmp_path / ".test.0123456.old-ish"  # no name of ours

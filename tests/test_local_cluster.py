@@ -109,6 +109,7 @@ def _command(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.processes
 def test_a_port_that_is_taken_is_named_at_once(place: Place, tmp_path: Path) -> None:
     begun = time.monotonic()
     for flag, host in (("dashboard-port", "127.0.0.1"), ("port", "")):
@@ -123,6 +124,7 @@ def test_a_port_that_is_taken_is_named_at_once(place: Place, tmp_path: Path) -> 
     assert not (tmp_path / "runs" / "cluster.json").exists() and list(place.temporary.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_stopping_where_nothing_was_started_is_no_error(place: Place, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
         try:

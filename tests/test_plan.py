@@ -378,6 +378,7 @@ def job(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.processes
 def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
     result = job(
         tmp_path, "--config", str(ROOT / "configs/quickstart.yaml"), "--network.hidden=16",
@@ -399,6 +400,7 @@ def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
         assert level["parameters"] == sum(parameter.numel() for parameter in network.parameters())
 
 
+@pytest.mark.processes
 def test_the_job_plans_gpus_that_are_not_here(tmp_path: Path) -> None:
     config = str(ROOT / "configs/amazon3m.yaml")
     result = job(tmp_path, "--config", config, "--gpus", "8", "--memory", "12", "--rate", "50", "--json", "plan.json")
@@ -411,6 +413,7 @@ def test_the_job_plans_gpus_that_are_not_here(tmp_path: Path) -> None:
     assert written["side_by_side"] == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

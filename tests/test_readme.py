@@ -1,4 +1,4 @@
-"""The commands in README and docs are accepted: scripts, flags, settings, configs, make targets and labels exist."""
+"""Commands, settings and imports in README and on all pages are accepted, and the labels that they name exist."""
 
 import importlib.util
 import itertools
@@ -10,12 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from axml_ray.configuration import load
 from axml_ray.corpus.installed_packages import InstalledPackage
 from axml_ray.settings import Experiment
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / ".github").rglob("*.md")),
+]
 STARTS = ("python ", "make ", "ray job submit ")
 
 
@@ -78,6 +84,31 @@ def test_a_command_is_accepted(home: Path, command: str) -> None:
         assert f'"{flag}"' in sources or is_setting(flag), flag
     for config in (word for word in arguments if word.startswith("configs/")):
         assert (ROOT / config).is_file()
+
+
+def blocks_of(page: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_in_blocks_of_yaml_are_accepted(page: Path) -> None:
+    for block in blocks_of(page, "yaml"):
+        content = yaml.safe_load(block)
+        assert load(None, **{"corpus": {"source": "installed_packages"}} | content)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_python_imports_is_there(page: Path) -> None:
+    """In blocks of Python, which also compile, and in `from … import …` between backquotes."""
+    blocks = blocks_of(page, "python")
+    for block in blocks:
+        compile(block, page.name, "exec")
+    spans = re.findall(r"`(from axml_ray[\w.]* import \w+)`", page.read_text(encoding="utf-8"))
+    for module, name in re.findall(r"^from (axml_ray[\w.]*) import (\w+)", "\n".join([*blocks, *spans]), re.MULTILINE):
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.origin, module
+        assert re.search(rf"\b{name}\b", Path(spec.origin).read_text(encoding="utf-8")), (module, name)
 
 
 def filled(word: str) -> str:

@@ -359,6 +359,7 @@ def replaced(base: BaseModel, path: tuple[str, ...], group: BaseModel) -> BaseMo
     return base.model_copy(update={path[0]: replaced(getattr(base, path[0]), path[1:], group)})
 
 
+@pytest.mark.processes
 def test_a_kind_of_member_can_be_registered() -> None:
     """In another process, since the registry is the process's own."""
     code = """

@@ -1,1 +1,1 @@
-"""Combiners: how the members' scores become the ensemble's. `combiner.py` has the interface and the registry."""
+"""Combiners of the members' scores into the ensemble's. `combiner.py` has the interface and the registry."""

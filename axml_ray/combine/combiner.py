@@ -1,9 +1,9 @@
-"""What a combiner is: it turns the members' rankings and scores into the ensemble's.
+"""The combiner interface: compute the ensemble's rankings and scores from those of its members.
 
-The paper's is the mean. Others start from the weighted mean and are fitted on the ensemble's own rankings of the
-validation documents. `COMBINERS` lists the kinds; nothing outside this package and its settings knows one by its name.
+The paper's combiner is the mean. The others start from the weighted mean and are fitted on the members' rankings of the
+validation documents. `COMBINERS` is the registry; nothing outside this package and its settings names a kind.
 
-Legend: N documents, k labels of each, n given labels, M members, L labels.
+Legend: N documents, k ranked labels per document, n given labels, M members, L labels.
 """
 
 import importlib
@@ -20,18 +20,18 @@ from axml_ray.ragged import Ragged
 
 
 @dataclass(frozen=True)
-class Weighted:
-    """The members that give rankings or scores, in their order.
+class MemberWeights:
+    """Kinds and weights of the members that are combined.
 
     Attributes:
-        kinds: of each.
-        weights: of each, positive.
+        kinds: kind of each member.
+        weights: weight of each member, positive.
     """
 
     kinds: Sequence[str]
     weights: Sequence[float]
     shares: Sequence[float] = field(init=False)
-    """The weights divided by their sum, so that the members that are there make a mean where some are away."""
+    """The weights divided by their sum, so that scores are a mean even if members are missing."""
 
     def __post_init__(self) -> None:
         total = sum(self.weights)
@@ -40,43 +40,43 @@ class Weighted:
 
 @dataclass(frozen=True)
 class Validation:
-    """What a combiner is fitted on.
+    """The data that a combiner is fitted on: validation documents ranked by the members.
 
     Attributes:
-        members: that ranked the documents.
-        rankings: of each member, [N, k].
+        members: kinds and weights of the M members.
+        rankings: ranking of each member, [N, k].
         truth: true label ids of the N documents.
         counts: int [L], training documents of each label.
     """
 
-    members: Weighted
+    members: MemberWeights
     rankings: Sequence[TopK]
     truth: Ragged
     counts: np.ndarray
 
 
 class Combiner(ABC):
-    """Combines the members' rankings and scores."""
+    """Base class of combiners."""
 
     is_fitted: ClassVar[bool] = True
-    """Whether `fit` learns something; the mean does not."""
+    """Whether the combiner has parameters to fit; the mean has none."""
 
     @classmethod
     @abstractmethod
     def fit(cls, validation: Validation, k: int) -> "Combiner":
-        """Learn from validation documents; k labels of the ensemble are ranked."""
+        """Fit on validation documents, for an ensemble that ranks k labels."""
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write what was learned into a directory, which exists."""
+        """Write the fitted parameters into an existing directory."""
 
     @classmethod
     @abstractmethod
     def load(cls, directory: Path, counts: np.ndarray) -> "Combiner":
-        """Open what `save` wrote.
+        """Load what `save` wrote.
 
         Args:
-            directory: of the combiner.
+            directory: directory of the combiner.
             counts: int [L], training documents of each label.
 
         Raises:
@@ -84,44 +84,44 @@ class Combiner(ABC):
         """
 
     @abstractmethod
-    def rank(self, members: Weighted, rankings: Sequence[TopK], k: int) -> TopK:
-        """The ensemble's best k labels from the rankings of M members; scores between 0 and 1."""
+    def rank(self, members: MemberWeights, rankings: Sequence[TopK], k: int) -> TopK:
+        """Rank the top k labels of the ensemble from the rankings of M members; scores are between 0 and 1."""
 
     @abstractmethod
-    def score(self, members: Weighted, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
-        """The ensemble's scores of given labels, float32 [N, n].
+    def score(self, members: MemberWeights, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
+        """Compute the ensemble's scores of given labels, float32 [N, n].
 
         Args:
-            members: M.
-            labels: integer [n].
-            scores: of each member, float32 [N, n].
+            members: kinds and weights of the M members.
+            labels: label ids, integer [n].
+            scores: scores by each member, float32 [N, n].
         """
 
 
 class Mean(Combiner):
-    """The weighted mean of the members' scores; a label that a member leaves out counts 0 for it (the paper's)."""
+    """The paper's combiner: the weighted mean of the members' scores, 0 for a label that a member does not rank."""
 
     is_fitted: ClassVar[bool] = False
 
     @classmethod
     def fit(cls, validation: Validation, k: int) -> "Mean":
-        """Learns nothing."""
+        """Return a mean; there is nothing to fit."""
         return cls()
 
     def save(self, directory: Path) -> None:
-        """Writes nothing."""
+        """Do nothing; there are no parameters."""
 
     @classmethod
     def load(cls, directory: Path, counts: np.ndarray) -> "Mean":
-        """Reads nothing."""
+        """Return a mean; there are no parameters."""
         return cls()
 
-    def rank(self, members: Weighted, rankings: Sequence[TopK], k: int) -> TopK:
-        """As `weighted_sum`."""
+    def rank(self, members: MemberWeights, rankings: Sequence[TopK], k: int) -> TopK:
+        """Rank by the weighted mean of the members' scores."""
         return weighted_sum(rankings, members.shares, k)
 
-    def score(self, members: Weighted, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
-        """The weighted mean."""
+    def score(self, members: MemberWeights, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
+        """Compute the weighted mean of the members' scores."""
         mean = sum(share * each.astype(np.float64) for share, each in zip(members.shares, scores, strict=True))
         return np.asarray(mean, dtype=np.float32)
 
@@ -134,13 +134,13 @@ COMBINERS = {
 
 
 def combiner_class(kind: str) -> type[Combiner]:
-    """The class of a kind of combiner.
+    """Import and return the class of a kind of combiner.
 
     Raises:
-        ValueError: there is no such kind.
+        ValueError: the kind is not in `COMBINERS`.
     """
     if kind not in COMBINERS:
-        raise ValueError(f"combiner {kind!r} is unknown; known are {', '.join(COMBINERS)}")
+        raise ValueError(f"unknown combiner {kind!r}. Choose one of {', '.join(COMBINERS)}")
     module, _, name = COMBINERS[kind].partition(":")
-    found: type[Combiner] = getattr(importlib.import_module(module), name)
-    return found
+    implementation: type[Combiner] = getattr(importlib.import_module(module), name)
+    return implementation

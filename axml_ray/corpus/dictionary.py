@@ -1,16 +1,16 @@
-"""A dictionary from one language of a corpus to another, in words of its vocabulary.
+"""Reads a bilingual dictionary and restricts it to the vocabulary of a corpus.
 
-Catalogues come in several languages, and a label's texts in one of them teach little about its texts in another. Two
-formats are read, told apart by what stands between a word and its translations:
+The texts of a catalogue may be in two languages; without a dictionary, texts in one teach little about texts in the
+other. Two formats are read:
 
-- a word, a tab, and translations with tabs between them, the best first;
-- that of Ding (Debian's `trans-de-en`): `Haus {n}; Heim {n} | Häuser {pl} :: house; home | houses`, where what is in
-  brackets or between slashes is passed over.
+- a word, a tab, and its translations separated by tabs, best first;
+- the format of Ding (Debian's `trans-de-en`): `Haus {n}; Heim {n} | Häuser {pl} :: house; home | houses`; anything in
+  brackets or between slashes is ignored.
 
-Only single words are looked up. A word of the vocabulary that the dictionary lacks is looked up by its stem, else as
-two words that it is made of, but for a letter or two between them ("Strömungsmechanik": Strömung, Mechanik).
+Only single words are translated. A word of the vocabulary that is not in the dictionary is looked up by its stem, else
+as a compound of two words with at most two letters between them ("Strömungsmechanik": Strömung, Mechanik).
 
-Legend: V words of the vocabulary, C candidates of all words.
+Legend: V words of the vocabulary, C candidate translations of all words.
 """
 
 import itertools
@@ -27,24 +27,28 @@ from axml_ray.corpus.tokenizer import Segmentation, splitter
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-CANDIDATES, LONGEST = 8, 3
-"""Translations of a word that are kept, and words of one, at most."""
-PART, COMPOUND = 4, 8
-"""Letters of a part of a compound, and of a compound, at least."""
-_ASIDE = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|/[^/]*/|<[^>]*>|\.\.\.")
+MAX_CANDIDATES = 8
+"""Maximum number of candidate translations of a word."""
+MAX_PHRASE_WORDS = 3
+"""Maximum number of words of a translation."""
+MIN_PART_LETTERS, MIN_COMPOUND_LETTERS = 4, 8
+"""Minimum number of letters of each part of a compound, and of a compound."""
+MAX_LINKING_LETTERS = 2
+"""Maximum number of letters between the two parts of a compound."""
+_ANNOTATION = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|/[^/]*/|<[^>]*>|\.\.\.")
 
 Entries = Mapping[str, Sequence[tuple[str, ...]]]
-"""The translations of each word, the best first."""
+"""The translations of each word, each a tuple of words, best first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """What a vocabulary's words may mean.
+    """The candidate translations of a vocabulary's words.
 
     Attributes:
         candidates: C rows, translations as word ids.
         of_word: int64 [V + 1]: the candidates of word w, best first, are rows `of_word[w]` to `of_word[w + 1] - 1`.
-        sides: int8 [V]: 1 for words of the first language alone, -1 for words of the second alone, else 0.
+        sides: int8 [V], the language of each word: 1 if only of the first, -1 if only of the second, else 0.
     """
 
     candidates: Ragged
@@ -53,14 +57,14 @@ class Dictionary:
 
 
 def read_dictionary(path: Path, segmentation: Segmentation = "words") -> Entries:
-    """The entries of a file.
+    """Read the entries of a dictionary file.
 
     Args:
-        path: UTF-8.
-        segmentation: of the corpus.
+        path: path of the file, in UTF-8.
+        segmentation: segmentation of the corpus.
 
     Raises:
-        SettingsError: there is no such file, or a line of it is no entry.
+        SettingsError: the file cannot be read, or a line is not an entry.
     """
     weights: dict[str, dict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
     split = splitter(segmentation).split
@@ -76,69 +80,71 @@ def read_dictionary(path: Path, segmentation: Segmentation = "words") -> Entries
                         "`word; word | word :: translation; translation | translation`"
                     )
                 for word, translations in pairs:
-                    known = split(word)
-                    if len(known) != 1:
+                    source = split(word)
+                    if len(source) != 1:
                         continue
                     for rank, translation in enumerate(translations):
                         phrase = tuple(split(translation))
-                        if 0 < len(phrase) <= LONGEST:
-                            weights[known[0]][phrase] += 1 / (1 + rank)
+                        if 0 < len(phrase) <= MAX_PHRASE_WORDS:
+                            weights[source[0]][phrase] += 1 / (1 + rank)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"corpus.dictionary: {path} cannot be read ({error})") from None
     if not weights:
         raise SettingsError(f"corpus.dictionary: {path} has no entry of a single word")
-    return {word: sorted(of, key=lambda phrase: -of[phrase]) for word, of in weights.items()}
+    return {word: sorted(own, key=lambda phrase: -own[phrase]) for word, own in weights.items()}
 
 
 def _pairs(line: str) -> Iterator[tuple[str, list[str]]]:
-    """Words of a line and the translations of each."""
+    """Yield the words of a line, each with its translations."""
     if " :: " not in line:
         word, *translations = line.rstrip("\n").split("\t")
         if translations:
             yield word, translations
         return
-    forms = [_ASIDE.sub(" ", side).split("|") for side in line.split(" :: ", 1)]
-    for words, translations in zip(*forms, strict=False):  # forms are paired; one too many has no partner
-        given = [re.sub(r"^\s*to\s+(?=\w)", "", each) for each in translations.split(";")]  # infinitives
+    forms = [_ANNOTATION.sub(" ", side).split("|") for side in line.split(" :: ", 1)]
+    for words, translations in zip(*forms, strict=False):  # a surplus form on one side has no translation
+        # English infinitives are written with "to".
+        without_to = [re.sub(r"^\s*to\s+(?=\w)", "", translation) for translation in translations.split(";")]
         for word in words.split(";"):
-            yield word, given
+            yield word, without_to
 
 
-def in_vocabulary(entries: Entries, words: Sequence[str], stemmer: str | None) -> Dictionary:
-    """The part of a dictionary that a vocabulary can write.
+def restrict_to_vocabulary(entries: Entries, words: Sequence[str], stemmer: str | None) -> Dictionary:
+    """Return the candidate translations of each word of a vocabulary, written in words of the vocabulary.
 
     Args:
-        entries: of the dictionary.
-        words: of the vocabulary, by id.
-        stemmer: of Snowball's, of the first language; None looks words up as they are.
+        entries: entries of the dictionary.
+        words: the vocabulary, by id.
+        stemmer: Snowball stemmer of the first language, such as `german`; None disables the lookup by stem.
     """
     ids = {word: number for number, word in enumerate(words)}
     usable: dict[str, list[tuple[int, ...]]] = {}
     targets: set[str] = set()
-    for word, given in entries.items():
-        targets.update(itertools.chain.from_iterable(given))
-        if written := [tuple(map(ids.__getitem__, phrase)) for phrase in given if all(map(ids.__contains__, phrase))]:
-            usable[word] = written
+    for word, phrases in entries.items():
+        targets.update(itertools.chain.from_iterable(phrases))
+        if known := [tuple(map(ids.__getitem__, phrase)) for phrase in phrases if all(map(ids.__contains__, phrase))]:
+            usable[word] = known
     stem = (lambda word: word) if stemmer is None else snowballstemmer.stemmer(stemmer).stemWord
     by_stem: dict[str, list[tuple[int, ...]]] = defaultdict(list)
-    for word, phrases in usable.items():
-        by_stem[stem(word)] += phrases
+    for word, translations in usable.items():
+        by_stem[stem(word)] += translations
 
-    def known(word: str) -> list[tuple[int, ...]]:
+    def translate_word(word: str) -> list[tuple[int, ...]]:
         return usable.get(word) or by_stem.get(stem(word), [])
 
-    def found(word: str) -> list[tuple[int, ...]]:
-        if (alone := known(word)) or len(word) < COMPOUND or not word.isalpha():
-            return alone
-        for end in range(PART, len(word) - PART + 1):
-            tail = known(word[end:])
-            if tail:
-                for cut in range(3):
-                    if end - cut >= PART and (head := known(word[: end - cut])):
-                        return [(*one, *other) for one, other in itertools.product(head[:2], tail[:2])]
+    def translate(word: str) -> list[tuple[int, ...]]:
+        if (translations := translate_word(word)) or len(word) < MIN_COMPOUND_LETTERS or not word.isalpha():
+            return translations
+        for start in range(MIN_PART_LETTERS, len(word) - MIN_PART_LETTERS + 1):
+            tails = translate_word(word[start:])
+            if tails:
+                for linking in range(MAX_LINKING_LETTERS + 1):
+                    end = start - linking
+                    if end >= MIN_PART_LETTERS and (heads := translate_word(word[:end])):
+                        return [(*head, *tail) for head, tail in itertools.product(heads[:2], tails[:2])]
         return []
 
-    rows = [list(dict.fromkeys(found(word)))[:CANDIDATES] for word in words]
+    rows = [list(dict.fromkeys(translate(word)))[:MAX_CANDIDATES] for word in words]
     of_word = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
     sides = np.array([(word in entries) - (word in targets) for word in words], dtype=np.int8)
     return Dictionary(Ragged.from_rows(itertools.chain.from_iterable(rows)), of_word, sides)

@@ -1,9 +1,9 @@
-"""JSON lines: one object a line, in files that are plain, gzip or zstd.
+"""Reads JSON lines, one object per line, from plain, gzip or zstd files.
 
-- Lines are read as bytes and parsed one by one, by a fast parser; what that refuses goes to Python's, which knows more
-  (NaN, halves of surrogate pairs) and says what is wrong.
-- **A block whose lines are all as they should be becomes columns at once**; any other goes line by line, so that both
-  ways give the same.
+- Lines are parsed by orjson. A line that it refuses is parsed by Python's `json`, which accepts more (NaN, lone
+  surrogates) and gives the reason for an error.
+- Fast path: a block without any irregular line is converted to columns at once. Any other block is read line by line;
+  both give the same documents.
 """
 
 import json
@@ -17,40 +17,38 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from axml_ray.corpus.places import Damage, Place, line_blocks, line_ranges
-from axml_ray.corpus.records import Block, Document, Fields, Rejection, kind, name_of, storable
+from axml_ray.corpus.line_blocks import Damage, line_ranges, read_line_blocks
+from axml_ray.corpus.records import Block, Document, Fields, Rejection, file_name, json_type, storable
+from axml_ray.corpus.source_files import SourceFile
 
 BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    """A file, or a range of its bytes, with one JSON object on each line, such as `{"text": str, "labels": [str, …]}`.
+    """Reads a file, or a byte range of it, with one JSON object per line, such as `{"text": str, "labels": [str, …]}`.
 
     A string or integer under `id` becomes the document's id; without one it is `<file name>:<line>`. Other keys are
     ignored and blank lines are skipped.
     """
 
-    path: Place
+    path: SourceFile
     fields: Fields = field(default_factory=Fields)
     begin: int = 0
-    """Lines that begin before this byte are another shard's."""
+    """First byte of the range; lines that begin before it belong to another reader."""
     end: int = -1
-    """So are those that begin here or later; -1 is the end of the file."""
+    """End of the range; lines that begin here or later belong to another reader. -1 is the end of the file."""
     lines_before: int = 0
-    """Lines that begin before `begin`."""
+    """Number of lines that begin before `begin`."""
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Streams the lines of the file.
+        """Stream a `Document` or a `Rejection` for each line that is not blank, in order.
 
-        A truncated or corrupt compressed file ends in a rejection at the line where it broke. Truncation costs that
-        line and what follows it; corruption also costs what was inflated in the same step, 128 KiB at most.
-
-        Yields:
-            A `Document` or a `Rejection` for each line that is not blank, in order.
+        A truncated or corrupt compressed file ends with a rejection at the line where the damage begins. Truncation
+        loses that line and all that follow; corruption also loses up to 128 KiB decompressed in the same step.
 
         Raises:
-            OSError: The file cannot be opened or read.
+            OSError: the file cannot be opened or read.
         """
         for first, content in self._line_blocks(BLOCK_BYTES):
             if isinstance(content, Damage):
@@ -58,16 +56,16 @@ class JsonLines:
             else:
                 yield from self._records(first, content)
 
-    def blocks(self, size: int) -> Iterator[Block]:
-        """The same by columns; a block is of at most `BLOCK_BYTES` or one line."""
+    def read_blocks(self, size: int) -> Iterator[Block]:
+        """Read the same documents and rejections as columns, in blocks of at most `BLOCK_BYTES` or one line."""
         for first, content in self._line_blocks(min(size, BLOCK_BYTES)):
             if isinstance(content, Damage):
-                yield Block.of([self._rejection(first, content.reason)])
+                yield Block.from_records([self._rejection(first, content.reason)])
             else:
-                yield self._columns(first, content) or Block.of(list(self._records(first, content)))
+                yield self._columns(first, content) or Block.from_records(list(self._records(first, content)))
 
     def split(self, size: int) -> list["JsonLines"]:
-        """Shards of about `size` bytes each that together read what this one reads."""
+        """Return readers of about `size` bytes each that together read the same documents."""
         if self.begin or self.end >= 0:
             return [self]
         return [
@@ -76,9 +74,9 @@ class JsonLines:
         ]
 
     def _line_blocks(self, size: int) -> Iterator[tuple[int, bytes | Damage]]:
-        """Blocks and the number of their first line."""
+        """Yield the number of the first line of each block, and the block."""
         line = self.lines_before + 1
-        for content in line_blocks(self.path, size, self.begin, self.end if self.end >= 0 else None):
+        for content in read_line_blocks(self.path, size, self.begin, self.end if self.end >= 0 else None):
             if isinstance(content, Damage):
                 yield line, content
                 line += content.lines
@@ -91,18 +89,18 @@ class JsonLines:
             if not line.strip():
                 continue
             try:
-                text, labels, given_id = self.fields.read(parse_object(line, self.fields.id))
+                text, labels, record_id = self.fields.read(parse_object(line, self.fields.id))
             except ValueError as error:
                 yield self._rejection(number, str(error))
                 continue
-            document_id = given_id or f"{name_of(self.path)}:{number}"
+            document_id = record_id or f"{file_name(self.path)}:{number}"
             yield Document(text=text, labels=labels, file=storable(str(self.path)), line=number, id=document_id)
 
     def _rejection(self, line: int, reason: str) -> Rejection:
         return Rejection(file=storable(str(self.path)), line=line, reason=reason)
 
     def _columns(self, first: int, content: bytes) -> Block | None:
-        """The block, where nothing in it asks for a closer look."""
+        """Convert a block of lines to columns at once, or return None if any line needs to be read on its own."""
         fields = self.fields
         if fields.title or fields.separator or fields.names or not fields.labelled:
             return None
@@ -113,10 +111,10 @@ class JsonLines:
             records = [orjson.loads(line) for line in lines]
             texts = pa.array([record[fields.text] for record in records], pa.string())
             lists = [record[fields.labels] for record in records]
-            given = [record.get(fields.id) for record in records]
+            record_ids = [record.get(fields.id) for record in records]
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowInvalid):
             return None
-        if not {*map(type, lists)} <= {list} or not {*map(type, given)} <= {str, int, type(None)}:
+        if not {*map(type, lists)} <= {list} or not {*map(type, record_ids)} <= {str, int, type(None)}:
             return None
         try:
             labels = pa.array(chain.from_iterable(lists), pa.string())
@@ -127,8 +125,8 @@ class JsonLines:
         distinct = pc.unique(labels).to_pylist()
         if any(not label or label != label.strip() or "\0" in label for label in distinct):
             return None
-        names = [storable(str(name)) if name is not None else "" for name in given]
-        ids = [name or f"{name_of(self.path)}:{number}" for number, name in enumerate(names, start=first)]
+        names = [storable(str(name)) if name is not None else "" for name in record_ids]
+        ids = [name or f"{file_name(self.path)}:{number}" for number, name in enumerate(names, start=first)]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int32)
         return Block(
             ids=pa.array(ids, pa.string()),
@@ -143,14 +141,14 @@ def _has_nul(texts: pa.Array) -> bool:
 
 
 def parse_object(line: bytes, id_field: str = "id") -> dict[str, Any]:
-    """The object on a line.
+    """Parse the JSON object on a line.
 
     Raises:
-        ValueError: there is none; the message is the plain reason.
+        ValueError: the line is not a JSON object; the message is the reason.
     """
     try:
         record = orjson.loads(line)
-        # A number too long for 64 bits comes as a float; as an id it is to be kept.
+        # orjson turns an integer of more than 64 bits into a float, which would change an id.
         if type(record) is dict and type(record.get(id_field)) is not float:
             return record
     except orjson.JSONDecodeError:
@@ -164,17 +162,17 @@ def parse_object(line: bytes, id_field: str = "id") -> dict[str, Any]:
     except RecursionError:
         raise ValueError("not JSON that can be read: nested too deeply") from None
     if not isinstance(record, dict):
-        raise ValueError(f"not a JSON object but {kind(record)}")
+        raise ValueError(f"not a JSON object but {json_type(record)}")
     return record
 
 
-def first_object(path: Place) -> dict[str, Any]:
-    """The object on the first line that isn't blank; empty where there is none.
+def first_object(path: SourceFile) -> dict[str, Any]:
+    """Return the object on the first line that is not blank, or an empty one if that line is no object.
 
     Raises:
-        OSError: The file cannot be opened or read.
+        OSError: the file cannot be opened or read.
     """
-    for content in line_blocks(path, 1 << 16):
+    for content in read_line_blocks(path, 1 << 16):
         if isinstance(content, Damage):
             break
         for line in content.split(b"\n"):
@@ -186,9 +184,9 @@ def first_object(path: Place) -> dict[str, Any]:
     return {}
 
 
-def is_repository_json(path: Place) -> bool:
-    """Whether the file is `trn.json` or `tst.json` of the Extreme Classification Repository's newer data sets."""
+def is_repository_json(path: SourceFile) -> bool:
+    """Return whether a file has the fields of the Extreme Classification Repository's `trn.json` and `tst.json`."""
     try:
         return {"title", "target_ind"} <= first_object(path).keys()
     except OSError:
-        return False  # whoever reads it will say so
+        return False  # the reader will report the error

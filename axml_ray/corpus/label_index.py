@@ -1,8 +1,8 @@
-"""Label names to ids, with how often each was given in training.
+"""Maps labels to ids and holds their readable names and training frequencies.
 
-Ids are ranked by training frequency, equals by name: labels `[0, trained)` have training documents and are what
-trees and networks are built over; the others occur in validation or test only. They can't be predicted, but they
-are true labels, and metrics count them as misses.
+Ids are ranked by training frequency, then by label. The labels `[0, trained)` have training documents; trees and
+networks are built over them. The others occur only in validation or test documents. They cannot be predicted, but they
+are true labels, and metrics count them as missed.
 """
 
 import gzip
@@ -25,12 +25,12 @@ from axml_ray.settings import SettingsError
 
 @dataclass(frozen=True)
 class LabelIndex:
-    """Labels by id.
+    """The labels of a corpus, by id.
 
     Attributes:
-        labels: the label as the corpus writes it, by id.
-        names: what a person reads; the label itself where no name is given.
-        counts: int64 [L], training documents of each label, falling.
+        labels: the label as written in the corpus.
+        names: readable name; the label itself if it has none.
+        counts: int64 [L], number of training documents of each label, descending.
     """
 
     labels: tuple[str, ...]
@@ -41,35 +41,41 @@ class LabelIndex:
     def build(
         cls,
         train_counts: Mapping[str, int],
-        others: Sequence[str] = (),
+        unseen: Sequence[str] = (),
         names: Mapping[str, str] | None = None,
     ) -> "LabelIndex":
-        """An index over the labels of train and those that occur in `others` only."""
-        counts = {**dict.fromkeys(others, 0), **train_counts}
+        """Build an index.
+
+        Args:
+            train_counts: number of training documents of each label.
+            unseen: labels of validation and test documents, of which some may be in `train_counts`.
+            names: readable names.
+        """
+        counts = {**dict.fromkeys(unseen, 0), **train_counts}
         labels = sorted(counts, key=lambda label: (-counts[label], label))
-        shown = tuple((names or {}).get(label, label) for label in labels)
-        return cls(tuple(labels), shown, np.array([counts[label] for label in labels], dtype=np.int64))
+        readable_names = tuple((names or {}).get(label, label) for label in labels)
+        return cls(tuple(labels), readable_names, np.array([counts[label] for label in labels], dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def trained(self) -> int:
-        """Labels with at least one training document; their ids come first."""
+        """Number of labels with at least one training document; their ids come first."""
         return int(np.count_nonzero(self.counts))
 
     def encode(self, rows: Sequence[Sequence[str]]) -> Ragged:
-        """Sorted label ids of each document, int32; labels that the index doesn't know are left out."""
+        """Return the sorted label ids of each document, int32; labels that are not in the index are dropped."""
         ids = {label: i for i, label in enumerate(self.labels)}
         return Ragged.from_rows(sorted({ids[label] for label in row if label in ids}) for row in rows)
 
     def save(self, path: Path) -> None:
-        """Write `labels.parquet`: id, label, name, count."""
+        """Write `labels.parquet` with the columns id, label, name and count."""
         _write(path, pa.array(self.labels, pa.string()), pa.array(self.names, pa.string()), self.counts)
 
     @classmethod
     def load(cls, path: Path) -> "LabelIndex":
-        """The index that `save` wrote."""
+        """Load an index that `save` wrote."""
         table = pq.read_table(path)
         return cls(
             tuple(table["label"].to_pylist()),
@@ -89,31 +95,31 @@ def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) ->
 
 
 def write_labels(path: Path, labels: pa.Array, counts: np.ndarray, names: Path | None) -> None:
-    """Write `labels.parquet` of columns that are ranked already, without a Python object a label.
+    """Write `labels.parquet` from ranked columns, without a Python object per label.
 
     Args:
-        path: of the file.
+        path: path of the file.
         labels: string [L].
-        counts: int64 [L].
+        counts: int64 [L], number of training documents.
         names: file of readable names, see `read_names`.
     """
-    shown = labels
+    readable_names = labels
     if names is not None:
-        known = read_names(names)
-        given = pa.array(known.keys(), pa.string()), pa.array(known.values(), pa.string())
-        found = pc.index_in(labels, given[0])
-        shown = pc.if_else(pc.is_null(found), labels, given[1].take(found))
-    _write(path, labels, shown, counts)
+        name_of_label = read_names(names)
+        keys, values = pa.array(name_of_label.keys(), pa.string()), pa.array(name_of_label.values(), pa.string())
+        positions = pc.index_in(labels, keys)
+        readable_names = pc.if_else(pc.is_null(positions), labels, values.take(positions))
+    _write(path, labels, readable_names, counts)
 
 
 def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Readable names from lines of `label<TAB>name`.
+    """Read readable names from a file, plain or gzip.
 
-    A file without any tab names labels by number: its first line is the name of label `0`. So does the repository's
-    `lbl.json`, whose lines are JSON objects with a `title`. Either may be gzip.
+    The lines are `label<TAB>name`. In a file without any tab, line i is the name of label `i`, counted from 0; the
+    lines may be JSON objects with a `title`, as in the Extreme Classification Repository's `lbl.json`.
 
     Raises:
-        SettingsError: the file is missing, holds no names, or has a line without a tab beside others with one.
+        SettingsError: the file is missing, holds no names, or only some of its lines have a tab.
     """
     names = {}
     try:
@@ -122,8 +128,8 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
             content = gzip.decompress(content)
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        at = 1 + error.object.count(b"\n", 0, error.start)
-        raise SettingsError(f"corpus.label_names: {path}:{at}: not UTF-8 ({error.reason})") from None
+        line_number = 1 + error.object.count(b"\n", 0, error.start)
+        raise SettingsError(f"corpus.label_names: {path}:{line_number}: not UTF-8 ({error.reason})") from None
     except (OSError, EOFError, zlib.error) as error:
         raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
     if "\t" not in "".join(lines) and any(line.strip() for line in lines):
@@ -140,6 +146,7 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _numbered_names(lines: list[str], path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the names of labels `0`, `1`, … from lines of names or of JSON objects."""
     if not lines[-1].strip():
         lines.pop()
     if not lines[0].lstrip().startswith("{"):

@@ -1,4 +1,4 @@
-"""The readable names of labels as training texts: a label of few texts is known by its name above all.
+"""Uses the readable names of labels as additional training texts, which helps labels with few documents.
 
 Not in the paper.
 """
@@ -12,22 +12,23 @@ from axml_ray.ragged import Ragged
 
 
 def named_labels(index: LabelIndex) -> list[int]:
-    """The trained labels that have a name. A label is its own name where the corpus was given no names."""
+    """Return the trained labels that have a name; without any names, all of them, as each label is its own name."""
     trained = range(index.trained)
     return [label for label in trained if index.names[label] != index.labels[label]] or list(trained)
 
 
 def name_texts(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int) -> Split:
-    """The names of the trained labels as documents, each of its own label; names without a word of the vocabulary are
-    left out.
+    """Return the names of the trained labels as documents, each with its label.
+
+    Names without a word of the vocabulary are omitted.
 
     Args:
-        index: labels and their names, as of `named_labels`.
-        tokenizer: of the corpus.
-        max_tokens: words of a name that are read.
+        index: labels and their names.
+        tokenizer: tokenizer of the corpus.
+        max_tokens: maximum number of words of a name.
     """
     named = named_labels(index)
     labels = Ragged(np.array(named, dtype=np.int32), np.arange(len(named) + 1))
     texts = Split(tokenizer.encode([index.names[label] for label in named], max_tokens), labels)
-    known = np.maximum.reduceat(texts.tokens.values, texts.tokens.offsets[:-1]) > UNKNOWN
-    return texts.take(np.flatnonzero(known))
+    has_known_word = np.maximum.reduceat(texts.tokens.values, texts.tokens.offsets[:-1]) > UNKNOWN
+    return texts.take(np.flatnonzero(has_known_word))

@@ -1,10 +1,9 @@
-"""What a record of a source becomes: a document, or a rejection with file, line and reason.
+"""The records of a source: each becomes a document, or a rejection with file, line and reason.
 
-- **One bad record costs one record.** It comes back as a `Rejection`, in the same stream and order as the documents
-  around it.
-- **What neither Parquet nor a tokenizer can hold becomes a blank**: NUL, and halves of surrogate pairs, which escapes
-  in JSON and Python can smuggle into a string although UTF-8 has no bytes for them.
-- Title and body are joined by the paper's separator.
+- One bad record costs one record: it is yielded as a `Rejection`, in the same stream and order as the documents.
+- Characters that neither Parquet nor a tokenizer can hold become blanks: NUL, and lone surrogates, which escapes in
+  JSON and Python can put into a string although UTF-8 cannot encode them.
+- Title and body are joined by the paper's separator, `/SEP/`.
 """
 
 import re
@@ -21,51 +20,51 @@ from axml_ray.corpus.tokenizer import SEPARATOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One text and the names of its labels."""
+    """A text and its labels."""
 
     text: str
     labels: tuple[str, ...]
-    """Distinct, stripped, none empty; in the order of the source. May be empty."""
+    """Labels, distinct, stripped and not empty, in the order of the source. There may be none."""
     file: str
     line: int
-    """Counted from 1; in a table, the row."""
+    """Line number, or row number in a table, from 1."""
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A record that could not be read, and why."""
+    """A record that could not be read, and the reason."""
 
     file: str
     line: int
-    """Counted from 1; in a table, the row."""
+    """Line number, or row number in a table, from 1."""
     reason: str
 
 
-class Shard(Protocol):
-    """A part of a source that one task reads; a small value that travels to the task."""
+class Reader(Protocol):
+    """Reads a source file, or a part of one; a small value that is sent to the task that runs it."""
 
     @property
     def path(self) -> Path | str:
-        """Where the shard lies: a local path, or a URL."""
+        """The file: a local path, or a URL."""
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Streams the shard's documents in the order of the files.
+        """Stream the documents in the order of the file.
 
         Raises:
             OSError: the file cannot be opened or read.
-            ValueError: it isn't of the shard's format at all; the message is the plain reason.
+            ValueError: the file does not have the reader's format; the message is the reason, without the file's name.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Some consecutive records of a shard, by column.
+    """Consecutive records of a file, as columns.
 
     Attributes:
         ids: string [documents].
-        texts: string [documents], storable.
-        labels: list<string> [documents], each storable and stripped, none empty; one may stand twice in a document.
+        texts: string [documents], without unstorable characters.
+        labels: list<string> [documents], without unstorable characters, stripped, not empty; a document may repeat one.
         rejections: the records that could not be read.
     """
 
@@ -75,8 +74,8 @@ class Block:
     rejections: tuple[Rejection, ...] = ()
 
     @classmethod
-    def of(cls, records: Sequence[Document | Rejection]) -> "Block":
-        """The block of `records`."""
+    def from_records(cls, records: Sequence[Document | Rejection]) -> "Block":
+        """Convert records to columns."""
         documents = [record for record in records if isinstance(record, Document)]
         return cls(
             ids=pa.array([document.id for document in documents], pa.string()),
@@ -86,72 +85,76 @@ class Block:
         )
 
 
-def blocks(shard: Shard, size: int) -> Iterator[Block]:
-    """The documents of a shard by columns, in blocks of about `size` bytes of text; raises what `read` raises."""
-    if isinstance(shard, Columnar):
-        yield from shard.blocks(size)
+def read_blocks(reader: Reader, size: int) -> Iterator[Block]:
+    """Read the documents of a reader as blocks of about `size` bytes of text; raises what `Reader.read` raises."""
+    if isinstance(reader, ColumnarReader):
+        yield from reader.read_blocks(size)
         return
     records: list[Document | Rejection] = []
-    held = 0
-    for record in shard.read():
+    total = 0
+    for record in reader.read():
         records.append(record)
-        held += len(record.text) + 100 if isinstance(record, Document) else 100
-        if held >= size:
-            yield Block.of(records)
-            records, held = [], 0
+        total += len(record.text) + 100 if isinstance(record, Document) else 100
+        if total >= size:
+            yield Block.from_records(records)
+            records, total = [], 0
     if records:
-        yield Block.of(records)
+        yield Block.from_records(records)
 
 
 @runtime_checkable
-class Columnar(Protocol):
-    """A shard that reads faster by columns."""
+class ColumnarReader(Protocol):
+    """A reader that can produce columns faster than documents."""
 
-    def blocks(self, size: int) -> Iterator[Block]:
-        """The same documents and rejections as `read`, in the same order, in blocks of about `size` bytes."""
+    def read_blocks(self, size: int) -> Iterator[Block]:
+        """Read the documents and rejections of `Reader.read`, in the same order, as blocks of about `size` bytes."""
 
 
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def storable(text: str) -> str:
-    r"""`text` with NULs and lone surrogates as blanks: `"a\0b"` becomes `"a b"`."""
+    r"""Return `text` with NULs and lone surrogates replaced by blanks: `"a\0b"` becomes `"a b"`."""
     return UNSTORABLE.sub(" ", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Which fields of a record hold what."""
+    """The names of a record's fields, and how labels are written.
+
+    Its `repr` is part of the identity of a batch prediction job (`inference/batch.py`), so changing the name or the
+    order of an attribute makes unfinished jobs start anew.
+    """
 
     text: str = "text"
-    """The text, or the body where there is a title."""
+    """Field of the text, or of the body if there is a title."""
     title: str | None = None
-    """The title; a record without one has an empty title."""
+    """Field of the title; a record without this field has an empty title."""
     labels: str = "labels"
-    """A list of label names."""
+    """Field of the list of labels."""
     id: str = "id"
-    """A string or an integer; other records are named by file and line."""
+    """Field of the id, a string or an integer; other records are identified by file name and line."""
     numbers: bool = False
-    """Labels may be integers: `7` is the label `"7"`."""
+    """Whether labels may be integers: `7` is the label `"7"`."""
     separator: str | None = None
-    """Splits labels that are one string; None takes lists only."""
+    """Separator at which a string of labels is split; None accepts only lists."""
     names: tuple[str, ...] = ()
-    """What integer labels stand for, by number; where empty, they stand for themselves."""
+    """Names of integer labels, by number; if empty, the number itself is the name."""
     labelled: bool = True
-    """False where a record may come without labels, or with bad ones: it has none then."""
+    """Whether a record must have labels; if False, missing or invalid labels are read as none."""
 
     def columns(self) -> list[str]:
-        """The fields that are read, without the id."""
+        """Return the required fields."""
         return [*([self.title] if self.title else []), self.text, *([self.labels] if self.labelled else [])]
 
     def read(self, record: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str | None]:
-        """Text, labels and id, if it has one, of a record.
+        """Return text, labels and id of a record; the id is None if it has none.
 
         Example: `{"text": "A cat.", "labels": ["pets", " cats", "pets"], "id": 7}` gives
         `("A cat.", ("pets", "cats"), "7")`.
 
         Raises:
-            ValueError: a field is missing or of another kind; the message is the plain reason.
+            ValueError: a field is missing or has the wrong type; the message is the reason.
         """
         text = storable(_string(record, self.text))
         if self.title:
@@ -163,32 +166,33 @@ class Fields:
             if self.labelled:
                 raise
             labels = ()
-        given = record.get(self.id)
-        given_id = storable(str(given)) if isinstance(given, str | int) and not isinstance(given, bool) else None
-        return text, labels, given_id or None
+        value = record.get(self.id)
+        record_id = storable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+        return text, labels, record_id or None
 
     def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         if self.labels not in record:
             raise ValueError(f"{self.labels!r} is missing")
-        given = record[self.labels]
-        if self.separator is not None and isinstance(given, str):
-            given = [part for part in given.split(self.separator) if part.strip()]
-        if not isinstance(given, list):
-            raise ValueError(f"{self.labels!r} is {kind(given)}, not a list")
-        return tuple(dict.fromkeys(self._label(label, place) for place, label in enumerate(given, start=1)))
+        labels = record[self.labels]
+        if self.separator is not None and isinstance(labels, str):
+            labels = [part for part in labels.split(self.separator) if part.strip()]
+        if not isinstance(labels, list):
+            raise ValueError(f"{self.labels!r} is {json_type(labels)}, not a list")
+        return tuple(dict.fromkeys(self._label(label, number) for number, label in enumerate(labels, start=1)))
 
-    def _label(self, label: object, place: int) -> str:
+    def _label(self, label: object, number: int) -> str:
+        """Return the name of a label; `number` is its position in the record, from 1, for error messages."""
         if self.numbers and isinstance(label, int) and not isinstance(label, bool):
             if not self.names:
                 return str(label)
             if not 0 <= label < len(self.names):
-                raise ValueError(f"label {place} is {label}; the names are of 0 to {len(self.names) - 1}")
+                raise ValueError(f"label {number} is {label}; the names are of 0 to {len(self.names) - 1}")
             label = self.names[label]
         if not isinstance(label, str):
-            raise ValueError(f"label {place} is {kind(label)}, not a string: {reprlib.repr(label)}")
+            raise ValueError(f"label {number} is {json_type(label)}, not a string: {reprlib.repr(label)}")
         label = storable(label).strip()
         if not label:
-            raise ValueError(f"label {place} is empty")
+            raise ValueError(f"label {number} is empty")
         return label
 
 
@@ -196,11 +200,11 @@ def _string(record: Mapping[str, Any], key: str) -> str:
     if key not in record:
         raise ValueError(f"{key!r} is missing")
     if not isinstance(record[key], str):
-        raise ValueError(f"{key!r} is {kind(record[key])}, not a string")
+        raise ValueError(f"{key!r} is {json_type(record[key])}, not a string")
     return str(record[key])
 
 
-_KINDS = {
+_JSON_TYPES = {
     type(None): "null",
     bool: "a boolean",
     int: "a number",
@@ -211,11 +215,11 @@ _KINDS = {
 }
 
 
-def kind(value: object) -> str:
-    """What JSON would call `value`, e.g. `a list`."""
-    return _KINDS.get(type(value), f"a {type(value).__name__}")
+def json_type(value: object) -> str:
+    """Return JSON's name of the type of `value`, with an article: `a list`."""
+    return _JSON_TYPES.get(type(value), f"a {type(value).__name__}")
 
 
-def name_of(place: Path | str) -> str:
-    """The last part of a path or URL."""
-    return storable(place.name if isinstance(place, Path) else place.partition("?")[0].rpartition("/")[2])
+def file_name(file: Path | str) -> str:
+    """Return the last part of a path or URL."""
+    return storable(file.name if isinstance(file, Path) else file.partition("?")[0].rpartition("/")[2])

@@ -1,29 +1,30 @@
-"""The Extreme Classification Repository's files of texts and labels: one document a line, in two files side by side."""
+"""Reads text and label files of the Extreme Classification Repository: two files with one document per line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from axml_ray.corpus.places import Damage, Place, is_url, line_blocks
-from axml_ray.corpus.records import Document, Fields, Rejection, name_of, storable
+from axml_ray.corpus.line_blocks import Damage, read_line_blocks
+from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.source_files import SourceFile, is_url
 
 TEXT_SUFFIXES = ("_raw_texts.txt", "_texts.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class TextPairs:
-    """`train_raw_texts.txt` and `train_labels.txt`: line i of one is the text, of the other its labels with blanks.
+    """Reads a pair of files such as `train_raw_texts.txt` and `train_labels.txt`.
 
-    A line of text may be empty, a line without labels is a document without labels.
+    Line i of the first file is a text, line i of the second its labels, separated by blanks. Both lines may be empty.
     """
 
-    path: Place
-    labels_path: Place
+    path: SourceFile
+    labels_path: SourceFile
     fields: Fields = field(default_factory=Fields)
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Streams the documents; lines that only one of the files has are rejections."""
+        """Stream the documents; a line that only one of the files has is a rejection."""
         file = storable(str(self.path))
         pairs = zip_longest(_lines(self.path), _lines(self.labels_path) if self.fields.labelled else iter(()))
         for number, (text, labels) in enumerate(pairs, start=1):
@@ -35,27 +36,27 @@ class TextPairs:
                     assert isinstance(broken, Damage)
                     raise ValueError(broken.reason)
                 if text is None or labels is None:
-                    missing = name_of(self.path if text is None else self.labels_path)
+                    missing = file_name(self.path if text is None else self.labels_path)
                     raise ValueError(f"{missing} has no such line")
                 record = {"text": _decoded(text), "labels": _decoded(labels).split()}
                 content, names, _ = Fields(labelled=self.fields.labelled).read(record)
             except ValueError as error:
                 yield Rejection(file=file, line=number, reason=str(error))
                 continue
-            yield Document(text=content, labels=names, file=file, line=number, id=f"{name_of(self.path)}:{number}")
+            yield Document(text=content, labels=names, file=file, line=number, id=f"{file_name(self.path)}:{number}")
 
 
-def labels_beside(path: Place) -> Place:
-    """The file of labels that belongs to a file of texts.
+def labels_file_of(path: SourceFile) -> SourceFile:
+    """Return the label file that belongs to a text file.
 
     Raises:
-        ValueError: the name of `path` says no such thing.
+        ValueError: the name of `path` does not have one of the suffixes `TEXT_SUFFIXES`.
     """
     for suffix in TEXT_SUFFIXES:
-        if name_of(path).endswith(suffix):
-            whole, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
-            beside = f"{whole.removesuffix(suffix)}_labels.txt{mark}{query}"
-            return Path(beside) if isinstance(path, Path) else beside
+        if file_name(path).endswith(suffix):
+            plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
+            labels = f"{plain.removesuffix(suffix)}_labels.txt{mark}{query}"
+            return Path(labels) if isinstance(path, Path) else labels
     raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}")
 
 
@@ -66,8 +67,8 @@ def _decoded(line: bytes) -> str:
         raise ValueError(f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}") from None
 
 
-def _lines(place: Place) -> Iterator[bytes | Damage]:
-    for content in line_blocks(place, 1 << 20):
+def _lines(file: SourceFile) -> Iterator[bytes | Damage]:
+    for content in read_line_blocks(file, 1 << 20):
         if isinstance(content, Damage):
             yield content
         else:

@@ -1,7 +1,7 @@
-"""Labels that look as if they had been split at the wrong separator, or not at all.
+"""Detects labels that were probably split at the wrong separator, or not at all.
 
-A cell such as `commands|git-man|file` split at `;` is one label, each text has one of its own, and nothing fails: the
-training merely scores badly. So preparation looks at the labels and warns.
+If a cell such as `commands|git-man|file` is split at `;`, it is one label, which nearly no other text has. Nothing
+fails, but the model is useless; therefore preparation warns.
 """
 
 from collections.abc import Sequence
@@ -13,36 +13,36 @@ import pyarrow.compute as pc
 from axml_ray.corpus.staging import StagedBlock
 
 SEPARATORS = {"|": "|", ";": ";", ",": ",", "\t": "tab", "/": "/"}
-"""What labels in one cell are commonly separated by, and how the settings and messages write it."""
-SINGLE, CONTAINING = 0.95, 0.5
-"""Least share of the labelled texts that have exactly one label, and of those whose label holds the other separator."""
-SHOWN = 60
+"""Common separators of labels in a cell, and how settings and messages write them."""
+MIN_SINGLE_SHARE, MIN_CONTAINING_SHARE = 0.95, 0.5
+"""Minimum shares of the labelled texts that have exactly one label, and whose label contains another separator."""
+MAX_EXAMPLE_LETTERS = 60
 
 
 def separator_warning(paths: Sequence[str], separator: str) -> str | None:
-    """A warning where nearly every text has exactly one label that contains another common separator.
+    """Return a warning if nearly every text has exactly one label and most of these contain another separator.
 
     Args:
-        paths: of the staged blocks.
-        separator: `corpus.label_separator`; empty where the files hold lists of labels, which nothing splits.
+        paths: paths of the staged blocks.
+        separator: `corpus.label_separator`; empty if the files contain lists of labels, which are not split.
     """
     blocks = [StagedBlock(Path(path)) for path in paths]
     labelled = sum(int((block.rows("label").lengths > 0).sum()) for block in blocks)
     single = sum(int((block.rows("label").lengths == 1).sum()) for block in blocks)
-    if not labelled or single < SINGLE * labelled:
+    if not labelled or single < MIN_SINGLE_SHARE * labelled:
         return None
     containing = {other: 0 for other in SEPARATORS if other != separator}
     examples: dict[str, str] = {}
     for block in blocks:
-        rows, names = block.rows("label"), block.strings("labels")["label"]
+        rows, names = block.rows("label"), block.table("labels")["label"]
         texts = np.bincount(rows.take(np.flatnonzero(rows.lengths == 1)).values, minlength=len(names))
         for other in containing:
-            held = pc.match_substring(names, other).to_numpy() & (texts > 0)
-            containing[other] += int(texts[held].sum())
-            if held.any():
-                examples.setdefault(other, names[int(np.flatnonzero(held)[0])].as_py()[:SHOWN])
-    other = max(containing, key=lambda one: containing[one])
-    if containing[other] < CONTAINING * labelled:
+            matches = pc.match_substring(names, other).to_numpy() & (texts > 0)
+            containing[other] += int(texts[matches].sum())
+            if matches.any():
+                examples.setdefault(other, names[int(np.flatnonzero(matches)[0])].as_py()[:MAX_EXAMPLE_LETTERS])
+    other = max(containing, key=lambda candidate: containing[candidate])
+    if containing[other] < MIN_CONTAINING_SHARE * labelled:
         return None
     fix = (
         f'if it separates labels, set corpus.label_separator to "{SEPARATORS[other]}" (now "{separator}")'

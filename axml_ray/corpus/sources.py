@@ -1,33 +1,33 @@
-"""Sources: places on disk or in a store become shards, each of which one task reads as a stream of documents.
+"""Opens sources: each file, local or in a store, gets a reader, which one task runs as a stream of documents.
 
-`shards` tells the format by names and content; `corpus.source` overrides it. Readers by format:
+`open_readers` determines the format by file names and content, unless `corpus.source` sets it:
 
 | format | module |
 |---|---|
-| JSON lines, plain, gzip or zstd; the repository's `trn.json` | `json_lines` |
+| JSON lines, plain, gzip or zstd; `trn.json` of the Extreme Classification Repository | `json_lines` |
 | Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
-| the Extreme Classification Repository's pairs of text files | `repository` |
+| text and label files of the Extreme Classification Repository | `repository` |
 | installed Python packages | `installed_packages` |
 
-Merging equal texts and dropping rare labels need the whole corpus, so they are the work of `prepare.py`.
+Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_shards
+from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
-from axml_ray.corpus.places import Place, files_of, format_suffix, is_url
-from axml_ray.corpus.records import Document, Fields, Rejection, Shard, name_of
-from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_beside
-from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset
+from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
+from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
+from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files
+from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
 from axml_ray.settings import CorpusSettings
 
-__all__ = ["Document", "InstalledPackage", "Rejection", "Shard", "installed_package_shards", "shards"]
+__all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
 
-_JSON = tuple(f".{kind}{zipped}" for kind in ("jsonl", "json") for zipped in ("", ".gz", ".zst"))
-_CSV = tuple(f".{kind}{zipped}" for kind in ("csv", "tsv", "tab") for zipped in ("", ".gz", ".zst"))
+_JSON = tuple(f".{kind}{compression}" for kind in ("jsonl", "json") for compression in ("", ".gz", ".zst"))
+_CSV = tuple(f".{kind}{compression}" for kind in ("csv", "tsv", "tab") for compression in ("", ".gz", ".zst"))
 SUFFIXES = {
     "json_lines": _JSON,
     "parquet": (".parquet",),
@@ -36,24 +36,25 @@ SUFFIXES = {
     "text_pairs": TEXT_SUFFIXES,
     "auto": (*_JSON, ".parquet", ".arrow", *_CSV, *TEXT_SUFFIXES),
 }
+_FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 
 
-def shards(patterns: Sequence[str | Path], settings: CorpusSettings, *, labelled: bool = True) -> list[Shard]:
-    """The shards of what the patterns name, sorted by path, each file once.
+def open_readers(patterns: Sequence[str | Path], settings: CorpusSettings, *, labelled: bool = True) -> list[Reader]:
+    """Return the readers of all files that the patterns name, sorted by path, each file once.
 
     Args:
-        patterns: files, directories, globs or URLs; see `places.files_of`. A directory that Hugging Face `datasets`
-            saved stands for its files.
+        patterns: files, directories, globs or URLs; see `source_files.list_files`. The directory of a data set saved by
+            Hugging Face `datasets` gives the files of the data set.
         settings: the format (`source`) and the fields of a record.
-        labelled: False takes records without labels too; a record's labels may then be empty.
+        labelled: if False, records without labels are accepted; a record's labels may then be empty.
 
     Raises:
         FileNotFoundError: a pattern matches no file; the message names it.
-        ValueError: a directory has no file of the format, or a file's name doesn't fit it.
+        ValueError: a directory has no file of the format, or a file's name does not fit the format.
         OSError: a file cannot be opened.
     """
     if settings.source == "installed_packages":
-        return list(installed_package_shards())
+        return list(installed_package_readers())
     fields = Fields(
         text=settings.text_field,
         title=settings.title_field,
@@ -61,44 +62,44 @@ def shards(patterns: Sequence[str | Path], settings: CorpusSettings, *, labelled
         id=settings.id_field,
         labelled=labelled,
     )
-    found: dict[str, Shard] = {}
+    readers: dict[str, Reader] = {}
     for pattern in patterns:
-        saved = _saved(pattern)
-        if saved is not None and settings.source in ("auto", "datasets"):
-            found |= {str(shard.path): shard for shard in saved_dataset(saved, fields)}
+        directory = _saved_dataset(pattern)
+        if directory is not None and settings.source in ("auto", "datasets"):
+            readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
             continue
-        for place in files_of(pattern, SUFFIXES[settings.source]):
-            found[str(place)] = _shard(place, settings, fields)
-    return [shard for _, shard in sorted(found.items())]
+        for file in list_files(pattern, SUFFIXES[settings.source]):
+            readers[str(file)] = _reader(file, settings, fields)
+    return [reader for _, reader in sorted(readers.items())]
 
 
-def _saved(pattern: str | Path) -> Path | None:
-    """The directory of a saved data set."""
+def _saved_dataset(pattern: str | Path) -> Path | None:
+    """Return the directory that a pattern names if it holds a saved Hugging Face data set, else None."""
     if is_url(pattern):
         return None
-    place = Path(pattern).expanduser().absolute()
-    if (place / "dataset_dict.json").is_file():
-        raise ValueError(f"{place}: holds a data set of several splits; name the directory of one, e.g. {place}/train")
-    return place if (place / STATE).is_file() else None
+    path = Path(pattern).expanduser().absolute()
+    if (path / "dataset_dict.json").is_file():
+        raise ValueError(f"{path}: holds a data set of several splits; name the directory of one, e.g. {path}/train")
+    return path if (path / STATE).is_file() else None
 
 
-def _shard(place: Place, settings: CorpusSettings, fields: Fields) -> Shard:
+def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reader:
+    """Return the reader for the format of a file."""
     form: str = settings.source
     if form == "auto":
-        suffix, name = format_suffix(place), name_of(place)
-        kinds = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
-        form = "text_pairs" if name.endswith(TEXT_SUFFIXES) else kinds.get(suffix, "json_lines")
+        is_text = file_name(file).endswith(TEXT_SUFFIXES)
+        form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
     if form == "parquet":
-        return ParquetRows(place, fields)
+        return ParquetRows(file, fields)
     if form == "datasets":
-        return ArrowRows(place, fields)
+        return ArrowRows(file, fields)
     if form == "csv":
-        return SeparatedValues(place, replace(fields, separator=settings.label_separator), settings.csv_delimiter)
+        return SeparatedValues(file, replace(fields, separator=settings.label_separator), settings.csv_delimiter)
     if form == "text_pairs":
-        return TextPairs(place, labels_beside(place), fields)
-    if settings.source == "auto" and fields == Fields(labelled=fields.labelled) and is_repository_json(place):
+        return TextPairs(file, labels_file_of(file), fields)
+    if settings.source == "auto" and fields == Fields(labelled=fields.labelled) and is_repository_json(file):
         repository = Fields(
             title="title", text="content", labels="target_ind", id="uid", numbers=True, labelled=fields.labelled
         )
-        return JsonLines(place, repository)
-    return JsonLines(place, fields)
+        return JsonLines(file, repository)
+    return JsonLines(file, fields)

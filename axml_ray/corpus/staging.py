@@ -1,17 +1,19 @@
-"""A block of documents between the passes of `prepare`: texts split once, words and labels numbered by the block.
+"""Staged blocks: documents between the passes of preparation, with words and labels numbered per block.
 
-A block is a directory of arrays that are mapped from disk, so a pass reads only what it needs of it:
+A staged block is a directory of memory-mapped arrays, so that a pass reads only what it needs:
 
-    documents.arrow                id, text
-    words.arrow, labels.arrow      the block's words and labels, by the block's numbers
-    word.npy, word_offsets.npy     the words of each document, cut at `max_tokens`
-    label.npy, label_offsets.npy   the labels of each document, distinct
-    about.npy                      digest, draw, words and whether it was cut, of each document
-    word_counts.npy, label_counts.npy, word_ids.npy, label_ids.npy     what the passes find out about the block's words
-                                   and labels: how often they occur, and their ids in the corpus
-    labelled.npy                   documents that have a label left
-    word_ids_offsets.npy           where a word is written in several: its ids in `word_ids` begin here
-    piece_counts.npy               then: training documents that each word of the corpus is in
+| file | content |
+|---|---|
+| `documents.arrow` | id and text |
+| `words.arrow`, `labels.arrow` | the block's distinct words and labels, by their number in the block |
+| `word.npy`, `word_offsets.npy` | the words of each document, the first `max_tokens` |
+| `label.npy`, `label_offsets.npy` | the distinct labels of each document |
+| `facts.npy` | `DOCUMENT_FACTS` of each document |
+| `word_counts.npy`, `label_counts.npy` | number of documents that contain each of the block's words and labels |
+| `word_ids.npy`, `label_ids.npy` | their ids in the corpus |
+| `labelled.npy` | whether a document has a label of the corpus |
+| `word_ids_offsets.npy` | only with subwords: where the subword ids of each of the block's words begin in `word_ids` |
+| `subword_counts.npy` | only with subwords: number of training documents that contain each word of the vocabulary |
 """
 
 import hashlib
@@ -26,68 +28,70 @@ from axml_ray.corpus.words import split_texts
 from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings
 
-ABOUT = np.dtype([("high", np.uint64), ("low", np.uint64), ("draw", np.uint64), ("words", np.int32), ("cut", np.bool_)])
-"""High and low half of the text's digest; what it is drawn by; words as cut; whether it was cut."""
+DOCUMENT_FACTS = np.dtype(
+    [("high", np.uint64), ("low", np.uint64), ("draw", np.uint64), ("words", np.int32), ("cut", np.bool_)]
+)
+"""The two halves of the text's digest; a hash by which subsets are drawn; number of words, and whether it was cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBlock:
-    """A block on disk."""
+    """A staged block on disk."""
 
     directory: Path
 
-    def strings(self, name: str) -> pa.Table:
-        """One of the `.arrow` files, mapped."""
+    def table(self, name: str) -> pa.Table:
+        """Return one of the `.arrow` files, memory-mapped."""
         with pa.memory_map(str(self.directory / f"{name}.arrow")) as file:
             return pa.ipc.open_file(file).read_all()
 
     def array(self, name: str) -> np.ndarray:
-        """One of the `.npy` files, mapped."""
-        path = self.directory / f"{name}.npy"
-        return np.load(path, mmap_mode="r")
+        """Return one of the `.npy` files, memory-mapped."""
+        return np.load(self.directory / f"{name}.npy", mmap_mode="r")
 
     def rows(self, name: str) -> Ragged:
-        """The numbers of `word` or `label` of each document."""
+        """Return the block's `word` or `label` numbers, one row per document."""
         return Ragged(self.array(name), self.array(f"{name}_offsets"))
 
-    def keep(self, name: str, array: np.ndarray) -> None:
+    def save(self, name: str, array: np.ndarray) -> None:
         """Write one of the `.npy` files."""
         np.save(self.directory / f"{name}.npy", array)
 
 
-def write_strings(path: Path, **columns: pa.Array) -> None:
-    """Write columns as an Arrow file that can be mapped."""
+def write_table(path: Path, **columns: pa.Array) -> None:
+    """Write columns as an Arrow file that can be memory-mapped."""
     table = pa.table(columns)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
 
 def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None:
-    """Split the texts of a block, number its words and labels, and write it to the new directory `directory`."""
+    """Split the texts of a block into words, number its words and labels, and write it to a new directory."""
     directory.mkdir()
     staged = StagedBlock(directory)
     words = split_texts(block.texts, settings.max_tokens, settings.segmentation)
-    about = np.empty(len(block.texts), ABOUT)
+    facts = np.empty(len(block.texts), DOCUMENT_FACTS)
     digests, draws = _digests(block.texts, settings.seed)
-    about["high"], about["low"], about["draw"] = digests[:, 0], digests[:, 1], draws
-    about["words"], about["cut"] = words.lengths, words.whole > words.lengths
-    write_strings(directory / "documents.arrow", id=block.ids, text=block.texts)
-    write_strings(directory / "words.arrow", word=words.words)
+    facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
+    facts["words"], facts["cut"] = words.lengths, words.full_lengths > words.lengths
+    write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
+    write_table(directory / "words.arrow", word=words.vocabulary)
     encoded = block.labels.flatten().dictionary_encode()
-    write_strings(directory / "labels.arrow", label=encoded.dictionary)
+    write_table(directory / "labels.arrow", label=encoded.dictionary)
     lengths = np.diff(block.labels.offsets.to_numpy()).astype(np.int64)
-    labels = distinct(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))
-    staged.keep("word", words.ids)
-    staged.keep("word_offsets", np.concatenate([[0], np.cumsum(words.lengths)]))
-    staged.keep("label", labels.values)
-    staged.keep("label_offsets", labels.offsets)
-    staged.keep("about", about)
+    labels = distinct_values(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))
+    staged.save("word", words.ids)
+    staged.save("word_offsets", np.concatenate([[0], np.cumsum(words.lengths)]))
+    staged.save("label", labels.values)
+    staged.save("label_offsets", labels.offsets)
+    staged.save("facts", facts)
 
 
-def distinct(rows: Ragged) -> Ragged:
-    """The values of each row, sorted, each once."""
+def distinct_values(rows: Ragged) -> Ragged:
+    """Return the distinct values of each row, sorted."""
     if not len(rows.values):
         return rows
+    # One integer key per value, (row, value), so that a single sort orders all rows.
     size = int(rows.values.max()) + 1
     keys = np.repeat(np.arange(len(rows)), rows.lengths) * size + rows.values
     keys.sort()
@@ -97,10 +101,10 @@ def distinct(rows: Ragged) -> Ragged:
 
 
 def _digests(texts: pa.Array, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Digests of texts, uint64 [texts, 2], and the numbers that they are drawn by, uint64 [texts]."""
+    """Return digests of texts, uint64 [texts, 2], and seeded hashes by which subsets are drawn, uint64 [texts]."""
     key = b"draw%d" % seed
     digests = [hashlib.blake2b(text.as_buffer(), digest_size=16).digest() for text in texts]
-    # Without trailing NULs, as digests of numpy's byte strings were: a draw stays what it was.
+    # Trailing NULs are removed as numpy's byte strings did in earlier versions, because draws must not change.
     draws = [hashlib.blake2b(digest.rstrip(b"\0"), key=key).digest()[:8] for digest in digests]
-    whole = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
-    return whole, np.frombuffer(b"".join(draws), ">u8").astype(np.uint64)
+    halves = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
+    return halves, np.frombuffer(b"".join(draws), ">u8").astype(np.uint64)

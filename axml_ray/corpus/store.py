@@ -1,8 +1,8 @@
-"""A prepared corpus on disk: its manifest, its checks, and how its parts are opened.
+"""Opens a prepared corpus: checks its manifest, and loads its parts.
 
-`corpus.json` is written last and lists every file with its size, so a directory without it, or with a file that
-isn't as listed, is no corpus. Rows of `train/`, `valid/` and `test/`: `id: string, tokens: list<int32>,
-labels: list<int32>, text: string`; readers take the columns they need.
+The manifest, `corpus.json`, is written last and lists every file with its size. A directory without it, or with a file
+of another size, is not a valid corpus. The Parquet files of `train/`, `valid/` and `test/` have the columns `id:
+string, tokens: list<int32>, labels: list<int32>, text: string`.
 """
 
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ TRANSLATION = "translation.safetensors"
 
 @dataclass(frozen=True)
 class Split:
-    """Documents as integers.
+    """Documents as integers, one row per document.
 
     Attributes:
-        tokens: word ids, one row a document.
-        labels: label ids, sorted, one row a document.
+        tokens: word ids.
+        labels: label ids, sorted.
     """
 
     tokens: Ragged
@@ -44,39 +44,39 @@ class Split:
         return len(self.tokens)
 
     def take(self, rows: np.ndarray) -> "Split":
-        """The documents at `rows` (int [n]), in that order."""
+        """Return the documents at `rows` (int [n]), in this order."""
         return Split(self.tokens.take(rows), self.labels.take(rows))
 
     def part(self, documents: int | None) -> "Split":
-        """At most `documents` of these documents, drawn at random but always alike; all for None.
+        """Return a random subset of at most `documents` documents, always the same; None returns all.
 
-        They stay in order, and a smaller part is in every larger one.
+        The order is kept, and a smaller subset is contained in every larger one.
         """
         if documents is None or documents >= len(self):
             return self
-        # The seed is not the experiment's: trees of other seeds train on the same part.
+        # A fixed seed, so that trees with different seeds train on the same documents.
         return self.take(np.sort(np.random.default_rng(0).permutation(len(self))[:documents]))
 
-    def and_also(self, more: "Split") -> "Split":
-        """These documents, and then those of `more`."""
+    def followed_by(self, more: "Split") -> "Split":
+        """Return these documents, followed by those of `more`."""
         return Split(Ragged.concatenate([self.tokens, more.tokens]), Ragged.concatenate([self.labels, more.labels]))
 
     def translated(self, translation: Translation | None) -> "Split":
-        """The documents as networks read them: in words of the second language, where there is a dictionary."""
+        """Return the documents translated into the second language; unchanged if there is no translation."""
         return self if translation is None else Split(translation.translated(self.tokens), self.labels)
 
     def cut(self, width: int | None) -> "Split":
-        """The documents with at most `width` first words of each, or as they are for None."""
+        """Return the documents cut to their first `width` words; unchanged if `width` is None."""
         return self if width is None else Split(self.tokens.cut(width), self.labels)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """An opened corpus; its parts are read when they are asked for.
+    """A prepared corpus; its parts are loaded when they are first used.
 
     Attributes:
-        directory: where it lies.
-        manifest: the content of `corpus.json`.
+        directory: directory of the corpus.
+        manifest: content of `corpus.json`.
     """
 
     directory: Path
@@ -84,78 +84,78 @@ class Corpus:
 
     @classmethod
     def open(cls, directory: Path) -> "Corpus":
-        """Open a prepared corpus, checking that all of it is there.
+        """Open a prepared corpus and check that it is complete.
 
         Raises:
-            SettingsError: there is no corpus, it is of another version, or a file is missing or cut short.
+            SettingsError: there is no corpus, it has another version, or a file is missing or truncated.
         """
-        mend = "prepare it with jobs/prepare_corpus.py"
+        fix = "prepare it with jobs/prepare_corpus.py"
         path = directory / MANIFEST
         if not path.is_file():
-            raise SettingsError(f"{directory}: no prepared corpus ({MANIFEST} is missing); {mend}")
+            raise SettingsError(f"{directory}: no prepared corpus ({MANIFEST} is missing); {fix}")
         try:
             manifest = read_json(path)
         except ValueError as error:
-            raise SettingsError(f"{error}; {mend}") from None
+            raise SettingsError(f"{error}; {fix}") from None
         if not isinstance(manifest, dict):
-            raise SettingsError(f"{path}: not the manifest of a corpus; {mend} again")
+            raise SettingsError(f"{path}: not the manifest of a corpus; {fix} again")
         if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
-            found = f"{manifest.get('format')!r} version {manifest.get('version')!r}"
-            raise SettingsError(f"{path}: expected {FORMAT!r} version {VERSION}, found {found}; {mend} again")
+            actual = f"{manifest.get('format')!r} version {manifest.get('version')!r}"
+            raise SettingsError(f"{path}: expected {FORMAT!r} version {VERSION}, found {actual}; {fix} again")
         for name, size in manifest["files"].items():
             file = directory / name
             if not file.is_file() or file.stat().st_size != size:
-                raise SettingsError(f"{file}: missing or not {size} bytes long as {MANIFEST} says; {mend} again")
+                raise SettingsError(f"{file}: missing or not {size} bytes long as {MANIFEST} says; {fix} again")
         return cls(directory, manifest)
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the content of the corpus: what trees and levels were built from."""
+        """Digest of the content of the corpus; trees and levels record from which one they were built."""
         return str(self.manifest["fingerprint"])
 
     @property
     def trained(self) -> int:
-        """Labels with training documents: what trees and networks are built over."""
+        """Number of labels with training documents, over which trees and networks are built."""
         return int(self.manifest["counts"]["trained_labels"])
 
     @cached_property
     def labels(self) -> LabelIndex:
-        """All labels."""
+        """The labels of the corpus, including those without training documents."""
         return LabelIndex.load(self.directory / "labels.parquet")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The vocabulary."""
+        """The tokenizer, with the vocabulary."""
         return Tokenizer.load(self.directory / "tokenizer.json")
 
     def documents(self, split: str) -> int:
-        """Documents of a split."""
+        """Return the number of documents of a split."""
         return int(self.manifest["counts"]["documents"][split])
 
     def files(self, split: str) -> list[Path]:
-        """The Parquet files of a split, in order."""
+        """Return the Parquet files of a split, in order."""
         return [self.directory / name for name in self.manifest["files"] if name.startswith(f"{split}/")]
 
     def table(self, split: str, columns: list[str]) -> pa.Table:
-        """Some columns of a split, in the order of its files."""
+        """Read some columns of a split, in the order of its files."""
         return pa.concat_tables(pq.read_table(file, columns=columns) for file in self.files(split))
 
     def split(self, name: str) -> Split:
-        """A split in memory, as integers."""
+        """Load a split into memory, as integers."""
         table = self.table(name, ["tokens", "labels"])
         return Split(Ragged.from_arrow(table["tokens"]), Ragged.from_arrow(table["labels"]))
 
     def word_vectors(self) -> np.ndarray:
-        """First values of the embedding, float32 [words, dimension]."""
+        """Load the initial values of the embedding, float32 [words, dimension]."""
         return load_file(self.directory / "word_vectors.safetensors")["word_vectors"]
 
     @cached_property
     def translation(self) -> Translation | None:
-        """What words are in the other language, where the corpus was given a dictionary."""
+        """The translation, if the corpus was prepared with a dictionary."""
         if TRANSLATION not in self.manifest["files"]:
             return None
         return Translation.load(self.directory / TRANSLATION, self.manifest["counts"]["words"])
 
     def label_features(self) -> sparse.csr_matrix:
-        """TF-IDF centroids, float32 CSR [trained labels, words]; with a dictionary, in words of its second language."""
+        """Load the label features, float32 CSR [trained labels, words or features of the file]."""
         return sparse.load_npz(self.directory / "label_features.npz")

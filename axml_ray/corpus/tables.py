@@ -1,7 +1,7 @@
-"""Tables: Parquet, Arrow files as Hugging Face `datasets` saves them, CSV and TSV; a record is a row.
+"""Reads tables: Parquet, Arrow files as saved by Hugging Face `datasets`, CSV and TSV; a record is a row.
 
-Columns are those of `Fields`; a file without one of them is no input at all, while a row with a bad value is a
-rejection, as is the place where a file turns out to be damaged.
+`Fields` names the columns. A file that lacks one of them is an error; a row with an invalid value is a rejection, and
+so is the row at which a file turns out to be damaged.
 """
 
 import csv
@@ -15,78 +15,79 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.places import LONGEST_LINE, Damage, Place, format_suffix, line_blocks, open_file, out_of_reach
-from axml_ray.corpus.records import Document, Fields, Rejection, name_of, storable
+from axml_ray.corpus.line_blocks import LONGEST_LINE, Damage, read_line_blocks
+from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 
 ROWS = 1000
 STATE = "state.json"
-DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
-"""What reading a damaged table raises; sizes in it may ask for more memory than there is."""
+DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+"""The exceptions that reading a damaged table raises; a damaged size may exceed the memory."""
 
 
 class MissingColumn(ValueError):
-    """A table has no column of a name that is asked for."""
+    """Raised if a table lacks a required column."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetRows:
-    """A Parquet file, or some consecutive row groups of it."""
+    """Reads a Parquet file, or consecutive row groups of it."""
 
-    path: Place
+    path: SourceFile
     fields: Fields = field(default_factory=Fields)
     groups: tuple[int, ...] | None = None
-    """Row groups; by default all."""
+    """The row groups to read; by default all."""
     rows_before: int = 0
-    """Rows of the file before these."""
+    """Number of rows in the file before these row groups."""
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Streams the rows; see `Shard.read`."""
-        with open_file(self.path) as raw:
+        """Stream the rows; see `Reader.read`."""
+        with open_raw(self.path) as raw:
             row = self.rows_before
             try:
                 file = pq.ParquetFile(raw)
-                columns = _present(self.fields, file.schema_arrow.names)
+                columns = _columns_to_read(self.fields, file.schema_arrow.names)
                 groups = range(file.num_row_groups) if self.groups is None else self.groups
                 for batch in file.iter_batches(ROWS, row_groups=list(groups), columns=columns):
                     yield from _documents(batch, self.path, self.fields, row)
                     row += len(batch)
-            except DAMAGED as error:
-                if out_of_reach(error, self.path):
+            except DAMAGE_ERRORS as error:
+                if is_unreachable(error, self.path):
                     raise
                 yield _damaged(self.path, row, "Parquet", error)
 
     def split(self, size: int) -> list["ParquetRows"]:
-        """Shards of whole row groups, each of about `size` bytes or one group."""
+        """Return readers of consecutive row groups, each of about `size` bytes or one group."""
         try:
-            with open_file(self.path) as raw:
-                about = pq.read_metadata(raw)
-        except DAMAGED:
+            with open_raw(self.path) as raw:
+                metadata = pq.read_metadata(raw)
+        except DAMAGE_ERRORS:
             return [self]
         parts: list[ParquetRows] = []
         groups: list[int] = []
-        held = rows = before = 0
-        for group in range(about.num_row_groups):
+        size_so_far = rows = rows_before = 0
+        for group in range(metadata.num_row_groups):
             groups.append(group)
-            held += about.row_group(group).total_byte_size
-            rows += about.row_group(group).num_rows
-            if held >= size:
-                parts.append(replace(self, groups=tuple(groups), rows_before=before))
-                groups, held, before = [], 0, rows
+            size_so_far += metadata.row_group(group).total_byte_size
+            rows += metadata.row_group(group).num_rows
+            if size_so_far >= size:
+                parts.append(replace(self, groups=tuple(groups), rows_before=rows_before))
+                groups, size_so_far, rows_before = [], 0, rows
         if groups:
-            parts.append(replace(self, groups=tuple(groups), rows_before=before))
+            parts.append(replace(self, groups=tuple(groups), rows_before=rows_before))
         return parts or [self]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """A file of record batches: Arrow's stream or file format, such as `data-00000-of-00001.arrow`."""
+    """Reads a file in Arrow's stream or file format, such as `data-00000-of-00001.arrow`."""
 
-    path: Place
+    path: SourceFile
     fields: Fields = field(default_factory=Fields)
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Streams the rows; see `Shard.read`."""
-        with open_file(self.path) as raw:
+        """Stream the rows; see `Reader.read`."""
+        with open_raw(self.path) as raw:
             row = 0
             try:
                 magic = raw.peek(6)[:6]  # type: ignore[attr-defined]
@@ -96,89 +97,94 @@ class ArrowRows:
                 else:
                     stream = pa.ipc.open_stream(raw)
                     names, batches = stream.schema.names, iter(stream)
-                columns = _present(self.fields, names)
+                columns = _columns_to_read(self.fields, names)
                 for batch in batches:
                     for begin in range(0, len(batch), ROWS):
                         part = batch.select(columns).slice(begin, ROWS)
                         part.validate(full=True)
                         yield from _documents(part, self.path, self.fields, row)
                         row += len(part)
-            except DAMAGED as error:
-                if out_of_reach(error, self.path):
+            except DAMAGE_ERRORS as error:
+                if is_unreachable(error, self.path):
                     raise
                 yield _damaged(self.path, row, "Arrow", error)
 
 
-def saved_dataset(directory: Path, fields: Fields) -> list[ArrowRows]:
-    """The files of a data set that Hugging Face `datasets` saved with `save_to_disk`.
+def saved_dataset_readers(directory: Path, fields: Fields) -> list[ArrowRows]:
+    """Return the readers of a data set that Hugging Face `datasets` saved with `save_to_disk`.
 
-    Class labels that are kept as numbers are named by the data set's own list.
+    Class labels stored as numbers are named by the data set's own list.
 
     Raises:
-        ValueError: it isn't one, or it has an index of rows beside its files.
+        ValueError: the directory holds no such data set, or the data set has a separate index of rows.
     """
     try:
         state = json.loads((directory / STATE).read_text(encoding="utf-8"))
-        about = directory / "dataset_info.json"
-        features = json.loads(about.read_text(encoding="utf-8")).get("features") or {} if about.is_file() else {}
+        info = directory / "dataset_info.json"
+        features = json.loads(info.read_text(encoding="utf-8")).get("features") or {} if info.is_file() else {}
         files = [directory / entry["filename"] for entry in state["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{directory / STATE}: not that of a saved data set: {error!r}") from None
+        raise ValueError(f"{directory / STATE}: not the state of a saved data set: {error!r}") from None
     if state.get("_indices_data_files") or state.get("_indices_files"):
-        raise ValueError(f"{directory}: has an index of rows beside its files; save it again after flatten_indices()")
+        raise ValueError(f"{directory}: has an index of rows; call flatten_indices() and save it again")
     feature = features.get(fields.labels) or {}
     inner = feature.get("feature", feature) if isinstance(feature, dict) else feature[0] if feature else {}
     names = inner.get("names", ()) if isinstance(inner, dict) else ()
     return [ArrowRows(file, replace(fields, numbers=True, names=tuple(names))) for file in files]
 
 
-def _present(fields: Fields, names: list[str]) -> list[str]:
-    for wanted in fields.columns():
-        if wanted not in names:
-            raise MissingColumn(f"has no column {wanted!r}; its columns are {', '.join(names)}")
+def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
+    """Return those of a table's columns `names` that hold fields of a record.
+
+    Raises:
+        MissingColumn: a required column is missing.
+    """
+    for column in fields.columns():
+        if column not in names:
+            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}")
     return [name for name in dict.fromkeys([*fields.columns(), fields.labels, fields.id]) if name in names]
 
 
-def _documents(batch: pa.RecordBatch, place: Place, fields: Fields, row: int) -> Iterator[Document | Rejection]:
+def _documents(batch: pa.RecordBatch, path: SourceFile, fields: Fields, row: int) -> Iterator[Document | Rejection]:
     fields = replace(fields, numbers=True)
     for number, record in enumerate(batch.to_pylist(), start=row + 1):
-        yield _document(record, place, fields, number)
+        yield _document(record, path, fields, number)
 
 
-def _document(record: dict[str, object], place: Place, fields: Fields, number: int) -> Document | Rejection:
-    file = storable(str(place))
+def _document(record: dict[str, object], path: SourceFile, fields: Fields, number: int) -> Document | Rejection:
+    file = storable(str(path))
     try:
-        text, labels, given_id = fields.read(record)
+        text, labels, record_id = fields.read(record)
     except ValueError as error:
         return Rejection(file=file, line=number, reason=str(error))
-    return Document(text=text, labels=labels, file=file, line=number, id=given_id or f"{name_of(place)}:{number}")
+    return Document(text=text, labels=labels, file=file, line=number, id=record_id or f"{file_name(path)}:{number}")
 
 
-def _damaged(place: Place, row: int, kind: str, error: Exception) -> Rejection:
-    reason = f"not a {kind} file, or damaged from here on: {' '.join(str(error).split())}"
-    return Rejection(file=storable(str(place)), line=row + 1, reason=reason)
+def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejection:
+    reason = f"not a {form} file, or damaged from here on: {' '.join(str(error).split())}"
+    return Rejection(file=storable(str(path)), line=row + 1, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
 class SeparatedValues:
-    """A CSV or TSV file with a line of column names; labels are one cell, split at a separator."""
+    """Reads a CSV or TSV file with a header line; labels are one cell, split at a separator."""
 
-    path: Place
+    path: SourceFile
     fields: Fields = field(default_factory=lambda: Fields(separator=";"))
     delimiter: str | None = None
-    """Between cells; by default a comma, and a tab in .tsv and .tab."""
+    """Delimiter of cells; by default a tab in .tsv and .tab files, else a comma."""
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Streams the rows, each with the line that it begins on; see `Shard.read`."""
+        """Stream the rows, each numbered by the line on which it begins; see `Reader.read`."""
         csv.field_size_limit(min(LONGEST_LINE, sys.maxsize))
-        lines = _Lines(self.path)
+        lines = _LineStream(self.path)
         file = storable(str(self.path))
         delimiter = self.delimiter or ("\t" if format_suffix(self.path) in (".tsv", ".tab") else ",")
-        # Strict, or a cell that begins with a stray quote would hold the rows behind it.
+        # Strict, because otherwise a cell that begins with a stray quote would swallow the rows after it.
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         names: list[str] | None = None
         while True:
-            line = lines.taken + 1
+            line = lines.count + 1
             try:
                 row = next(rows)
             except StopIteration:
@@ -190,18 +196,18 @@ class SeparatedValues:
                 if names is None:
                     raise ValueError(f"line {line}: {reason}") from None
                 yield Rejection(file=file, line=line, reason=reason)
-                # What a quote that isn't closed held counts too: these may well have been rows.
-                for at in range(line + 1, lines.taken + 1):
-                    yield Rejection(file=file, line=at, reason=f"held by what isn't a row: from line {line} on")
+                # The lines that an unclosed quote swallowed may have been rows, so they are rejections too.
+                for swallowed in range(line + 1, lines.count + 1):
+                    yield Rejection(file=file, line=swallowed, reason=f"held by what isn't a row: from line {line} on")
                 continue
             if not row:
                 continue
             if names is None:
                 names = row
                 try:
-                    _present(self.fields, names)
+                    _columns_to_read(self.fields, names)
                 except MissingColumn as error:
-                    if len(names) > 1 or not any(other in names[0] for other in "\t;,|"):
+                    if len(names) > 1 or not any(delimiter in names[0] for delimiter in "\t;,|"):
                         raise
                     raise MissingColumn(
                         f"{error}; if {names[0]!r} is several, set corpus.csv_delimiter (--csv-delimiter in prediction)"
@@ -213,16 +219,21 @@ class SeparatedValues:
                 yield Rejection(file=file, line=line, reason=f"not UTF-8: {bad[:20].encode(errors='replace')!r}")
             else:
                 yield _document(dict(zip(names, row, strict=True)), self.path, self.fields, line)
-        for at, reason in lines.damage:
-            yield Rejection(file=file, line=at, reason=reason)
+        for damaged_line, reason in lines.damage:
+            yield Rejection(file=file, line=damaged_line, reason=reason)
 
 
-class _Lines:
-    """The lines of a file as text, counted; a broken byte becomes half a surrogate pair."""
+class _LineStream:
+    """Iterates over the lines of a file as text; a byte that is not UTF-8 becomes a lone surrogate.
 
-    def __init__(self, place: Place):
-        self._place = place
-        self.taken = 0
+    Attributes:
+        count: number of lines read so far.
+        damage: line number and reason of each unreadable part.
+    """
+
+    def __init__(self, path: SourceFile):
+        self._path = path
+        self.count = 0
         self.damage: list[tuple[int, str]] = []
         self._stream = self._lines()
 
@@ -231,14 +242,14 @@ class _Lines:
 
     def __next__(self) -> str:
         line = next(self._stream)
-        self.taken += 1
+        self.count += 1
         return line
 
     def _lines(self) -> Iterator[str]:
-        for content in line_blocks(self._place, 1 << 20):
+        for content in read_line_blocks(self._path, 1 << 20):
             if isinstance(content, Damage):
-                self.damage.append((self.taken + 1, content.reason))
-                self.taken += content.lines
+                self.damage.append((self.count + 1, content.reason))
+                self.count += content.lines
                 continue
             lines = content.split(b"\n")
             last = lines.pop()

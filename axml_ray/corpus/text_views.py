@@ -1,7 +1,7 @@
-"""The forms in which ensemble members read a batch of texts, each computed once, however many members read it.
+"""The forms in which ensemble members read a batch of texts, each computed once for all members.
 
-A corpus without a dictionary has one form. With one (`corpus/translation.py`), networks and label names read the text
-translated into the second language, and TF-IDF features count the words of both.
+Without a dictionary there is one form. With a dictionary (`corpus/translation.py`), networks and the label-name matcher
+read texts translated into the second language, and TF-IDF features count the words of both languages.
 
 Legend: N texts, T padded words.
 """
@@ -20,51 +20,51 @@ T = TypeVar("T")
 
 
 class TextViews:
-    """A batch of texts in each form that a member may ask for.
+    """A batch of texts in every form that a member may read.
 
     Args:
-        original: word ids of the texts as written, at least one a text.
-        translation: of the corpus, where it has a dictionary.
+        original: word ids of the texts as written, at least one per text.
+        translation: translation of the corpus, if it has a dictionary.
     """
 
     def __init__(self, original: Ragged, translation: Translation | None = None):
         self.original, self.translation = original, translation
-        self._kept: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self.original)
 
-    def keep(self, key: Any, make: Callable[[], T]) -> T:
-        """What `make` returns, computed at the first call with this key (hashable) and kept for later ones."""
+    def get_or_compute(self, key: Any, compute: Callable[[], T]) -> T:
+        """Return the cached result of `compute` for a hashable key; the first call computes it. Thread-safe."""
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = make()
-            found: T = self._kept[key]
-            return found
+            if key not in self._cache:
+                self._cache[key] = compute()
+            result: T = self._cache[key]
+            return result
 
     @property
     def translated(self) -> Ragged:
-        """Word ids in the second language; the original where there is no dictionary."""
+        """Word ids of the texts translated into the second language; without a dictionary, the original word ids."""
         translation = self.translation
         if translation is None:
             return self.original
-        return self.keep("translated", lambda: translation.translated(self.original))
+        return self.get_or_compute("translated", lambda: translation.translated(self.original))
 
     def padded(self, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """The translated texts as the networks read them.
+        """Return the translated texts as a padded array, the input of the networks.
 
         Args:
-            most: first words of a text that are read; None for all.
+            most: maximum number of words of a text, from its beginning; None for no limit.
 
         Returns:
-            Word ids, int64 [N, T], padded with 0 on the right; and words of each text, int64 [N].
+            Word ids, int64 [N, T], padded with 0 on the right; and the number of words of each text, int64 [N].
         """
 
         def pad() -> tuple[np.ndarray, np.ndarray]:
-            read = self.translated if most is None else self.translated.cut(most)
-            # Each new width costs the CPU's library a kernel, so widths are multiples of 8.
-            width = -(-int(read.lengths.max(initial=1)) // 8) * 8
-            return read.padded(PADDING, width).astype(np.int64), read.lengths
+            tokens = self.translated if most is None else self.translated.cut(most)
+            # Widths are multiples of 8, because the CPU library compiles a kernel for each new width.
+            width = -(-int(tokens.lengths.max(initial=1)) // 8) * 8
+            return tokens.padded(PADDING, width).astype(np.int64), tokens.lengths
 
-        return self.keep(("padded", most), pad)
+        return self.get_or_compute(("padded", most), pad)

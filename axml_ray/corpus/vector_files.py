@@ -1,13 +1,13 @@
-"""Published word vectors, streamed: of a file of gigabytes only the vectors of the vocabulary's words are held.
+"""Reads published word vectors as a stream, so that only the vectors of the vocabulary's words are in memory.
 
-| form | told by |
+| format | recognised by |
 |---|---|
-| `.npy` with the words in `vocab.txt` beside it | the suffix |
+| `.npy`, with the words in `vocab.txt` in the same directory | the suffix |
 | word2vec binary: `<words> <dimension>`, then word, blank, float32 values | the first line, and no text after it |
 | word2vec text, fastText `.vec`: the same first line, then lines of word and values | the first line |
 | GloVe: lines of word and values | anything else |
 
-Each but the first may be gzip, or a zip archive of one such file.
+All but the first may be compressed with gzip, or be the only file of a zip archive.
 """
 
 import gzip
@@ -23,15 +23,15 @@ import numpy as np
 
 from axml_ray.settings import SettingsError
 
-_PIECE = 1 << 20
+_BUFFER_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20
 
 
 def check_vectors(path: Path) -> None:
-    """Look at the beginning of a file.
+    """Check that a file begins like a file of word vectors.
 
     Raises:
-        SettingsError: it is missing, or no file of word vectors.
+        SettingsError: the file is missing, or does not contain word vectors.
     """
     if path.suffix == ".npy":
         open_array(path)
@@ -41,10 +41,10 @@ def check_vectors(path: Path) -> None:
 
 
 def dimension_of(path: Path) -> int:
-    """The dimension of the vectors in a file.
+    """Read the dimension of the vectors in a file.
 
     Raises:
-        SettingsError: as for `check_vectors`.
+        SettingsError: the file is missing, or does not contain word vectors.
     """
     if path.suffix == ".npy":
         return int(open_array(path)[0].shape[1])
@@ -52,20 +52,20 @@ def dimension_of(path: Path) -> int:
         return _header(path, file)[1]
 
 
-def known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of those of `words` that a file knows.
+def load_known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Load the vectors of those of `words` that are in a file.
 
-    Where a file has a word twice, its first vector counts, but in `.npy` with `vocab.txt` the last.
+    If a word occurs repeatedly, its first vector is taken, except that `.npy` files take the last one.
 
     Returns:
-        bool [words], which are known; float32 [known words, dimension], theirs.
+        bool [words], whether each word is in the file; float32 [words in the file, dimension], their vectors.
 
     Raises:
-        SettingsError: the file is missing, isn't of its form, or ends too soon.
+        SettingsError: the file is missing, invalid, or truncated.
     """
     if path.suffix == ".npy":
-        table, given = open_array(path)
-        row_of = {word: row for row, word in enumerate(given)}
+        table, file_words = open_array(path)
+        row_of = {word: row for row, word in enumerate(file_words)}
         rows = np.array([row_of.get(word, -1) for word in words], dtype=np.int64)
         return rows >= 0, np.asarray(table[rows[rows >= 0]], dtype=np.float32)
     id_of = {word.encode(): i for i, word in enumerate(words)}
@@ -76,36 +76,36 @@ def known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]
             known = np.zeros(len(words), dtype=bool)
             read = _binary if binary else _text
             for word, values in read(path, file, count, dimension):
-                place = id_of.get(word)
-                if place is not None and not known[place]:
-                    vectors[place] = values(path)
-                    known[place] = True
+                word_id = id_of.get(word)
+                if word_id is not None and not known[word_id]:
+                    vectors[word_id] = values(path)
+                    known[word_id] = True
         except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
             raise _wrong(path, f"truncated or corrupt: {error}") from None
     return known, vectors[known]
 
 
 def open_array(path: Path) -> tuple[np.ndarray, list[str]]:
-    """The array in an `.npy` file, mapped from disk, and the word of each of its rows.
+    """Open an `.npy` file, memory-mapped, and read the word of each row from `vocab.txt`.
 
     Raises:
-        SettingsError: a file is missing or isn't what it should be, or the two don't fit together.
+        SettingsError: a file is missing or invalid, or the two have different numbers of words.
     """
     vocabulary = path.with_name("vocab.txt")
     try:
         table = np.lib.format.open_memmap(path, mode="r")
-        # Not splitlines(): it would also split at separators that are words of published vocabularies.
-        known = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        # Not splitlines(), which also splits at Unicode separators that are words of published vocabularies.
+        words = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise _wrong(path, f"{error}; expected an .npy file and vocab.txt") from None
     if table.dtype.kind != "f" or table.ndim != 2:
         raise _wrong(path, "expected an .npy array of floats with two dimensions")
-    if len(table) != len(known):
+    if len(table) != len(words):
         raise SettingsError(
-            f"corpus.word_vectors: {path} has shape {table.shape}, {vocabulary} has {len(known)} lines; "
+            f"corpus.word_vectors: {path} has shape {table.shape}, {vocabulary} has {len(words)} lines; "
             "expected one row a line"
         )
-    return table, known
+    return table, words
 
 
 def _wrong(path: Path, reason: str) -> SettingsError:
@@ -114,6 +114,7 @@ def _wrong(path: Path, reason: str) -> SettingsError:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, decompressed if it is a zip archive or gzip; errors in the block become a SettingsError."""
     try:
         with path.open("rb") as raw:
             magic = raw.read(4)
@@ -124,29 +125,32 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                     if len(names) != 1:
                         raise _wrong(path, f"expected an archive of one file, found {', '.join(names[:5])}")
                     with archive.open(names[0]) as inner:
-                        yield io.BufferedReader(inner, _PIECE)  # type: ignore[type-var]
+                        yield io.BufferedReader(inner, _BUFFER_BYTES)  # type: ignore[type-var]
             elif magic.startswith(b"\x1f\x8b"):
-                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _PIECE)
+                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)
             else:
-                yield io.BufferedReader(raw, _PIECE)
+                yield io.BufferedReader(raw, _BUFFER_BYTES)
     except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
         raise _wrong(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[int | None, int, bool]:
-    """Number of words if the file says it, dimension, and whether it is binary; `file` is then at the first word."""
-    ahead = file.peek(_PIECE)[:_PIECE]  # type: ignore[attr-defined]
+    """Read the number of words (None if not given), the dimension, and whether the file is binary.
+
+    Afterwards `file` is at the first word.
+    """
+    ahead = file.peek(_BUFFER_BYTES)[:_BUFFER_BYTES]  # type: ignore[attr-defined]
     first, _, rest = ahead.partition(b"\n")
     cells = first.split()
     if len(cells) == 2 and all(cell.isdigit() for cell in cells):
         count, dimension = map(int, cells)
         if dimension < 1:
-            raise _wrong(path, "its first line says that vectors have no dimension")
+            raise _wrong(path, "its first line gives a dimension of 0")
         file.readline(LONGEST_LINE)
         line = rest.partition(b"\n")[0].rstrip()
         is_text = len(line.split(b" ")) > dimension and _is_number(line.rsplit(b" ", 1)[-1])
         return count, dimension, not is_text and len(rest) > 0
-    # A word may hold blanks, so the dimension is how many numbers end the first line.
+    # A word may contain blanks, so the dimension is the number of numbers at the end of the first line.
     cells = first.rstrip().split(b" ")
     dimension = 0
     for cell in reversed(cells[1:]):
@@ -167,7 +171,13 @@ def _is_number(cell: bytes) -> bool:
 
 
 class _Values:
-    """The values of a vector, not parsed until they are asked for."""
+    """The unparsed values of a vector; a call parses them, so that vectors of unneeded words cost no time.
+
+    Args:
+        content: values as text, separated by blanks, or as float32.
+        dimension: expected number of values.
+        line: line number of text, for error messages; 0 for binary values.
+    """
 
     __slots__ = ("_content", "_dimension", "_line")
 
@@ -185,6 +195,7 @@ class _Values:
 
 
 def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, _Values]]:
+    """Yield the words and vectors of a text file, GloVe or word2vec."""
     first = 1 if count is None else 2
     lines = 0
     while content := file.readline(LONGEST_LINE):
@@ -200,19 +211,20 @@ def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iter
             raise _wrong(path, f"line {number}: expected {dimension} numbers after the word")
         yield parts[0], _Values(content[len(parts[0]) + 1 :], dimension, number)
     if count is not None and lines != count:
-        raise _wrong(path, f"says that it has {count} words and has {lines}; it is truncated")
+        raise _wrong(path, f"has {lines} words, its first line says {count}; it is truncated")
 
 
 def _binary(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, _Values]]:
+    """Yield the words and vectors of a word2vec binary file."""
     size = 4 * dimension
     for number in range(count or 0):
         word = bytearray()
         while (letter := file.read(1)) != b" ":
             if not letter or len(word) > LONGEST_LINE:
-                raise _wrong(path, f"says that it has {count} words and ends after {number}; it is truncated")
+                raise _wrong(path, f"ends after {number} words, its first line says {count}; it is truncated")
             if letter != b"\n" or word:
                 word += letter
         content = file.read(size)
         if len(content) < size:
-            raise _wrong(path, f"says that it has {count} words and ends after {number}; it is truncated")
+            raise _wrong(path, f"ends after {number} words, its first line says {count}; it is truncated")
         yield bytes(word), _Values(content, dimension, 0)

@@ -1,7 +1,8 @@
-"""The first values of the word embedding: random, from a file, or learned from the training texts.
+"""Initial word vectors of the embedding layer: random, from a file, or learned from the training texts.
 
-Words without a vector start uniform with the spread of the words that have one, so that noise doesn't outweigh
-them; where none has one, in (-1, 1) as the authors' program does. Padding is zero.
+Words without a vector are initialised uniformly with the standard deviation of the words that have one, so that random
+vectors do not dominate. If no word has one, values are uniform in (-1, 1), as in the authors' program. The vector of
+the padding is zero.
 """
 
 import json
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from axml_ray.corpus.tokenizer import PADDING, UNKNOWN
 from axml_ray.corpus.translation import Translation
-from axml_ray.corpus.vector_files import known_vectors
+from axml_ray.corpus.vector_files import load_known_vectors
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -21,7 +22,7 @@ CHUNK = 1 << 14
 
 
 def random_vectors(words: int, dimension: int, seed: int, scale: float = 1.0) -> np.ndarray:
-    """float32 [words, dimension], uniform in (-scale, scale), padding zero."""
+    """Draw float32 [words, dimension], uniform in (-scale, scale), with zero padding."""
     random = np.random.default_rng(seed)
     vectors = np.empty((words, dimension), dtype=np.float32)
     for begin in range(0, words, CHUNK):
@@ -32,7 +33,7 @@ def random_vectors(words: int, dimension: int, seed: int, scale: float = 1.0) ->
 
 
 def save_vectors(path: Path, vectors: np.ndarray) -> None:
-    """Write float32 [words, dimension] as the safetensors file `word_vectors`, without a second copy in memory."""
+    """Write float32 [words, dimension] as tensor `word_vectors` of a safetensors file, without a copy in memory."""
     header = {"word_vectors": {"dtype": "F32", "shape": list(vectors.shape), "data_offsets": [0, vectors.nbytes]}}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -42,20 +43,20 @@ def save_vectors(path: Path, vectors: np.ndarray) -> None:
 
 
 def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, float]:
-    """Vectors of a published file; see `vector_files` for its forms.
+    """Read published word vectors; see `vector_files` for the formats.
 
     Args:
-        path: the file.
+        path: path of the file.
         words: the vocabulary, by id.
-        seed: of the words that the file doesn't know.
+        seed: seed for the words that are not in the file.
 
     Returns:
-        float32 [len(words), dimension], and the share of `words` that the file knows.
+        float32 [len(words), dimension], and the share of `words` that are in the file.
 
     Raises:
-        SettingsError: a file is missing or isn't what it should be, or knows none of the words.
+        SettingsError: a file is missing or invalid, or contains none of the words.
     """
-    known, vectors = known_vectors(path, words)
+    known, vectors = load_known_vectors(path, words)
     if not known.any():
         raise SettingsError(
             f"corpus.word_vectors: {path}: knows none of the {len(words):,} words of the corpus; is it of another "
@@ -65,8 +66,11 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
 
 
 class TokenFiles:
-    """A restartable stream of the documents of Parquet files as lists of ids, one file held at a time; translated where
-    there is a translation.
+    """An iterable over the documents of Parquet files as lists of ids, with one file at a time in memory.
+
+    Args:
+        files: files of a split.
+        translation: translation of the corpus, if the documents are to be translated.
     """
 
     def __init__(self, files: Sequence[Path], translation: Translation | None = None):
@@ -82,7 +86,7 @@ class TokenFiles:
 
 
 class _Sentences:
-    """A restartable stream of documents as lists of ids, the form gensim reads."""
+    """An iterable over documents as lists of ids, the input of gensim."""
 
     def __init__(self, tokens: Ragged):
         self._tokens = tokens
@@ -94,20 +98,20 @@ class _Sentences:
 def train_vectors(
     tokens: Ragged | TokenFiles, words: int, dimension: int, *, epochs: int, seed: int, window: int = 5
 ) -> tuple[np.ndarray, float]:
-    """Skip-gram vectors with negative sampling (gensim), learned from the training documents.
+    """Learn skip-gram vectors with negative sampling (gensim) from the training documents.
 
     Args:
         tokens: the training documents, in memory or in files.
         words: size of the vocabulary.
-        dimension: of the vectors.
-        epochs: passes over the documents.
-        seed: repeats the result, with one thread as here; between processes rounding (1e-4) was seen to differ.
-        window: words of context on either side.
+        dimension: dimension of the vectors.
+        epochs: number of passes over the documents.
+        seed: seed; with one thread, as here, the result is reproducible up to rounding (1e-4) between processes.
+        window: number of context words on each side.
 
     Returns:
         float32 [words, dimension], and the share of words that occur in `tokens`.
     """
-    from gensim.models import Word2Vec  # slow to import, and most tasks of a preparation have no use for it
+    from gensim.models import Word2Vec  # imported here because it is slow and most tasks do not need it
 
     model = Word2Vec(
         sg=1, negative=5, vector_size=dimension, window=window, min_count=1, sample=1e-4, workers=1, seed=seed
@@ -125,6 +129,14 @@ def train_vectors(
 
 
 def _fill(known: np.ndarray, vectors: np.ndarray, words: int, seed: int) -> tuple[np.ndarray, float]:
+    """Return all vectors, float32 [words, dimension], and the share of known words; see the module's docstring.
+
+    Args:
+        known: bool [words], whether a word has a vector.
+        vectors: float32 [known words, dimension].
+        words: size of the vocabulary.
+        seed: seed for the words without a vector.
+    """
     # A uniform variable in (-s, s) has standard deviation s / sqrt(3).
     scale = float(vectors.std()) * 3**0.5 if len(vectors) else 1.0
     table = random_vectors(words, vectors.shape[1], seed, scale)

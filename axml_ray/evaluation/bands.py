@@ -1,10 +1,10 @@
-"""Labels by how often training met them: bands for scores, and finer bins for a curve.
+"""Scores by label frequency: bands (head, torso, tail, unseen) and a precision and recall curve in finer bins.
 
-- A band's scores are those of the labels in it, as if there were no others: rankings and truth keep these only, and a
-  document counts where one of them is true of it. So they compare how well a system orders frequent labels among
-  themselves, and rare ones among themselves.
-- The curve looks at the whole rankings instead: of the labels of a frequency among the best five, how many are true
-  (precision), and of the true labels of that frequency, how many are among the best five (recall).
+- A band is scored as if its labels were the only ones: rankings and true labels are restricted to them, and a document
+  counts if it has one of them. So a band's score says how well frequent labels, or rare ones, are ordered among
+  themselves.
+- The curve uses the whole rankings. Precision: of the labels of a frequency bin that are ranked in the top five, the
+  share that is true. Recall: of the true labels of that bin, the share that is in the top five.
 """
 
 from dataclasses import dataclass, field
@@ -12,35 +12,35 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from axml_ray.evaluation.rankings import first, hits
+from axml_ray.evaluation.rankings import first_columns, hits
 
 DEPTH = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Labels of so many training documents.
+    """The labels whose number of training documents lies in a range.
 
     Attributes:
         name: head, torso, tail or unseen.
-        least: training documents.
-        most: the same; None for no bound.
-        inside: bool[L], its labels.
+        min_count: least number of training documents.
+        max_count: greatest number of training documents; None for no bound.
+        is_member: bool[L], whether each label is in the band.
     """
 
     name: str
-    least: int
-    most: int | None
-    inside: NDArray[np.bool_]
+    min_count: int
+    max_count: int | None
+    is_member: NDArray[np.bool_]
 
 
-def bands(counts: NDArray[np.int64], *, head_from: int, torso_from: int) -> list[Band]:
-    """Head, torso, tail and unseen labels.
+def frequency_bands(counts: NDArray[np.int64], *, head_from: int, torso_from: int) -> list[Band]:
+    """Divide the labels into head, torso, tail and unseen ones.
 
     Args:
         counts: int64[L], training documents of each label.
-        head_from: least training documents of a head label.
-        torso_from: of a torso label; tail labels have fewer, but one at least.
+        head_from: least number of training documents of a head label.
+        torso_from: least number of training documents of a torso label; tail labels have fewer, but at least one.
     """
     limits: list[tuple[str, int, int | None]] = [
         ("head", head_from, None),
@@ -49,13 +49,13 @@ def bands(counts: NDArray[np.int64], *, head_from: int, torso_from: int) -> list
         ("unseen", 0, 0),
     ]
     return [
-        Band(name, least, most, (counts >= least) & (counts <= (counts.max(initial=0) if most is None else most)))
-        for name, least, most in limits
+        Band(name, low, high, (counts >= low) & (counts <= (counts.max(initial=0) if high is None else high)))
+        for name, low, high in limits
     ]
 
 
 @dataclass(slots=True)
-class ByFrequency:
+class FrequencyCurve:
     """Precision and recall at five by the label's training documents, in bins that double: 0, 1, 2–3, 4–7, ….
 
     Args:
@@ -64,40 +64,42 @@ class ByFrequency:
 
     counts: NDArray[np.int64]
     _tallies: NDArray[np.int64] = field(init=False)
+    """int64[3, bins]: labels ranked in the top five, those of them that are true, and true labels."""
     _bins: NDArray[np.int64] = field(init=False)
+    """int64[L], the bin of each label."""
 
     def __post_init__(self) -> None:
-        # Bin b holds the counts from 2^(b-1) to 2^b - 1: the number of binary digits.
+        # Bin b holds the counts from 2^(b-1) to 2^b - 1: b is the number of binary digits of the count.
         self._bins = np.frexp(self.counts.astype(np.float64))[1].astype(np.int64)
         self._tallies = np.zeros((3, int(self._bins.max(initial=0)) + 1), np.int64)
 
     def add(self, top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
-        """Count a batch of rankings int32[N, K] and their truth, as for `metrics.Scores`."""
-        top = first(top, DEPTH)
-        predicted, right = top[top >= 0], top[hits(top, labels, offsets)]
-        for tally, ids in zip(self._tallies, (predicted, right, labels), strict=True):
+        """Add a batch of rankings int32[N, K] with their true labels, given as for `metrics.Scores`."""
+        top = first_columns(top, DEPTH)
+        predicted, correct = top[top >= 0], top[hits(top, labels, offsets)]
+        for tally, ids in zip(self._tallies, (predicted, correct, labels), strict=True):
             tally += np.bincount(self._bins[ids], minlength=len(tally))
 
     def result(self) -> list[dict[str, int | float | None]]:
-        """A row a bin that has labels, rarest first.
+        """Return one row for each bin that contains labels, rarest labels first.
 
         Returns:
-            `from`, `to` (training documents), `labels`, `predicted` and `true` (places among the best five, and true
-            labels, over all documents), `precision` and `recall` in percent, None where there is nothing to divide by.
+            `from` and `to` (training documents), `labels`, `predicted` (labels ranked in the top five) and `true` (true
+            labels), both over all documents, `precision` and `recall` in percent, None where the denominator is 0.
         """
         labels = np.bincount(self._bins, minlength=self._tallies.shape[1])
         rows: list[dict[str, int | float | None]] = []
-        for place, (predicted, right, true) in enumerate(self._tallies.T.tolist()):
-            if labels[place]:
+        for number, (predicted, correct, true) in enumerate(self._tallies.T.tolist()):
+            if labels[number]:
                 rows.append(
                     {
-                        "from": 1 << (place - 1) if place else 0,
-                        "to": (1 << place) - 1,
-                        "labels": int(labels[place]),
+                        "from": 1 << (number - 1) if number else 0,
+                        "to": (1 << number) - 1,
+                        "labels": int(labels[number]),
                         "predicted": predicted,
                         "true": true,
-                        "precision": 100 * right / predicted if predicted else None,
-                        "recall": 100 * right / true if true else None,
+                        "precision": 100 * correct / predicted if predicted else None,
+                        "recall": 100 * correct / true if true else None,
                     }
                 )
         return rows

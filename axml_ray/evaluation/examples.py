@@ -1,7 +1,6 @@
-"""Documents of a split that were labelled well and badly, to be read by a person.
+"""Example documents for the report: those that the ensemble labelled best and worst by nDCG@5.
 
-Chosen by nDCG@5 of the ensemble: the best and the worst documents, at random among equals. Documents without a true
-label are left out.
+Ties are broken at random. Documents without a true label are left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,42 +9,43 @@ from dataclasses import dataclass
 import numpy as np
 
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.evaluation.predictions import ENSEMBLE, Predictions
+from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
 from axml_ray.evaluation.rankings import hits
 
-SHOWN = 10
-LABELS = 5
-EXPLAINED = 3
-LETTERS = 1_200
+EXAMPLES_PER_GROUP = 10
+TOP_LABELS = 5
+EXPLAINED_LABELS = 3
+"""Top labels of a document that are shown with an explanation."""
+MAX_CHARACTERS = 1_200
 
-Words = list[tuple[str, int, int, float]]
-"""Words of a text: word, first place in the text, last one (exclusive), weight."""
+WordWeights = list[tuple[str, int, int, float]]
+"""Words of a text: word, start and end (exclusive) of its characters, weight."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a text has a label.
+class LabelExplanation:
+    """Why a label was predicted for a text.
 
     Attributes:
-        words: weighted by the label's attention to them.
-        contributions: name for people of each member, and the points that it contributes to the score.
+        words: words of the text, weighted by the label's attention.
+        contributions: display name of each member, and its contribution to the score.
     """
 
-    words: Words
+    words: WordWeights
     contributions: Sequence[tuple[str, float]]
 
 
-Explain = Callable[[str, Sequence[int]], Sequence[Reason]]
-"""From a text and label ids: why it has each label."""
+Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
+"""Takes a text and label ids, and returns the explanation of each label."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some of a text.
+class TextSpan:
+    """A part of a text.
 
     Attributes:
-        text: as it stands there.
-        weight: 0 to 1, attention of the label; 0 is plain text.
+        text: its characters, unescaped.
+        weight: the label's attention relative to the highest-weighted word, 0 to 1; 0 is not highlighted.
     """
 
     text: str
@@ -53,124 +53,146 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A predicted label.
+class PredictedLabel:
+    """One of a document's top labels.
 
     Attributes:
-        name: of the label.
-        count: training documents of it.
-        score: of the ensemble, 0 to 1.
-        true: whether it is right.
-        pieces: the text, marked where the label attended to it; empty where that is not known.
-        contributions: of each member to the score; empty where that is not known.
+        name: name of the label.
+        count: number of its training documents.
+        score: the ensemble's score, 0 to 1.
+        is_true: whether the label is true.
+        spans: the text, highlighted where the label attended to it; empty without an explanation.
+        contributions: display name of each member, and its contribution to the score; empty without an explanation.
     """
 
     name: str
     count: int
     score: float
-    true: bool
-    pieces: tuple[Piece, ...]
+    is_true: bool
+    spans: tuple[TextSpan, ...]
     contributions: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A document, what was predicted, and what is true.
+    """A document with its predicted and its true labels.
 
     Attributes:
-        id: of the document.
-        text: its beginning; empty where the corpus keeps no texts.
-        cut: whether the text goes on.
-        guesses: the best five labels.
-        missed: name and training documents of the true labels that aren't among them.
+        id: id of the document.
+        text: the beginning of its text; empty if the corpus stores no texts.
+        is_truncated: whether the text continues.
+        predicted: its top five labels.
+        missed: name and number of training documents of each true label that is not among them.
     """
 
     id: str
     text: str
-    cut: bool
-    guesses: tuple[Guess, ...]
+    is_truncated: bool
+    predicted: tuple[PredictedLabel, ...]
     missed: tuple[tuple[str, int], ...]
 
 
-def right_and_wrong(predictions: Predictions, *, seed: int) -> tuple[list[int], list[int]]:
-    """Rows of the best documents, best first, and of the worst, worst first: at most ten each, no document twice."""
+def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], list[int]]:
+    """Select the documents with the highest and those with the lowest nDCG@5.
+
+    Returns:
+        Row numbers of the best documents, best first, and of the worst, worst first: at most ten each, and no document
+        in both.
+    """
     parts = []
-    for each in predictions.read(ENSEMBLE):
-        score = ndcg_at(each.top, each.truth.values, each.truth.offsets, 5)
-        parts.append(np.where(each.truth.lengths > 0, score, np.nan))
+    for part in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(part.top, part.truth.values, part.truth.offsets, 5)
+        parts.append(np.where(part.truth.lengths > 0, ndcg, np.nan))
     scores = np.concatenate(parts or [np.empty(0)])
     labelled = np.flatnonzero(~np.isnan(scores))
+    # Shuffled before the stable sort, so that ties are in random order.
     shuffled = np.random.default_rng(seed).permutation(labelled)
     order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
-    shown = min(SHOWN, len(order) // 2)
-    return order[:shown].tolist(), order[::-1][:shown].tolist()
+    size = min(EXAMPLES_PER_GROUP, len(order) // 2)
+    return order[:size].tolist(), order[::-1][:size].tolist()
 
 
-def examples(
+def build_examples(
     predictions: Predictions,
     rows: Sequence[int],
     texts: Sequence[str],
     names: Sequence[str],
     counts: np.ndarray,
-    explain: Explain | None = None,
+    explain: Explainer | None = None,
 ) -> list[Example]:
-    """What to show of some documents.
+    """Collect what the report shows about some documents.
 
     Args:
-        predictions: of the split.
-        rows: of the documents, in the order of the predictions.
-        texts: of these documents; empty ones where they aren't kept.
-        names: of all labels, by id.
+        predictions: predictions of the split.
+        rows: row numbers of the documents, in the order of the predictions.
+        texts: their texts; empty strings if the corpus stores none.
+        names: names of all labels, by id.
         counts: int64[L], training documents of each label.
-        explain: why a text has a label, if that is known.
+        explain: explains predicted labels, if the run's members can be opened.
     """
     ids, _ = predictions.documents()
-    wanted = {row: text for row, text in zip(rows, texts, strict=True)}
-    found: dict[int, Example] = {}
+    text_of = dict(zip(rows, texts, strict=True))
+    by_row: dict[int, Example] = {}
     start = 0
     for part in predictions.read(ENSEMBLE):
-        right = hits(part.top, part.truth.values, part.truth.offsets)
-        for row in [row for row in wanted if start <= row < start + len(part.truth)]:
-            here, text = row - start, wanted[row]
-            given = [int(label) for label in part.top[here, :LABELS] if label >= 0]
-            reasons = explain(text, given[:EXPLAINED]) if explain and text else []
-            guesses = [
-                Guess(
-                    names[label],
-                    int(counts[label]),
-                    float(part.scores[here, place]),
-                    bool(right[here, place]),
-                    marked(text, reasons[place].words) if place < len(reasons) else (),
-                    tuple(reasons[place].contributions) if place < len(reasons) else (),
+        is_true = hits(part.top, part.truth.values, part.truth.offsets)
+        for row in text_of:
+            if start <= row < start + len(part.truth):
+                by_row[row] = _build_example(
+                    ids[row], text_of[row], part, row - start, is_true[row - start], names, counts, explain
                 )
-                for place, label in enumerate(given)
-            ]
-            missed = [int(label) for label in part.truth[here] if label not in part.top[here, :LABELS]]
-            found[row] = Example(
-                ids[row],
-                text[:LETTERS],
-                len(text) > LETTERS,
-                tuple(guesses),
-                tuple((names[label], int(counts[label])) for label in missed),
-            )
         start += len(part.truth)
-    return [found[row] for row in rows]
+    return [by_row[row] for row in rows]
 
 
-def marked(text: str, words: Words) -> tuple[Piece, ...]:
-    """The beginning of a text in pieces, words with their weight over the largest one.
+def _build_example(
+    document: str,
+    text: str,
+    part: Ranking,
+    row: int,
+    is_true: np.ndarray,
+    names: Sequence[str],
+    counts: np.ndarray,
+    explain: Explainer | None,
+) -> Example:
+    """Collect what is shown about the document in one row of `part`; `is_true` (bool[K]) is of its ranked labels."""
+    labels = [int(label) for label in part.top[row, :TOP_LABELS] if label >= 0]
+    explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
+    predicted = [
+        PredictedLabel(
+            names[label],
+            int(counts[label]),
+            float(part.scores[row, rank]),
+            bool(is_true[rank]),
+            highlight(text, explanations[rank].words) if rank < len(explanations) else (),
+            tuple(explanations[rank].contributions) if rank < len(explanations) else (),
+        )
+        for rank, label in enumerate(labels)
+    ]
+    missed = [int(label) for label in part.truth[row] if label not in part.top[row, :TOP_LABELS]]
+    return Example(
+        document,
+        text[:MAX_CHARACTERS],
+        len(text) > MAX_CHARACTERS,
+        tuple(predicted),
+        tuple((names[label], int(counts[label])) for label in missed),
+    )
+
+
+def highlight(text: str, words: WordWeights) -> tuple[TextSpan, ...]:
+    """Divide the beginning of a text into spans, with the words' weights divided by the largest one.
 
     Args:
-        text: all of it.
-        words: in any order, those that overlap another are left out.
+        text: the whole text.
+        words: weighted words in any order; a word that overlaps an earlier one is left out.
     """
-    most = max((weight for *_, weight in words), default=0.0)
-    pieces, position = [], 0
+    largest = max((weight for *_, weight in words), default=0.0)
+    spans, position = [], 0
     for _, start, end, weight in sorted(words, key=lambda word: word[1]):
-        if start < position or end > min(len(text), LETTERS) or most <= 0:
+        if start < position or end > min(len(text), MAX_CHARACTERS) or largest <= 0:
             continue
         if start > position:
-            pieces.append(Piece(text[position:start], 0.0))
-        pieces.append(Piece(text[start:end], max(0.0, weight / most)))
+            spans.append(TextSpan(text[position:start], 0.0))
+        spans.append(TextSpan(text[start:end], max(0.0, weight / largest)))
         position = end
-    return (*pieces, Piece(text[position:LETTERS], 0.0))
+    return (*spans, TextSpan(text[position:MAX_CHARACTERS], 0.0))

@@ -1,7 +1,7 @@
-"""Predictions of a split as they lie on disk: Parquet files that `inference/batch.py` writes, read ranking by ranking.
+"""Stored predictions of a split: reads the Parquet files that `inference/batch.py` writes, one ranking at a time.
 
-Columns: `id`, `labels` (the true ones), and for the ensemble and each member `<name>.labels` and `<name>.scores`,
-fixed-size lists, best first, -1 where nothing was predicted.
+Columns: `id`, `labels` (true label ids), and for the ensemble and each member `<name>.labels` and `<name>.scores`,
+fixed-size lists, best first, labels padded with -1 and scores with 0.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ from axml_ray.settings import SettingsError
 
 ENSEMBLE = "ensemble"
 MADE_BY = "axml_ray.made_by"
-"""In a file's metadata, the cache key of the ensemble that predicted it."""
+"""Key of a file's metadata: the cache key of the ensemble that predicted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The rankings of some documents, N of them with K labels each.
+    """The rankings of N documents with K labels each.
 
     Attributes:
-        top: int32[N, K], label ids, best first, -1 where nothing was predicted.
-        scores: float32[N, K], falling; 0 where nothing was predicted.
+        top: int32[N, K], label ids, best first, padded with -1.
+        scores: float32[N, K], descending, padded with 0.
         truth: true label ids of the documents.
     """
 
@@ -40,9 +40,9 @@ class Predictions:
     """A directory of predictions.
 
     Attributes:
-        directory: where they lie.
-        members: names of the members that predicted.
-        made_by: cache key of the ensemble; None where the files have none, or several.
+        directory: directory of the Parquet files.
+        members: names of the members with a ranking.
+        made_by: cache key of the ensemble; None if the files have none, or different ones.
     """
 
     directory: Path
@@ -51,22 +51,22 @@ class Predictions:
 
     @classmethod
     def open(cls, directory: Path) -> "Predictions | None":
-        """The predictions in `directory`; None where there are none.
+        """Open the predictions in `directory`; None if it has no Parquet files.
 
         Raises:
-            SettingsError: a file is broken, or isn't one of predictions.
+            SettingsError: a file cannot be read, or lacks a column.
         """
         files = sorted(directory.glob("*.parquet"))
         if not files:
             return None
-        schemas = [_checked(path) for path in files]
+        schemas = [_read_schema(path) for path in files]
         names = set.intersection(*(set(schema.names) for schema in schemas))
         [made_by, *others] = {(schema.metadata or {}).get(MADE_BY.encode()) for schema in schemas}
         required = {"id", "labels", f"{ENSEMBLE}.labels", f"{ENSEMBLE}.scores"}
         if missing := sorted(required - names):
             raise SettingsError(
-                f"{directory}: not predictions of this version ({', '.join(missing)} missing); remove the directory, "
-                "and the split is predicted again"
+                f"{directory}: the predictions lack the columns {', '.join(missing)}. Remove the directory to "
+                "predict the split again"
             )
         members = [
             name.removesuffix(".labels") for name in schemas[0].names if name in names and name.endswith(".labels")
@@ -76,23 +76,23 @@ class Predictions:
 
     @property
     def rankings(self) -> list[str]:
-        """Names of all rankings: the ensemble's and each member's."""
+        """Names of all rankings: `ensemble` and each member."""
         return [ENSEMBLE, *self.members]
 
-    def read(self, who: str) -> Iterator[Ranking]:
-        """The rankings of one of `rankings`, file by file."""
-        for (top, scores), truth in self.columns([f"{who}.labels", f"{who}.scores"]):
+    def read(self, name: str) -> Iterator[Ranking]:
+        """Read the ranking of this name (one of `rankings`), file by file."""
+        for (top, scores), truth in self.columns([f"{name}.labels", f"{name}.scores"]):
             yield Ranking(top, scores, truth)
 
     def columns(self, names: list[str]) -> Iterator[tuple[list[np.ndarray], Ragged]]:
-        """Columns of lists, [N, K] each, and the true label ids, file by file."""
+        """Read list columns, as arrays [N, K], and the true label ids, file by file."""
         for table in self._tables([*names, "labels"]):
             if rows := len(table):
                 lists = (table[name].combine_chunks().flatten().to_numpy().reshape(rows, -1) for name in names)
                 yield list(lists), Ragged.from_arrow(table["labels"])
 
     def documents(self) -> tuple[list[str], Ragged]:
-        """Ids and true label ids of all documents, in the order of the rankings."""
+        """Return the ids and true label ids of all documents, in the order of the rankings."""
         table = pa.concat_tables(self._tables(["id", "labels"]))
         return table["id"].to_pylist(), Ragged.from_arrow(table["labels"])
 
@@ -101,16 +101,21 @@ class Predictions:
 
 
 def title_of(member: str) -> str:
-    """A member's name for people: `linear_tree-0` is "linear tree 1"."""
+    """Return the display name of a member: `linear_tree-0` is "linear tree 1"."""
     kind, _, number = member.partition("-")
     return " ".join([kind.replace("_", " "), *([str(int(number) + 1)] if number.isdecimal() else [])])
 
 
-def _checked(path: Path) -> pa.Schema:
+def _read_schema(path: Path) -> pa.Schema:
+    """Read the schema of a Parquet file.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
     try:
         return pq.read_schema(path)
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise SettingsError(
-            f"{path}: cannot be read ({reason}); remove the directory, and the split is predicted again"
+            f"{path}: cannot be read ({reason}). Remove the directory to predict the split again"
         ) from None

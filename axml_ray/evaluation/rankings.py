@@ -1,13 +1,13 @@
-"""Rankings of labels and the true labels beside them: which ranked labels are true, and what is wrong with the arrays.
+"""Rankings and true labels as arrays: which ranked labels are true, restriction to some labels, validation.
 
-Truth is ragged: document i has the labels ``labels[offsets[i]:offsets[i + 1]]``, in any order, each once.
-A ranking is a row of ``top``, best label first, with -1 where nothing was predicted::
+True labels are ragged: document i has ``labels[offsets[i]:offsets[i + 1]]``, in any order, without duplicates.
+A ranking is a row of ``top``, best label first, padded with -1::
 
     labels  = [3 7 | 2 | 0 3 5]      top = [[7 1 3]      hits = [[1 0 1]
     offsets = [0 2 3 6]                     [4 2 -1]             [0 1 0]
                                             [5 0 3]]             [1 1 1]]
 
-Shapes: N documents, K ranked labels a document, L labels, nnz true labels of all documents together.
+Shapes: N documents, K ranked labels per document, L labels, nnz true labels of all documents together.
 """
 
 import numpy as np
@@ -15,83 +15,86 @@ from numpy.typing import NDArray
 
 
 def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the ranked labels are true.
+    """Compute which of the ranked labels are true.
 
     Args:
-        top: int32[N, K], label ids, best first, -1 where nothing was predicted.
-        labels: int32[nnz], true label ids, document after document.
-        offsets: int64[N + 1], where each document's true labels begin.
+        top: int32[N, K], label ids, best first, padded with -1.
+        labels: int32[nnz], true label ids of all documents, concatenated.
+        offsets: int64[N + 1], start of each document's true labels, and nnz.
 
     Returns:
         bool[N, K].
 
     Raises:
-        ValueError: the shapes disagree.
+        ValueError: the shapes do not match.
     """
-    counts = true_counts(top, labels, offsets)
+    counts = count_true_labels(top, labels, offsets)
     if not top.size or not len(labels):
         return np.zeros(top.shape, np.bool_)
     stride = int(max(top.max(), labels.max())) + 1
+    # A document and a label make one integer key, so that one sorted search answers for all documents.
     true_keys = np.repeat(np.arange(len(counts)) * stride, counts) + labels
     true_keys.sort()
     keys = np.arange(len(counts))[:, None] * stride + top
-    found = np.searchsorted(true_keys, keys)
-    # An empty place's key is the previous document's last possible label, so it is ruled out by hand.
-    return (true_keys[np.minimum(found, len(true_keys) - 1)] == keys) & (top >= 0)
+    positions = np.searchsorted(true_keys, keys)
+    # The key of the padding -1 is that of the previous document's last possible label, hence `top >= 0`.
+    return (true_keys[np.minimum(positions, len(true_keys) - 1)] == keys) & (top >= 0)
 
 
-def only(
-    inside: NDArray[np.bool_], top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
+def restrict_to(
+    is_member: NDArray[np.bool_], top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.int64]]:
-    """Rankings and truth as if only some labels existed; what is left of a ranking keeps its order.
+    """Remove all labels but some from rankings and true labels; the remaining ones keep their order.
 
     Args:
-        inside: bool[L], the labels that are left.
-        top: int32[N, K], label ids, best first, -1 where nothing was predicted.
-        labels: int32[nnz], true label ids, document after document.
-        offsets: int64[N + 1], where each document's true labels begin.
+        is_member: bool[L], the labels to keep.
+        top: int32[N, K], label ids, best first, padded with -1.
+        labels: int32[nnz], true label ids of all documents, concatenated.
+        offsets: int64[N + 1], start of each document's true labels, and nnz.
 
     Returns:
-        The three arrays again: top int32[N, K] with -1 at the end of rows, labels int32[nnz'], offsets int64[N + 1].
+        top (int32[N, K], padded with -1), labels (int32[nnz']) and offsets (int64[N + 1]) of the remaining labels.
 
     Raises:
-        ValueError: the shapes disagree.
+        ValueError: the shapes do not match.
     """
-    counts = true_counts(top, labels, offsets)
-    # The last entry is for -1.
-    kept = np.append(inside, False)[top]
-    order = np.argsort(~kept, axis=1, kind="stable")
-    narrowed = np.take_along_axis(np.where(kept, top, -1), order, 1)
-    true = inside[labels]
-    document = np.repeat(np.arange(len(counts)), counts)[true]
-    left = np.bincount(document, minlength=len(counts))
-    return narrowed, labels[true], np.concatenate([[0], np.cumsum(left)]).astype(np.int64)
+    counts = count_true_labels(top, labels, offsets)
+    # The appended entry is what the padding -1 indexes.
+    keep = np.append(is_member, False)[top]
+    order = np.argsort(~keep, axis=1, kind="stable")
+    remaining_top = np.take_along_axis(np.where(keep, top, -1), order, 1)
+    keep_true = is_member[labels]
+    document = np.repeat(np.arange(len(counts)), counts)[keep_true]
+    remaining = np.bincount(document, minlength=len(counts))
+    return remaining_top, labels[keep_true], np.concatenate([[0], np.cumsum(remaining)]).astype(np.int64)
 
 
-def first(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:
-    """The first k columns of ``top`` [N, K], filled up with -1."""
+def first_columns(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:
+    """Return the first k columns of ``top`` [N, K], padded with -1 to k columns."""
     return np.pad(top[:, :k], ((0, 0), (0, max(0, k - top.shape[1]))), constant_values=-1)
 
 
-def true_counts(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of true labels of each document, [N], once the three arrays are known to fit.
+def count_true_labels(
+    top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the number of true labels of each document, int64[N], after validating the shapes.
 
     Raises:
-        ValueError: they don't.
+        ValueError: the shapes do not match, or the offsets are not ascending.
     """
     if top.ndim != 2 or len(offsets) != len(top) + 1 or offsets[0] != 0 or offsets[-1] != len(labels):
         raise ValueError(
-            f"top {top.shape}, labels {labels.shape} and offsets {offsets.shape} do not fit: offsets must "
+            f"top {top.shape}, labels {labels.shape} and offsets {offsets.shape} do not match: offsets must "
             "run from 0 to the number of labels, with one more entry than top has rows"
         )
     counts = np.diff(offsets)
     if (counts < 0).any():
-        raise ValueError("offsets must not fall")
+        raise ValueError("offsets must be ascending")
     return counts
 
 
-def check(top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray[np.int64], size: int) -> None:
-    """Refuse ids outside the label index, and doubles, which would move scores without a sign.
+def check_labels(top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray[np.int64], size: int) -> None:
+    """Raise on ids outside the label index and on duplicates, which would silently distort scores.
 
     Args:
         top: int32[N, K].
@@ -100,11 +103,11 @@ def check(top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray
         size: L.
 
     Raises:
-        ValueError: an id is outside 0 … L − 1 (top: or -1), or a label stands twice in a document or row.
+        ValueError: an id is outside 0 … L − 1 (in ``top``, -1 is allowed), or a document has a label twice.
     """
-    for name, ids, least in (("predicted", top, -1), ("true", labels, 0)):
-        if ids.size and not (ids.min() >= least and ids.max() < size):
-            raise ValueError(f"{name} labels run from {ids.min()} to {ids.max()}, but there are {size} labels")
+    for name, ids, lowest in (("predicted", top, -1), ("true", labels, 0)):
+        if ids.size and not (ids.min() >= lowest and ids.max() < size):
+            raise ValueError(f"{name} label ids range from {ids.min()} to {ids.max()}, but there are {size} labels")
     ranked = np.sort(top, axis=1)
     if ((ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)).any():
         raise ValueError("a label is predicted twice for one document")

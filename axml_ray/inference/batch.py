@@ -19,12 +19,12 @@ from pydantic import Field
 
 from axml_ray.cluster import quiet_data, room_for, root_cause
 from axml_ray.combine.combiner import Combiner
-from axml_ray.corpus.places import out_of_reach
+from axml_ray.corpus.input_changes import input_state
 from axml_ray.corpus.records import storable
-from axml_ray.corpus.sources import Document, Rejection, Shard
+from axml_ray.corpus.source_files import is_unreachable
+from axml_ray.corpus.sources import Document, Reader, Rejection
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.tables import MissingColumn
-from axml_ray.corpus.upkeep import state_of_input
 from axml_ray.evaluation.predictions import ENSEMBLE, MADE_BY
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.heartbeat import Heartbeat
@@ -237,7 +237,7 @@ class BundlePredictor:
 
 def predict_files(
     bundle: Path,
-    shards: Sequence[Shard],
+    readers: Sequence[Reader],
     output: Path,
     options: PredictionOptions,
     *,
@@ -245,12 +245,12 @@ def predict_files(
     cpus_per_actor: float = 1.0,
     gpus_per_actor: float = 0.0,
 ) -> dict[str, Any]:
-    """Predict the documents of some shards. Ray must be initialised, and every node must see the same files.
+    """Predict the documents that some readers yield. Ray must be initialised, and every node must see the same files.
 
     Args:
         bundle: directory of a bundle whose checksums were verified.
-        shards: the shards to read.
-        output: directory in which `part-<shard>-<block>.parquet` or `.jsonl` are written and, when all are complete,
+        readers: the readers of the texts.
+        output: directory in which `part-<reader>-<block>.parquet` or `.jsonl` are written and, when all are complete,
             `predictions.json`. Columns or keys: id; labels, names, scores and probabilities, lists, best first; and
             error, null unless the text could not be read or tagged.
         options: options of the predictions.
@@ -265,11 +265,11 @@ def predict_files(
         SettingsError: `output` contains something else, or predictions of another job; a table lacks a column.
         RuntimeError: a reader or an actor failed.
     """
-    _check_columns(shards)
-    inputs = [[str(shard.path), *state_of_input(shard.path)] for shard in shards]
+    _check_columns(readers)
+    inputs = [[str(reader.path), *input_state(reader.path)] for reader in readers]
     # The fields that are read determine the result, so they are part of the job's identity.
     fields = sorted(
-        {repr(getattr(shard, "fields", None)) + (getattr(shard, "delimiter", None) or "") for shard in shards}
+        {repr(getattr(reader, "fields", None)) + (getattr(reader, "delimiter", None) or "") for reader in readers}
     )
     job = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS, **options.model_dump()}
     job |= {"inputs": inputs, "fields": fields}
@@ -280,20 +280,20 @@ def predict_files(
     quiet_data()
     ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
     numbers = ray.data.from_items(
-        [{"number": number} for number in range(len(shards))], override_num_blocks=len(shards)
+        [{"number": number} for number in range(len(readers))], override_num_blocks=len(readers)
     )
     blocks = numbers.map_batches(
         _read_blocks,
         batch_size=1,
         # Listed once: a reader task that Ray retries must yield the same blocks in the same order.
         fn_kwargs={
-            "shards": list(shards),
+            "readers": list(readers),
             "finished": frozenset(path.name for path in output.glob("part-*")),
             "form": options.form,
         },
         num_cpus=0,  # the actors hold all CPUs
         # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
-        compute=ray.data.TaskPoolStrategy(size=min(len(shards), actors + 1)),
+        compute=ray.data.TaskPoolStrategy(size=min(len(readers), actors + 1)),
     )
     device = "cuda" if gpus_per_actor else "cpu"
     arguments = bundle, output, options, max(1, int(cpus_per_actor)), device
@@ -309,11 +309,11 @@ def predict_files(
 
 
 def _read_blocks(
-    batch: dict[str, np.ndarray], shards: list[Shard], finished: frozenset[str], form: Format
+    batch: dict[str, np.ndarray], readers: list[Reader], finished: frozenset[str], form: Format
 ) -> Iterator[dict[str, list[str]]]:
-    """Yield the unfinished blocks of some shards, each as one row: the name of its file, and its records as JSON."""
+    """Yield the unfinished blocks of some readers, each as one row: the name of its file, and its records as JSON."""
     for number in batch["number"].tolist():
-        records = _records(shards[number])
+        records = _records(readers[number])
         block = 0
         while chunk := list(islice(records, ROWS)):
             part = f"part-{number:05d}-{block:06d}.{form}"
@@ -322,18 +322,22 @@ def _read_blocks(
             block += 1
 
 
-def _records(shard: Shard) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield id, text and error of each document of a shard; a damaged file ends with a row that has an error.
+def _records(reader: Reader) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield id, text and error of each document of a reader; a damaged file ends with a row that has an error.
 
     Raises:
         OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
     """
     try:
-        yield from map(_record, shard.read())
+        yield from map(_record, reader.read())
     except (OSError, ValueError) as error:
-        if out_of_reach(error, shard.path):
+        if is_unreachable(error, reader.path):
             raise
-        yield storable(PurePath(str(shard.path)).name), None, storable(f"the file cannot be read on from here: {error}")
+        yield (
+            storable(PurePath(str(reader.path)).name),
+            None,
+            storable(f"the file cannot be read on from here: {error}"),
+        )
 
 
 def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
@@ -361,17 +365,19 @@ def _write(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], erro
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
 
 
-def _check_columns(shards: Sequence[Shard]) -> None:
-    """Check that the first shard of each kind has the columns to read; errors in others become rows with an error.
+def _check_columns(readers: Sequence[Reader]) -> None:
+    """Check that the first file of each format has the columns to read; errors in others become rows with an error.
 
     Raises:
         SettingsError: a table lacks a column.
     """
-    for shard in {type(shard): shard for shard in reversed(shards)}.values():
+    for reader in {type(reader): reader for reader in reversed(readers)}.values():
         try:
-            next(iter(shard.read()), None)
+            next(iter(reader.read()), None)
         except MissingColumn as error:
-            raise SettingsError(f"--input: {shard.path}: {error}; name it with --text-field or --title-field") from None
+            raise SettingsError(
+                f"--input: {reader.path}: {error}; name it with --text-field or --title-field"
+            ) from None
         except (OSError, ValueError):
             continue
 

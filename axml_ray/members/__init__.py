@@ -1,1 +1,4 @@
-"""Ensemble members: whatever scores labels for a text. `member.py` has the interface, `registry.py` the kinds."""
+"""Ensemble members: models that score labels for a text.
+
+`member.py` defines the interface; `settings/members.py` registers the kinds.
+"""

@@ -1,13 +1,13 @@
-"""TF-IDF features of a text, shared by all members of a run that read them.
+"""TF-IDF features of a text, shared by all members of a run that use features.
 
-Not in the paper. A bag of words does not know where a word stood, and knows nothing of a word that it met once:
+Not in the paper. A bag of words ignores the position of a word, and learns little about a rare word. The
+settings can therefore add features:
 
-- the first words, where a title is, may count several times;
-- words of more than a given number of letters may count by their first letters too, which brings inflected words and
-  compounds with one beginning together;
-- words of one language may count as their translations too (`corpus/translation.py`);
-- of the longer ones among the first words, every run of letters may count too, which brings compounds together that
-  share a part.
+- the first words, often the title, may count several times;
+- longer words may also count by their prefix, so that inflected words and compounds with the same beginning match;
+- words of one language may also count as their translations (`corpus/translation.py`);
+- the longer of the first words may also count by their letter n-grams ("runs"), so that compounds with a common part
+  match.
 
 Legend: N documents, V words, P prefixes, R runs of letters, F = V + P + R features.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.label_features import bag_of_words, indicators, weigh, word_weights
+from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights, indicator_matrix
 from axml_ray.corpus.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text_views import TextViews
@@ -39,16 +39,16 @@ TRANSLATED = "translated"
 
 @dataclass(frozen=True, eq=False)
 class Featurizer:
-    """Turns texts into the rows of a feature matrix.
+    """A transformer of texts into the rows of a TF-IDF feature matrix.
 
     Attributes:
-        frequency: int64 [F], training documents that hold each word, then each prefix, then each run.
-        documents: training documents in all.
-        prefixes: [V], the prefix of each word, counted from 0; none of short words.
-        runs: [V], the runs of letters of each word, counted from 0; none of short words.
-        lead_words: first words of a text that count more, and whose runs count.
-        lead_weight: how many times they count.
-        translation: where the corpus has a dictionary.
+        frequency: int64 [F], number of training documents that contain each word, then each prefix, then each run.
+        documents: number of training documents.
+        prefixes: V rows, the prefix ids (from 0) of each word; empty for short words.
+        runs: V rows, the run ids (from 0) of each word; empty for short words.
+        lead_words: number of first words that count `lead_weight` times, and whose runs count.
+        lead_weight: weight of each of the first `lead_words`.
+        translation: translation of words; None for a corpus without a dictionary.
     """
 
     frequency: np.ndarray
@@ -66,41 +66,41 @@ class Featurizer:
         """Count the features of training documents.
 
         Args:
-            tokens: their word ids.
-            words: of the vocabulary, by id.
-            settings: which features there are.
-            translation: where the corpus has a dictionary.
+            tokens: word ids of the documents.
+            words: words of the vocabulary, by id.
+            settings: choice of features.
+            translation: translation of words; None for a corpus without a dictionary.
         """
         prefixes = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
         runs = _parts(words, settings.lead_letters, _runs)
         unfitted = np.zeros(len(words) + _kinds(prefixes) + _kinds(runs), dtype=np.int64)
         lead = settings.lead_words, settings.lead_weight
-        found = cls(unfitted, len(tokens), prefixes, runs, *lead, translation)
-        found.frequency[:] = np.bincount(found.counts(tokens).indices, minlength=len(unfitted))
-        return found
+        featurizer = cls(unfitted, len(tokens), prefixes, runs, *lead, translation)
+        featurizer.frequency[:] = np.bincount(featurizer.counts(tokens).indices, minlength=len(unfitted))
+        return featurizer
 
     def __len__(self) -> int:
         return len(self.frequency)
 
     @property
     def words(self) -> int:
-        """V."""
+        """Return V, the size of the vocabulary."""
         return len(self.prefixes)
 
     def of(self, texts: TextViews) -> sparse.csr_matrix:
-        """As `matrix`, computed once for all members that read a batch of texts."""
-        return texts.keep(("features", id(self)), lambda: self.matrix(texts.original))
+        """Return `matrix` of a batch of texts, computed once for all members."""
+        return texts.get_or_compute(("features", id(self)), lambda: self.matrix(texts.original))
 
     def counts(self, tokens: Ragged) -> sparse.csr_matrix:
-        """How often each feature occurs in each text, float32 CSR [N, F].
+        """Count the features of each text, float32 CSR [N, F]; leading words are weighted.
 
         Args:
             tokens: word ids.
         """
         times = None
         if self.lead_words:
-            place = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
-            times = np.where(place < self.lead_words, np.float32(self.lead_weight), np.float32(1))
+            position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
+            times = np.where(position < self.lead_words, np.float32(self.lead_weight), np.float32(1))
         counts = bag_of_words(tokens, len(self.prefixes), times)
         if self.translation is not None:
             counts = self.translation.counts(tokens, counts)
@@ -113,25 +113,25 @@ class Featurizer:
         return counts
 
     def matrix(self, tokens: Ragged) -> sparse.csr_matrix:
-        """TF-IDF rows of length one, and a last column of ones for the bias: float32 CSR [N, F + 1].
+        """Return TF-IDF rows of length one, and a last column of ones for the bias: float32 CSR [N, F + 1].
 
         Args:
             tokens: word ids.
         """
-        found = self.counts(tokens)
-        weigh(found, self._weights)
-        ends = found.indptr[1:]
-        indices, weights = np.insert(found.indices, ends, len(self)), np.insert(found.data, ends, np.float32(1))
-        return sparse.csr_matrix(
-            (weights, indices, found.indptr + np.arange(len(tokens) + 1)), shape=(len(tokens), len(self) + 1)
-        )
+        rows = self.counts(tokens)
+        apply_tf_idf(rows, self._weights)
+        # Insert the bias at the end of each row, which moves the end of row i by i + 1.
+        ends = rows.indptr[1:]
+        indices, weights = np.insert(rows.indices, ends, len(self)), np.insert(rows.data, ends, np.float32(1))
+        offsets = rows.indptr + np.arange(len(tokens) + 1)
+        return sparse.csr_matrix((weights, indices, offsets), shape=(len(tokens), len(self) + 1))
 
     def save(self, path: Path, key: str) -> None:
-        """Write the featurizer; a reader sees the old file or the new one.
+        """Write the featurizer, atomically.
 
         Args:
-            path: where to.
-            key: cache key of all that it depends on.
+            path: file to write or replace.
+            key: cache key of everything that the featurizer depends on.
         """
         about = {name: str(getattr(self, name)) for name in ("documents", "lead_words", "lead_weight")}
         if self.translation is not None:
@@ -143,16 +143,16 @@ class Featurizer:
 
     @classmethod
     def load(cls, path: Path, words: int, translation: Translation | None = None) -> "Featurizer":
-        """Open what `save` wrote.
+        """Open a featurizer that `save` wrote.
 
         Args:
-            path: of the file.
-            words: V, that it should have.
-            translation: with which it was fitted.
+            path: file to open.
+            words: expected V.
+            translation: translation with which it was fitted.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: the file holds no features of this version, or of other words.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not a featurizer of this version, or was fitted with other words.
         """
         try:
             arrays, about = open_arrays(path, ABOUT)
@@ -178,35 +178,36 @@ class Featurizer:
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """float32 [F]; cached, since a vocabulary is large and a batch of texts may be one."""
-        return word_weights(self.frequency, self.documents)
+        """Return the IDF weights, float32 [F]; cached, since the vocabulary is large and a batch may be one text."""
+        return idf_weights(self.frequency, self.documents)
 
     @cached_property
     def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-        """How often each word has each prefix, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
-        return indicators(self.prefixes, _kinds(self.prefixes)), indicators(self.runs, _kinds(self.runs))
+        """Return how often each word has each prefix, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
+        return indicator_matrix(self.prefixes, _kinds(self.prefixes)), indicator_matrix(self.runs, _kinds(self.runs))
 
 
 def feature_texts(corpus: Corpus, train: Split, settings: FeatureSettings, max_tokens: int) -> Split:
-    """The texts from which feature-based members learn: training documents and, where asked for, labels' names.
+    """Return the texts that feature-based members are fitted on: training documents and, if set, label names.
 
     Args:
-        corpus: prepared.
+        corpus: a prepared corpus.
         train: its training documents, or a part of them.
-        settings: of the features.
-        max_tokens: words of a name that are read.
+        settings: settings of the features.
+        max_tokens: largest number of words of a name that are read.
     """
     if not settings.names_as_texts:
         return train
-    return train.and_also(name_texts(corpus.labels, corpus.tokenizer, max_tokens))
+    return train.followed_by(name_texts(corpus.labels, corpus.tokenizer, max_tokens))
 
 
 def _runs(word: str, letters: int) -> Iterable[str]:
+    """Return all runs of `letters` consecutive letters of a word."""
     return (word[begin : begin + letters] for begin in range(len(word) - letters + 1))
 
 
 def _parts(words: Sequence[str], letters: int | None, of: Callable[[str, int], Iterable[str]]) -> Ragged:
-    """The parts of words of more than `letters` letters, numbered by spelling; no word has any for None."""
+    """Return the part ids of each word of more than `letters` letters, numbered by spelling; none if it is None."""
     rows: list[list[str]] = [[] for _ in words]
     if letters is not None:
         for number in range(UNKNOWN + 1, len(words)):
@@ -217,5 +218,5 @@ def _parts(words: Sequence[str], letters: int | None, of: Callable[[str, int], I
 
 
 def _kinds(parts: Ragged) -> int:
-    """Number of distinct parts."""
+    """Return the number of distinct parts."""
     return int(parts.values.max(initial=-1)) + 1

@@ -1,14 +1,14 @@
-"""The labels of the most similar training texts (kind `knn`).
+"""k-nearest neighbours: the labels of the most similar training texts (kind `knn`).
 
-Not in the paper. Networks and linear classifiers learn what many texts have in common; a text that nearly repeats
-another has that one's labels, however rare they are, and this needs no training.
+Not in the paper. Networks and linear classifiers learn what many texts have in common; a text that nearly repeats a
+training text usually has the same labels, however rare they are, and finding it needs no training.
 
-A text is its strongest TF-IDF features; its similarity s to another is the cosine over those features that not every
-tenth text has. Of the k most similar training texts (the first of equals), a label's score is the sum of s⁴ over those
-that have it, divided by the sum of s⁴ over all of them.
+A text is represented by its strongest TF-IDF features; its similarity s to another is the cosine over those features
+that are not in more than a tenth of the training texts. Of the k most similar training texts (of equals, the first), a
+label's score is the sum of s⁴ over those that have it, divided by the sum of s⁴ over all of them.
 
-- A file holds, for each feature, the texts that have it, mapped and shared by the processes of a machine.
-- Nothing depends on the batch: a text is scored by itself.
+- The file is an inverted index from features to texts, memory-mapped and shared by the processes of a machine.
+- The score of a text does not depend on the other texts of its batch.
 
 Legend: N documents, D training documents, L trained labels, F features of a text.
 """
@@ -21,11 +21,11 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.label_features import indicators, strongest
+from axml_ray.corpus.label_features import indicator_matrix, keep_strongest
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
-from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
-from axml_ray.members.topk import TopK, best_of_sparse
+from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
+from axml_ray.members.sparse_member import SparseMember
 from axml_ray.ragged import Ragged, is_ragged
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, KnnSettings
@@ -34,34 +34,35 @@ from axml_ray.storage.array_file import matrix, open_arrays, save_arrays
 ABOUT = {"format": "axml-ray nearest neighbours", "version": "1"}
 FILE = "texts.safetensors"
 FEATURES = 128
-"""Strongest features of a text that are compared: those beyond tell next to nothing, and take time and memory."""
+"""Number of strongest features of a text that are compared: weaker ones hardly change a similarity, and cost time and
+memory."""
 COMMON_SHARE, COMMON_TEXTS = 0.1, 1_000
-"""Features in more than this share of the training texts, and in more than this number, are passed over: they tell
-little and take most of the time."""
+"""Features in more than this share of the training texts, and in more than this number of them, are ignored: they say
+little and would take most of the time."""
 POWER = 4
-"""Of the similarity in a label's score."""
+"""Exponent of the similarity in a label's score."""
 MOST_LENGTH = 1.001
-"""Of a row of length one, allowing for rounding."""
+"""Largest length of a row of length one, allowing for rounding."""
 MOST_PAIRS = 1 << 22
-"""Pairs of a text and a training text whose similarities are held at a time, at most."""
+"""Largest number of similarities, of a text and a training text, that are in memory at a time."""
 
 
 class KnnConfig(Settings):
-    """What the fitted member depends on, and the number of neighbours that it is asked for."""
+    """The settings that the fitted member depends on, and the number of neighbours, which only prediction reads."""
 
     neighbours: int
     features: FeatureSettings
 
 
 @dataclass(frozen=True, eq=False)
-class NearestNeighbours(Member):
-    """Training texts, found by their features, and their labels.
+class NearestNeighbours(SparseMember):
+    """An inverted index of the training texts, and their labels.
 
     Attributes:
-        texts: float32 CSR [F, D], the strongest features of each training text: cosines with a text of length one.
-        labels: float32 CSR [D, L], 1 for each of its labels.
-        count: k.
-        featurizer: of the run.
+        texts: float32 CSR [F, D], the strongest features of each training text.
+        labels: float32 CSR [D, L], 1 for each label of a training text.
+        count: k, the number of neighbours.
+        featurizer: featurizer of the run.
     """
 
     texts: sparse.csr_matrix
@@ -75,12 +76,12 @@ class NearestNeighbours(Member):
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: KnnSettings) -> KnnConfig:
-        """The number of neighbours and the settings of the features."""
+        """Return the number of neighbours and the settings of the features."""
         return KnnConfig(neighbours=settings.neighbours, features=experiment.features)
 
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
-        """Keep the training texts by their features."""
+        """Index the training texts by their features and write the index."""
         config = spec.config
         assert isinstance(config, KnnConfig)
         texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
@@ -93,59 +94,51 @@ class NearestNeighbours(Member):
     def of(
         cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int, featurizer: Featurizer
     ) -> "NearestNeighbours":
-        """The member of given training texts.
+        """Index given training texts.
 
         Args:
-            rows: of the training texts, as of `Featurizer.matrix`.
-            labels: theirs; those from `trained` on are left out.
+            rows: features of the training texts, as returned by `Featurizer.matrix`.
+            labels: label ids of each text; ids of L and above are ignored.
             trained: L.
             count: k.
-            featurizer: that made the rows.
+            featurizer: featurizer that computed the rows.
         """
-        texts = strongest(rows[:, :-1], FEATURES).T.tocsr()
+        texts = keep_strongest(rows[:, :-1], FEATURES).T.tocsr()
         rare = np.diff(texts.indptr) <= max(COMMON_TEXTS, COMMON_SHARE * len(labels))
         texts = sparse.diags(rare.astype(np.float32)) @ texts
         texts.eliminate_zeros()
         texts.sort_indices()
-        return cls(texts, indicators(labels, trained), count, featurizer)
+        return cls(texts, indicator_matrix(labels, trained), count, featurizer)
 
-    def rank(self, texts: TextViews, k: int) -> TopK:
-        """The best labels of the most similar training texts."""
-        return best_of_sparse(self._scores(texts), k)
-
-    def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """The scores of given labels; 0 for those of none of the most similar texts."""
-        scores: np.ndarray = self._scores(texts)[:, labels].toarray()
-        return scores
-
-    def _scores(self, texts: TextViews) -> sparse.csr_matrix:
-        return texts.keep(("knn", id(self)), lambda: self.scores(self.featurizer.of(texts)))
+    def scores_of(self, texts: TextViews) -> sparse.csr_matrix:
+        """Return the scores of the labels of the most similar training texts, float32 CSR [N, L]."""
+        return self.scores(self.featurizer.of(texts))
 
     def scores(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
-        """The score of each label, float32 CSR [N, L]; empty where no training text has a feature of the text.
+        """Return the score of each label, float32 CSR [N, L]; empty for a text without a feature of a training text.
 
         Args:
-            rows: as of `Featurizer.matrix`.
+            rows: features of the texts, as returned by `Featurizer.matrix`.
         """
-        words = strongest(rows[:, :-1], FEATURES)
+        words = keep_strongest(rows[:, :-1], FEATURES)
         step = max(1, MOST_PAIRS // max(1, self.labels.shape[0]))
         parts = [self._scores_of_rows(words[start : start + step]) for start in range(0, words.shape[0], step)]
         empty = sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)
         return sparse.vstack([empty, *parts], format="csr")
 
     def _scores_of_rows(self, words: sparse.csr_matrix) -> sparse.csr_matrix:
-        near = strongest(words @ self.texts, self.count)
-        near.data **= POWER
-        total = np.maximum(near.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
-        near.data /= np.repeat(total, np.diff(near.indptr))
-        return near @ self.labels
+        nearest = keep_strongest(words @ self.texts, self.count)
+        nearest.data **= POWER
+        total = np.maximum(nearest.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
+        nearest.data /= np.repeat(total, np.diff(nearest.indptr))
+        return nearest @ self.labels
 
     def save(self, path: Path, key: str) -> None:
-        """Write the texts and their labels; a reader sees the old file or the new one.
+        """Write the texts and their labels, atomically.
 
         Args:
-            path: where to.
-            key: cache key of all that they depend on.
+            path: file to write or replace.
+            key: cache key of everything that they depend on.
         """
         arrays = {
             "values": self.texts.data.astype(np.float32),
@@ -161,8 +154,8 @@ class NearestNeighbours(Member):
         """Open what `fit` wrote.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: the file holds no training texts of this version, or of other features or labels.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not an index of this version, or has other features or labels.
         """
         path, features = directory / FILE, inputs.features
         try:
@@ -176,4 +169,4 @@ class NearestNeighbours(Member):
                 raise ValueError("its texts do not have length one")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
-        return cls(texts, indicators(labels, inputs.labels), config.neighbours, features)
+        return cls(texts, indicator_matrix(labels, inputs.labels), config.neighbours, features)

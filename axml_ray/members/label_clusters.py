@@ -1,7 +1,7 @@
-"""A label tree for linear classifiers, clustered by their own TF-IDF features.
+"""A label tree for linear classifiers, clustered by the TF-IDF features that they read.
 
 The cost of a linear classifier grows with the documents of its parent, not with its siblings, so clusters may hold
-hundreds of labels where a network's cluster holds a few. Clustering is that of the networks' tree
+hundreds of labels where a network's cluster holds a few. The clustering algorithm is that of the networks' tree
 (`tree/clustering.py`); only the features differ.
 
 Legend: N documents, F features.
@@ -12,24 +12,25 @@ import math
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.label_features import indicators, label_ranges, strongest
+from axml_ray.corpus.label_features import indicator_matrix, keep_strongest, label_ranges
 from axml_ray.ragged import Ragged
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import cluster_offsets
 
 MOST_TERMS, FEWEST_TERMS = 1 << 28, 64
-"""Terms of all labels' vectors together, 3 GiB; and of one label's, however many labels there are."""
+"""Terms to keep: at most this number in all label vectors together (3 GiB), but never fewer than the second number in
+each vector."""
 
 
 def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:
-    """Cluster labels into a tree whose nodes have about `most` children at most.
+    """Cluster labels into a tree whose nodes have at most about `most` children.
 
     Args:
-        rows: float32 CSR [N, F + 1], as of `Featurizer.matrix`, of the training documents.
-        labels: their label ids.
-        trained: labels of the tree, those of the smallest ids.
-        most: a power of two.
+        rows: float32 CSR [N, F + 1], features of the training documents, as returned by `Featurizer.matrix`.
+        labels: label ids of each document.
+        trained: number of labels of the tree, which are those of the smallest ids.
+        most: largest number of children, a power of two.
         seed: not negative; the same seed gives the same tree.
     """
     depths = range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
@@ -42,16 +43,16 @@ def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: 
 
 
 def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> sparse.csr_matrix:
-    """The sum of each label's documents, of length one and its strongest terms: float32 CSR [trained, F].
+    """Return the normalised sum of each label's documents, cut to its strongest terms: float32 CSR [trained, F].
 
     Args:
-        rows: float32 CSR [N, F + 1], as of `Featurizer.matrix`.
-        labels: the label ids of each document.
-        trained: labels that have a vector, those of the smallest ids.
+        rows: float32 CSR [N, F + 1], features of the documents, as returned by `Featurizer.matrix`.
+        labels: label ids of each document.
+        trained: number of labels that have a vector, which are those of the smallest ids.
     """
-    of_labels = indicators(labels, trained).T.tocsr()
+    of_labels = indicator_matrix(labels, trained).T.tocsr()
     terms = max(MOST_TERMS // trained, FEWEST_TERMS)
     parts = []
     for begin, end in label_ranges(np.diff(of_labels.indptr), rows.nnz / max(1, len(labels))):
-        parts.append(strongest((of_labels[begin:end] @ rows).tocsr()[:, :-1], terms))
+        parts.append(keep_strongest((of_labels[begin:end] @ rows).tocsr()[:, :-1], terms))
     return sparse.vstack(parts, format="csr")

@@ -1,15 +1,15 @@
-"""Labels whose names occur in a text (kind `label_names`).
+"""Label-name matching: labels whose names occur in a text (kind `label_names`).
 
-Not in the paper. A label of few training texts is known by its name above all, but a name that occurs in a text need
-not be its subject. How much it says is learned on the training texts, by a logistic regression of whether the label is
-true. For a text of w words and a label whose name occurs in it t times, the features are
+Not in the paper. The best evidence for a label with few training texts is its name, but a text need not be about every
+name that occurs in it. A logistic regression on the training texts learns the probability that the label is true. For
+a text of w words and a label whose name occurs in it t times, the features are
 
     ln(q / (1 - q)),  ln(1 + m),  ln(1 + c),  lead,  ln t,  several,  whole,  ln w,    q = (h + 5 r) / (m + 5),
 
-where m training texts contain the name, h of them have the label, and c have it in all; r is the mean of h / m over all
-pairs of a text and a name in it; lead, several and whole are those of `name_trie.Pairs`. In learning, a text itself is
-left out of m, h and c; and a label that no other text has, whose name is known only because this one has it, is not
-learned from.
+where m training texts contain the name, h of these have the label, and c training texts have the label; r is the mean
+of h / m over all pairs of a text and a name in it; lead, several and whole are those of `name_trie.Pairs`. For
+training, the text itself is left out of m, h and c, and pairs whose label no other text has are skipped: without this
+text, the label would not be trained.
 
 Legend: N documents, L trained labels, V words, P pairs of a text and a label that it names.
 """
@@ -26,9 +26,9 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from axml_ray.corpus.text_views import TextViews
-from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
+from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
 from axml_ray.members.name_trie import Pairs, Trie, build_trie, check_trie
-from axml_ray.members.topk import TopK, best_of_sparse
+from axml_ray.members.sparse_member import SparseMember
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import LabelNamesSettings
@@ -37,30 +37,30 @@ from axml_ray.storage.array_file import open_arrays, save_arrays
 ABOUT = {"format": "axml-ray label names", "version": "1"}
 FILE = "names.safetensors"
 PRIOR = 5.0
-"""Texts that the prior mean counts as, in addition to those that contain a name."""
+"""Weight of the prior mean r, as a number of texts that contain the name."""
 FEATURES = 8
 FITTED = 100_000
-"""Texts that the regression learns from, at most; the counts are of all texts."""
+"""Largest number of texts that the regression is fitted on; the counts are over all texts."""
 MOST_WORDS = 1 << 22
-"""Words that are searched at a time."""
+"""Largest number of words that are searched at a time."""
 
 
 class LabelNamesConfig(Settings):
-    """What the fitted member depends on."""
+    """The setting that the fitted member depends on."""
 
     stemmer: str | None
 
 
 @dataclass(frozen=True, eq=False)
-class LabelNames(Member):
-    """The names of labels, and how much the occurrence of each says.
+class LabelNames(SparseMember):
+    """The names of labels, and the probability of a label whose name occurs in a text.
 
     Attributes:
-        trie: of the names.
+        trie: trie of the names.
         named: int64 [L], m.
         true: int64 [L], h.
         counts: int64 [L], c.
-        coefficients: float64 [`FEATURES` + 1], of the features and of a constant one.
+        coefficients: float64 [`FEATURES` + 1], of the features, and the intercept.
     """
 
     trie: Trie
@@ -73,12 +73,12 @@ class LabelNames(Member):
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: LabelNamesSettings) -> LabelNamesConfig:
-        """The stemmer."""
+        """Return the stemmer."""
         return LabelNamesConfig(stemmer=settings.stemmer)
 
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
-        """Learn from the training texts in which labels' names occur."""
+        """Fit the regression on the training texts in which label names occur, and write it."""
         config, corpus = spec.config, inputs.corpus
         assert isinstance(config, LabelNamesConfig)
         trie = build_trie(corpus.labels, corpus.tokenizer, inputs.max_tokens, config.stemmer)
@@ -87,14 +87,14 @@ class LabelNames(Member):
 
     @classmethod
     def of(cls, trie: Trie, tokens: Ragged, labels: Ragged, trained: int, fitted: int = FITTED) -> "LabelNames":
-        """The member learned from given documents.
+        """Fit the member on given documents.
 
         Args:
-            trie: of the names of trained labels.
+            trie: trie of the names of the trained labels.
             tokens: word ids of the documents.
-            labels: theirs; those from `trained` on are passed over.
+            labels: label ids of the documents; ids of L and above are ignored.
             trained: L.
-            fitted: documents that the regression learns from, at most.
+            fitted: largest number of documents that the regression is fitted on.
         """
         own = labels.values[labels.values < trained]
         named, true = np.zeros(trained, dtype=np.int64), np.zeros(trained, dtype=np.int64)
@@ -102,38 +102,30 @@ class LabelNames(Member):
             pairs = Pairs.of(trie, tokens.take(rows), trained)
             named += np.bincount(pairs.labels, minlength=trained)
             true += np.bincount(pairs.labels[pairs.true(labels.take(rows))], minlength=trained)
-        found = cls(trie, named, true, np.bincount(own, minlength=trained), np.zeros(FEATURES + 1))
+        member = cls(trie, named, true, np.bincount(own, minlength=trained), np.zeros(FEATURES + 1))
         rows = np.sort(np.random.default_rng(0).permutation(len(tokens))[:fitted])
-        some, theirs = tokens.take(rows), labels.take(rows)
-        features, answers = [np.empty((0, FEATURES))], [np.empty(0, bool)]
-        for rows in _steps(some):
-            pairs = Pairs.of(trie, some.take(rows), trained)
-            right = pairs.true(theirs.take(rows))
-            others = found.counts[pairs.labels] > right
-            features.append(found._features(pairs, right)[others])
-            answers.append(right[others])
-        x, y = np.concatenate(features), np.concatenate(answers)
+        sample, sample_labels = tokens.take(rows), labels.take(rows)
+        features, targets = [np.empty((0, FEATURES))], [np.empty(0, bool)]
+        for rows in _steps(sample):
+            pairs = Pairs.of(trie, sample.take(rows), trained)
+            is_true = pairs.true(sample_labels.take(rows))
+            in_other_texts = member.counts[pairs.labels] > is_true
+            features.append(member._features(pairs, is_true)[in_other_texts])
+            targets.append(is_true[in_other_texts])
+        x, y = np.concatenate(features), np.concatenate(targets)
         if y.any() and not y.all():
             regression = LogisticRegression(C=100, max_iter=1_000).fit(x, y)
-            found.coefficients[:] = *regression.coef_[0], regression.intercept_[0]
-        else:  # all pairs are alike: the prior q of each name is all that is known
-            found.coefficients[0] = 1.0
-        return found
+            member.coefficients[:] = *regression.coef_[0], regression.intercept_[0]
+        else:  # all pairs have the same target: the probability is q
+            member.coefficients[0] = 1.0
+        return member
 
-    def rank(self, texts: TextViews, k: int) -> TopK:
-        """The most probable labels whose names occur in the text."""
-        return best_of_sparse(self._scores(texts), k)
-
-    def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """The probabilities of given labels; 0 where the name does not occur."""
-        scores: np.ndarray = self._scores(texts)[:, labels].toarray()
-        return scores
-
-    def _scores(self, texts: TextViews) -> sparse.csr_matrix:
-        return texts.keep(("label names", id(self)), lambda: self.scores(texts.translated))
+    def scores_of(self, texts: TextViews) -> sparse.csr_matrix:
+        """Return the probabilities of the labels whose names occur in each text, float32 CSR [N, L]."""
+        return self.scores(texts.translated)
 
     def scores(self, tokens: Ragged) -> sparse.csr_matrix:
-        """The probability of each label whose name occurs in a text, float32 CSR [N, L].
+        """Return the probability of each label whose name occurs in a text, float32 CSR [N, L].
 
         Args:
             tokens: word ids.
@@ -149,18 +141,18 @@ class LabelNames(Member):
 
     @cached_property
     def _mean(self) -> float:
-        """r, kept away from 0 and 1; cached, since labels may be millions and a text names a few."""
-        every = max(1, int(self.named.sum()))
-        return min(max(int(self.true.sum()) / every, 0.5 / every), 1 - 0.5 / every)
+        """Return r, kept away from 0 and 1; cached, since there may be millions of labels."""
+        pairs = max(1, int(self.named.sum()))
+        return min(max(int(self.true.sum()) / pairs, 0.5 / pairs), 1 - 0.5 / pairs)
 
-    def _features(self, pairs: Pairs, right: np.ndarray | None = None) -> np.ndarray:
-        """Features of pairs, float64 [P, `FEATURES`].
+    def _features(self, pairs: Pairs, is_true: np.ndarray | None = None) -> np.ndarray:
+        """Return the features of pairs, float64 [P, `FEATURES`].
 
         Args:
-            pairs: of documents.
-            right: bool [P], whether each label is true, of training documents, which are left out of the counts.
+            pairs: pairs of a document and a label.
+            is_true: bool [P], whether each label is true, for training documents: each is left out of its own counts.
         """
-        one, own = (0, 0) if right is None else (1, right)
+        one, own = (0, 0) if is_true is None else (1, is_true)
         named, true, counts = (each[pairs.labels] for each in (self.named, self.true, self.counts))
         q = (true - own + PRIOR * self._mean) / (named - one + PRIOR)
         return np.column_stack([
@@ -169,11 +161,11 @@ class LabelNames(Member):
         ])  # fmt: skip
 
     def save(self, path: Path, key: str) -> None:
-        """Write the names and what was learned; a reader sees the old file or the new one.
+        """Write the names, counts and coefficients, atomically.
 
         Args:
-            path: where to.
-            key: cache key of all that they depend on.
+            path: file to write or replace.
+            key: cache key of everything that they depend on.
         """
         arrays = {
             "stems": self.trie.stems.astype(np.int32),
@@ -193,8 +185,8 @@ class LabelNames(Member):
         """Open what `fit` wrote.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: the file holds no names of this version, or of other words or labels.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not one of this version, or has other words or labels.
         """
         path, trained = directory / FILE, inputs.labels
         try:
@@ -220,7 +212,7 @@ class LabelNames(Member):
 
 
 def _steps(tokens: Ragged) -> Iterator[np.ndarray]:
-    """Consecutive rows of documents, at most `MOST_WORDS` words at a time, or one document."""
+    """Yield consecutive rows of documents, at most `MOST_WORDS` words at a time, or one document."""
     start = 0
     while start < len(tokens):
         end = int(np.searchsorted(tokens.offsets, tokens.offsets[start] + MOST_WORDS, side="right")) - 1

@@ -2,13 +2,13 @@
 
 Not in the paper, whose networks learn what a rare word means from few texts or not at all. Every node of a tree has a
 classifier against its siblings, trained on the documents of its parent, as in Parabel (Prabhu et al., 2018). Its margin
-m gives the probability exp(-max(0, 1 - m)²) of the node given its parent, so a label's is the product along its path
-(the paper's equation 1), found by beam search.
+m gives the probability exp(-max(0, 1 - m)²) of the node given its parent. The probability of a label is the product
+along its path (the paper's equation 1), and beam search finds the best labels.
 
-- The tree's clusters are wider than the networks', see `label_clusters.py`.
-- Weights are mapped from their file and shared by the processes of a machine, except those of the first and of small
-  levels, of which each process holds a transposed copy.
-- Nothing depends on the batch: a text is scored by itself.
+- The tree's clusters are wider than those of the networks, see `label_clusters.py`.
+- Weights are memory-mapped and shared by the processes of a machine, except those of the first level and of small
+  levels, of which each process has a transposed copy.
+- The score of a text does not depend on the other texts of its batch.
 
 Legend: N documents, F features of a text, n_d nodes of level d.
 """
@@ -36,18 +36,19 @@ from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "4"}
-FILE, LABEL_ORDER = "classifiers.safetensors", "label_order"
+FILE, LABEL_ORDER, FEATURE_COUNT = "classifiers.safetensors", "label_order", "features"
 BEAM_CHILDREN = 4096
-"""Nodes of a level that are scored for a text: the children of as many of its best parents as have about so many."""
+"""Approximate number of nodes of a level that are scored for a text, which sets the beam: this number divided by the
+largest number of children of a node."""
 MOST_SCORES = 1 << 22
-"""Scores of a level that are held at a time."""
+"""Largest number of scores of a level that are in memory at a time."""
 WHOLE_LEVEL = 1 << 16
-"""Levels of at most this many nodes are scored whole, which takes less time than gathering the nodes that a text
-needs."""
+"""All nodes of a level are scored if there are at most this number, which is faster than gathering the nodes that a
+text needs."""
 
 
 class LinearTreeConfig(Settings):
-    """What fitted classifiers depend on."""
+    """The settings that the fitted classifiers depend on."""
 
     own: LinearTreeSettings
     features: FeatureSettings
@@ -58,9 +59,9 @@ class LinearTree(Member):
     """The classifiers of all nodes of a tree.
 
     Attributes:
-        tree: its shape.
+        tree: label tree whose nodes have the classifiers.
         weights: for levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
-        featurizer: of the run.
+        featurizer: featurizer of the run.
     """
 
     tree: LabelTree
@@ -73,12 +74,12 @@ class LinearTree(Member):
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: LinearTreeSettings) -> LinearTreeConfig:
-        """The kind's settings and those of the features; the weight is the ensemble's business."""
+        """Return the settings of the kind and of the features, without the weight, which a fit does not depend on."""
         return LinearTreeConfig(own=settings.model_copy(update={"weight": 0.0}), features=experiment.features)
 
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
-        """Learn the classifiers from the training documents."""
+        """Fit the classifiers on the training documents and write them."""
         config, tree = spec.config, inputs.label_tree
         assert isinstance(config, LinearTreeConfig)
         texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
@@ -89,11 +90,11 @@ class LinearTree(Member):
         cls(tree, weights, inputs.features).save(spec.directory / FILE, spec.key)
 
     def rank(self, texts: TextViews, k: int) -> TopK:
-        """The best labels by beam search. The scores are probabilities."""
+        """Return the best labels, found by beam search, with their probabilities."""
         return self.rank_rows(self.featurizer.of(texts), k)
 
     def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """Probabilities of given labels, whether or not a beam would reach them."""
+        """Return the probabilities of given labels, whether or not beam search would find them."""
         rows = self.featurizer.of(texts)
         logs = np.zeros((rows.shape[0], len(labels)), dtype=np.float32)
         for weights, nodes in zip(self.weights, self.tree.paths(labels), strict=True):
@@ -103,12 +104,12 @@ class LinearTree(Member):
         return scores
 
     def rank_rows(self, rows: sparse.csr_matrix, k: int, children: int = BEAM_CHILDREN) -> TopK:
-        """The best k labels of each row of a feature matrix.
+        """Return the best k labels of each row of a feature matrix.
 
         Args:
             rows: float32 CSR [N, F + 1].
-            k: labels wanted.
-            children: of the best nodes of a level that are scored, at most, or of one node.
+            k: number of labels to return.
+            children: largest number of nodes of a level that are scored; the children of one node are always scored.
         """
         sizes = self.tree.level_sizes
         clusters = (self.tree.max_children(level) for level in range(len(sizes)))
@@ -139,32 +140,32 @@ class LinearTree(Member):
         return TopK(np.pad(labels, padding, constant_values=-1), np.pad(np.exp(best), padding))
 
     def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
-        """Margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""
+        """Return the margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""
         if level == 0 or self.tree.level_sizes[level] <= WHOLE_LEVEL:
-            every = (rows @ self._by_feature[level]).toarray()
-            return every if level == 0 else np.take_along_axis(every, nodes, axis=1)
+            of_all = (rows @ self._by_feature[level]).toarray()
+            return of_all if level == 0 else np.take_along_axis(of_all, nodes, axis=1)
         margins = np.empty(nodes.shape, dtype=np.float32)
         # One dense row is reused: filled with a document's features, and cleared at the same places.
         dense = np.zeros(rows.shape[1], dtype=np.float32)
-        for document, wanted in enumerate(nodes):
+        for document, nodes_of_document in enumerate(nodes):
             inside = slice(rows.indptr[document], rows.indptr[document + 1])
             dense[rows.indices[inside]] = rows.data[inside]
-            margins[document] = self.weights[level][wanted] @ dense
+            margins[document] = self.weights[level][nodes_of_document] @ dense
             dense[rows.indices[inside]] = 0
         return margins
 
     @cached_property
     def _by_feature(self) -> list[sparse.csr_matrix]:
-        """The weights of levels that are scored whole, transposed: a text has few features."""
+        """Return the transposed weights of levels of which all nodes are scored: a text has few features."""
         small = (level == 0 or size <= WHOLE_LEVEL for level, size in enumerate(self.tree.level_sizes))
         return [weights.T.tocsr() for weights, whole in zip(self.weights, small, strict=True) if whole]
 
     def save(self, path: Path, key: str) -> None:
-        """Write the classifiers; a reader sees the old file or the new one.
+        """Write the classifiers, atomically.
 
         Args:
-            path: where to.
-            key: cache key of all that they depend on.
+            path: file to write or replace.
+            key: cache key of everything that they depend on.
         """
         arrays = {LABEL_ORDER: self.tree.label_order}
         for level, weights in enumerate(self.weights, start=1):
@@ -174,19 +175,23 @@ class LinearTree(Member):
                 f"words.{level}": weights.indices.astype(np.int32),
                 f"offsets.{level}": weights.indptr.astype(np.int64),
             }
-        save_arrays(arrays, path, ABOUT, key)
+        save_arrays(arrays, path, {**ABOUT, FEATURE_COUNT: str(len(self.featurizer))}, key)
 
     @classmethod
     def load(cls, directory: Path, config: Any, inputs: LoadInputs) -> "LinearTree":
         """Open classifiers that `fit` wrote.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: the file holds no classifiers of this version, or of other labels or features.
+            FileNotFoundError: there is no such file.
+            ValueError: the file has no classifiers of this version, or has other labels or features.
         """
         path, features = directory / FILE, inputs.features
         try:
-            arrays, _ = open_arrays(path, ABOUT)
+            arrays, about = open_arrays(path, ABOUT)
+            # Too few features show as columns out of range; too many would put the bias in the wrong column. Files of
+            # older versions of the program lack the number.
+            if int(about.get(FEATURE_COUNT, len(features))) != len(features):
+                raise ValueError(f"fitted with {int(about[FEATURE_COUNT]):,} features, not {len(features):,}")
             order, levels = arrays.pop(LABEL_ORDER), range(1, len(arrays) // 4 + 1)
             if len(order) != inputs.labels:
                 raise ValueError(f"it has {len(order):,} labels, not {inputs.labels:,}")
@@ -205,14 +210,14 @@ class LinearTree(Member):
 
 
 def log_probability(margins: np.ndarray) -> np.ndarray:
-    """The logarithm of the probability that a margin stands for, -max(0, 1 - m)²."""
-    short = np.maximum(0, 1 - margins)
-    logs: np.ndarray = -short * short
+    """Return the log-probability that each margin m gives, -max(0, 1 - m)²."""
+    hinge = np.maximum(0, 1 - margins)
+    logs: np.ndarray = -hinge * hinge
     return logs
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Places of the `count` largest of each row of `values` (float32 [N, n]), or of all, ascending: int64 [N, k]."""
+    """Return the columns of the `count` largest values of each row (float32 [N, n]), ascending: int64 [N, count]."""
     if count >= values.shape[1]:
         return np.broadcast_to(np.arange(values.shape[1]), values.shape)
     return np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)

@@ -1,11 +1,10 @@
-"""What an ensemble member is: something that ranks and scores labels for texts.
+"""The interface of an ensemble member: a model that ranks and scores labels for texts.
 
-A member can be fitted, return its best k labels of a text, score given labels, explain them where it can, be exported
-to a bundle and loaded again. `registry.py` maps a kind's name to its class. Nothing outside this package knows a kind
-by its name.
+A member can be fitted, return its best k labels of a text, score given labels, explain them if it supports that, be
+exported to a bundle and loaded again. `settings/members.py` maps the name of a kind to its class.
 
-Files: a fitted member is a directory. Its manifest, `member.json`, is written last and holds the cache key of all that
-the fit depended on, so that a directory without one, or with another key, is fitted again.
+Files: a fitted member is a directory. Its manifest, `member.json`, is written last and has the cache key of everything
+that the fit depended on; a directory without it, or with another key, is fitted again.
 
 Legend: N documents, n given labels, k best labels.
 """
@@ -46,10 +45,10 @@ class MemberInfo:
     """A member's place in an ensemble.
 
     Attributes:
-        name: unique in the ensemble, such as `knn` or `linear_tree-1`; names of columns and files.
-        kind: of the registry.
+        name: unique name in the ensemble, such as `knn` or `linear_tree-1`; it also names columns and files.
+        kind: name of the kind in the registry.
         tree: number of its label tree, from 0; None for a member of the whole run.
-        weight: share in the ensemble's scores; all members' sum to one.
+        weight: weight in the ensemble's scores; the weights of all members add up to 1.
     """
 
     name: str
@@ -59,17 +58,17 @@ class MemberInfo:
 
     @property
     def title(self) -> str:
-        """The name for people; trees count from 1."""
+        """Return the name that people read, in which trees count from 1."""
         return title_of(self.name)
 
 
 @dataclass(frozen=True)
 class MemberSpec(MemberInfo):
-    """A member of a run, with everything that is resolved before it is fitted or loaded.
+    """A member of a run, with everything that is needed to fit or load it.
 
     Attributes:
-        config: what the fit and the loaded member depend on.
-        directory: where it lies.
+        config: settings that the fit and the loaded member depend on.
+        directory: directory of the fitted member.
         key: cache key of the fit.
     """
 
@@ -79,7 +78,7 @@ class MemberSpec(MemberInfo):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the directory holds this member, whole, fitted from the same corpus and settings."""
+        """Return whether the directory has all files of this member, fitted with the same corpus and settings."""
         try:
             manifest = read_json(self.directory / MANIFEST)
             same = (manifest["format"], manifest["version"], manifest["key"]) == (FORMAT, VERSION, self.key)
@@ -98,17 +97,16 @@ class MemberSpec(MemberInfo):
 
 @dataclass(frozen=True)
 class FitInputs:
-    """What a fit may read.
+    """The inputs of `Member.fit`.
 
     Attributes:
-        corpus: prepared.
-        documents: training documents that are read; None for all.
-        max_tokens: words of a text that are read.
-        seed: of the tree, or of the run.
+        corpus: a prepared corpus.
+        documents: number of training documents to read; None for all.
+        max_tokens: largest number of words of a text that are read.
+        seed: seed of the tree, or of the run.
         tree: the label tree of a member of scope `tree`.
-        tree_directory: where the tree lies, and its journal.
-        featurizer: of the run, where the kind `uses_features`.
-        context: the distributed context, where the kind is `trained_by_workers`.
+        featurizer: featurizer of the run, if the kind `uses_features`.
+        context: the distributed context, if the kind is `trained_by_workers`.
         report: called on the first worker with records of progress.
     """
 
@@ -117,42 +115,41 @@ class FitInputs:
     max_tokens: int
     seed: int
     tree: LabelTree | None = None
-    tree_directory: Path | None = None
     featurizer: Featurizer | None = None
     context: DistributedContext = field(default_factory=DistributedContext)
     report: Report = lambda record: None
 
     @cached_property
     def train(self) -> Split:
-        """The training documents that are read."""
+        """Return the training documents to read."""
         return self.corpus.split("train").part(self.documents)
 
     @property
     def features(self) -> Featurizer:
-        """The run's featurizer, where the kind `uses_features`."""
+        """Return the featurizer of a kind that `uses_features`."""
         assert self.featurizer is not None, "only kinds with uses_features have one"
         return self.featurizer
 
     @property
     def label_tree(self) -> LabelTree:
-        """The label tree of a member of scope `tree`."""
+        """Return the label tree of a member of scope `tree`."""
         assert self.tree is not None, "only members of scope tree have one"
         return self.tree
 
 
 @dataclass(frozen=True)
 class LoadInputs:
-    """What a member may need beside its own files, from a run or from a bundle.
+    """The inputs of `Member.load` in addition to the member's own files, from a run or from a bundle.
 
     Attributes:
-        labels: L, trained labels.
-        words: V, of the vocabulary.
+        labels: L, the number of trained labels.
+        words: V, the size of the vocabulary.
         tree: the label tree of a member of scope `tree`.
-        featurizer: of the run, where the kind `uses_features`.
-        translation: where the corpus has a dictionary.
-        word_vectors: the corpus's word vectors, float32 [V, E] or bfloat16; called only where they are needed.
-        precision: of matrix products.
-        device: of the networks.
+        featurizer: featurizer of the run, if the kind `uses_features`.
+        translation: translation of words; None for a corpus without a dictionary.
+        word_vectors: returns the corpus's word vectors, float32 or bfloat16 [V, E]; called only if they are needed.
+        precision: number format of matrix products.
+        device: device of the networks.
     """
 
     labels: int
@@ -166,10 +163,10 @@ class LoadInputs:
 
     @property
     def features(self) -> Featurizer:
-        """The run's featurizer, where the kind `uses_features`.
+        """Return the featurizer of a kind that `uses_features`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no featurizer.
         """
         if self.featurizer is None:
             raise ValueError("the featurizer that it was fitted with is missing")
@@ -177,10 +174,10 @@ class LoadInputs:
 
     @property
     def label_tree(self) -> LabelTree:
-        """The label tree of a member of scope `tree`.
+        """Return the label tree of a member of scope `tree`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no label tree.
         """
         if self.tree is None:
             raise ValueError("its label tree is missing")
@@ -194,17 +191,17 @@ class Member(ABC):
     """Class of the configuration that `configure` returns."""
     scope: ClassVar[Scope] = "run"
     uses_features: ClassVar[bool] = False
-    """Whether it reads the run's TF-IDF features (`featurizer.py`)."""
+    """Whether the kind reads the run's TF-IDF features (`featurizer.py`)."""
     trained_by_workers: ClassVar[bool] = False
     """Whether `fit` runs on every worker of a distributed group, instead of in one process."""
 
     @classmethod
     @abstractmethod
     def configure(cls, experiment: Experiment, settings: Any) -> Settings:
-        """The configuration of a fit, from the experiment and from the kind's own settings.
+        """Return the configuration of a fit, from the experiment and from the kind's own settings.
 
-        It is all that the fitted member depends on besides the corpus, its label tree and the featurizer. Fields that
-        only prediction reads are named by `not_fitted`.
+        It has everything that the fitted member depends on, apart from the corpus, its label tree and the featurizer.
+        `not_fitted` names the fields that only prediction reads.
         """
 
     not_fitted: ClassVar[frozenset[str]] = frozenset()
@@ -213,7 +210,7 @@ class Member(ABC):
     @classmethod
     @abstractmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
-        """Fit the member and write its files into `spec.directory`, which exists; started again, it may resume."""
+        """Fit the member, or resume an interrupted fit, and write its files into `spec.directory`, which exists."""
 
     @classmethod
     @abstractmethod
@@ -229,12 +226,12 @@ class Member(ABC):
         """Copy a fitted member's files into a bundle.
 
         Args:
-            spec: of the fitted member.
-            to: directory in the bundle; it exists.
+            spec: the fitted member.
+            to: existing directory in the bundle.
             weights: number format of large matrices.
 
         Returns:
-            Whether it needs the corpus's word vectors from the bundle.
+            Whether the member needs the corpus's word vectors from the bundle.
         """
         for path in sorted(path for path in spec.directory.rglob("*") if path.is_file() and path.name != MANIFEST):
             copy = to / path.relative_to(spec.directory)
@@ -244,17 +241,17 @@ class Member(ABC):
 
     @abstractmethod
     def rank(self, texts: TextViews, k: int) -> TopK:
-        """The best k labels of each text, [N, k]."""
+        """Return the best k labels of each text, [N, k]."""
 
     @abstractmethod
     def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """Scores of given labels, float32 [N, n], whether or not `rank` would return them.
+        """Return the scores of given labels, float32 [N, n], whether or not `rank` would return them.
 
         Args:
-            texts: N.
+            texts: N texts.
             labels: integer [n], ids of trained labels, in any order.
         """
 
     def explain(self, text: ExplainedText, labels: Sequence[int], index: LabelIndex) -> list[TreePath] | None:
-        """The path to each of some labels in its tree, with attention to words; None for a member that has none."""
+        """Return the path to each label in the tree, with attention to words; None if the member cannot explain."""
         return None

@@ -1,9 +1,9 @@
-"""Names of labels found in texts: a trie of stemmed names, and the pairs of a text and a label whose name it contains.
+"""A trie of label names, and the pairs of a text and a label whose name occurs in it.
 
-Words are compared by their stems. What a name says in brackets distinguishes it from others spelled alike; it need not
-occur in a text.
+Words are compared by their stems. The part of a name in brackets, which distinguishes names that are spelled alike, is
+not searched for.
 
-Legend: N documents, L trained labels, V words, S states of the trie, P pairs of a text and a label that it names.
+Legend: N documents, L trained labels, V words, S states of the trie, P pairs of a text and a label.
 """
 
 import re
@@ -20,18 +20,18 @@ from axml_ray.corpus.tokenizer import UNKNOWN, Tokenizer
 from axml_ray.ragged import Ragged, is_ragged
 
 LEAD_WORDS = 12
-"""First words of a text, where its title is."""
+"""Number of first words of a text that count as its lead, which usually is the title."""
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
 
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """Names, as a trie over stems.
+    """A trie of names over stems, as a sorted table of transitions.
 
     Attributes:
         stems: int32 [V], the stem of each word.
-        keys: int64 [S - 1], rising: state · (number of stems) + stem, of each step from a state to another.
-        targets: int32 [S - 1], where it leads; names begin at state 0.
+        keys: int64 [S - 1], ascending: state · (number of stems) + stem of each transition.
+        targets: int32 [S - 1], the next state of each transition; names begin at state 0.
         labels: S rows, the labels whose names end at each state.
     """
 
@@ -42,12 +42,12 @@ class Trie:
 
     @classmethod
     def of(cls, names: Ragged, labels: np.ndarray, stems: np.ndarray) -> "Trie":
-        """The trie of some names.
+        """Build the trie of some names.
 
         Args:
-            names: word ids, at least one a name.
+            names: word ids, at least one per name.
             labels: int32 [names], the label of each name.
-            stems: int32 [V].
+            stems: int32 [V], the stem of each word.
         """
         kinds, states = int(stems.max(initial=0)) + 1, np.zeros(len(names), dtype=np.int64)
         keys, count = [np.empty(0, np.int64)], 1
@@ -66,31 +66,34 @@ class Trie:
 
     @cached_property
     def _kinds(self) -> int:
-        """Number of distinct stems; cached, since a vocabulary is large and a text short."""
+        """Return the number of distinct stems; cached, since a vocabulary is large and a text short."""
         return int(self.stems.max(initial=0)) + 1
 
     def walk(self, tokens: Ragged) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the names in documents: place of the first word in `tokens.values`, number of words, and state, int64
-        each.
+        """Find all names in documents.
 
         Args:
             tokens: word ids of documents.
+
+        Returns:
+            For each match, int64: the index of its first word in `tokens.values`, its number of words, and its state.
+            Shorter matches come first.
         """
         kinds, stems = self._kinds, self.stems[tokens.values].astype(np.int64)
         ends = np.repeat(tokens.offsets[1:], tokens.lengths)
-        # All words at once: each place is the start of a possible name, and is dropped when its state has no next step.
+        # Match from all words at once; a start is dropped when its state has no transition for the next word.
         start, state, length = np.arange(len(stems)), np.zeros(len(stems), dtype=np.int64), 0
-        found = [(start[:0], start[:0], state[:0])]
+        matches = [(start[:0], start[:0], state[:0])]
         while len(start) and len(self.keys):
             keys = state * kinds + stems[start + length]
-            place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-            on = self.keys[place] == keys
-            start, state, length = start[on], self.targets[place[on]].astype(np.int64), length + 1
+            index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            matched = self.keys[index] == keys
+            start, state, length = start[matched], self.targets[index[matched]].astype(np.int64), length + 1
             named = self.labels.lengths_of(state) > 0
-            found.append((start[named], np.full(named.sum(), length), state[named]))
+            matches.append((start[named], np.full(named.sum(), length), state[named]))
             more = start + length < ends[start]
             start, state = start[more], state[more]
-        starts, lengths, states = (np.concatenate(part) for part in zip(*found, strict=True))
+        starts, lengths, states = (np.concatenate(part) for part in zip(*matches, strict=True))
         return starts, lengths, states
 
 
@@ -100,12 +103,12 @@ class Pairs:
 
     Attributes:
         documents: int64 [P], ascending.
-        labels: int64 [P], ascending in a document.
+        labels: int64 [P], ascending within a document.
         lead: bool [P], whether the name begins among the first `LEAD_WORDS` words.
-        times: int64 [P], t, how often it occurs.
-        several: bool [P], whether it has several words.
-        whole: bool [P], whether it occurs other than as a part of a longer name.
-        words: int64 [P], w, words of the text.
+        times: int64 [P], t, how often the name occurs.
+        several: bool [P], whether the name has several words.
+        whole: bool [P], whether the name occurs at least once other than within a longer name.
+        words: int64 [P], w, the number of words of the text.
     """
 
     documents: np.ndarray
@@ -121,8 +124,8 @@ class Pairs:
         """Find all pairs in some documents.
 
         Args:
-            trie: of the names.
-            tokens: word ids.
+            trie: trie of the names.
+            tokens: word ids of the documents.
             trained: L.
         """
         starts, lengths, states = trie.walk(tokens)
@@ -134,39 +137,40 @@ class Pairs:
         whole = (furthest[starts] == starts + lengths) & (before < starts + lengths)
         document = np.searchsorted(tokens.offsets, starts, side="right") - 1
         lead = starts - tokens.offsets[document] < LEAD_WORDS
-        each = trie.labels.lengths_of(states)
+        labels_per_match = trie.labels.lengths_of(states)
         keys, which, times = np.unique(
-            np.repeat(document, each) * trained + trie.labels.take(states).values,
+            np.repeat(document, labels_per_match) * trained + trie.labels.take(states).values,
             return_inverse=True, return_counts=True,
         )  # fmt: skip
 
-        def anywhere(here: np.ndarray) -> np.ndarray:
-            return np.bincount(which, weights=np.repeat(here, each), minlength=len(keys)) > 0
+        def any_match(condition: np.ndarray) -> np.ndarray:
+            weights = np.repeat(condition, labels_per_match)
+            return np.bincount(which, weights=weights, minlength=len(keys)) > 0
 
         documents, labels = np.divmod(keys, trained)
         words = tokens.lengths[documents]
-        return cls(documents, labels, anywhere(lead), times, anywhere(lengths > 1), anywhere(whole), words)
+        return cls(documents, labels, any_match(lead), times, any_match(lengths > 1), any_match(whole), words)
 
     def true(self, labels: Ragged) -> np.ndarray:
-        """Whether each label is one of its document's, bool [P].
+        """Return whether the document of each pair has its label, bool [P].
 
         Args:
-            labels: of each document.
+            labels: label ids of each document.
         """
         most = 1 + max(self.labels.max(initial=0), labels.values.max(initial=0))
-        known = np.repeat(np.arange(len(labels)), labels.lengths) * most + labels.values
-        found: np.ndarray = np.isin(self.documents * most + self.labels, known)
-        return found
+        true_pairs = np.repeat(np.arange(len(labels)), labels.lengths) * most + labels.values
+        is_true: np.ndarray = np.isin(self.documents * most + self.labels, true_pairs)
+        return is_true
 
 
 def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer: str | None) -> Trie:
-    """The trie of the names of a corpus' trained labels. Names with an unknown word are left out.
+    """Build the trie of the names of a corpus's trained labels. Names with an unknown word are left out.
 
     Args:
-        index: labels and their names; a label is its own name where the corpus was given none.
-        tokenizer: of the corpus.
-        max_tokens: words of a name that are read.
-        stemmer: language of Snowball's stemmer; None compares words as they are.
+        index: labels and their names; in a corpus without names, a label is its own name.
+        tokenizer: tokenizer of the corpus.
+        max_tokens: largest number of words of a name that are read.
+        stemmer: language of the Snowball stemmer; None compares exact words.
     """
     labels = np.array(named_labels(index), dtype=np.int32)
     names = tokenizer.encode([_BRACKETS.sub("", index.names[label]) for label in labels], max_tokens)
@@ -175,24 +179,24 @@ def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer
 
 
 def stems_of(words: Sequence[str], stemmer: str | None) -> np.ndarray:
-    """The stem of each word, counted from 0: int32 [V].
+    """Return the id (from 0) of the stem of each word: int32 [V].
 
     Args:
-        words: distinct.
-        stemmer: as of `build_trie`.
+        words: distinct words.
+        stemmer: as in `build_trie`.
     """
     if stemmer is None:
         return np.arange(len(words), dtype=np.int32)
     stems: dict[str, int] = {}
-    found = (stems.setdefault(stem, len(stems)) for stem in snowballstemmer.stemmer(stemmer).stemWords(words))
-    return np.fromiter(found, np.int32, len(words))
+    ids = (stems.setdefault(stem, len(stems)) for stem in snowballstemmer.stemmer(stemmer).stemWords(words))
+    return np.fromiter(ids, np.int32, len(words))
 
 
 def check_trie(trie: Trie, words: int, trained: int) -> None:
     """Check a trie that was read from a file, of V words and L labels.
 
     Raises:
-        ValueError: it is broken, or of other words or labels.
+        ValueError: the trie is broken, or has other words or labels.
     """
     if trie.stems.shape != (words,) or trie.stems.dtype != np.int32 or trie.stems.min(initial=0) < 0:
         raise ValueError(f"it does not have stems of {words:,} words")

@@ -1,4 +1,4 @@
-"""AttentionXML itself (kind `network_tree`): the trained networks of a label tree's levels, searched by beam search.
+"""AttentionXML itself (kind `network_tree`): one network per level of a label tree, and beam search.
 
 The paper's ensemble is three of these members and their mean. `fit` is `training/tree.py`; `rank` is the paper's
 prediction, Algorithm 4.
@@ -37,18 +37,18 @@ from axml_ray.tree.inspection import label_starts
 from axml_ray.tree.label_tree import LabelTree
 
 NAMED = 3
-"""Labels that a cluster is named by: its most frequent ones."""
+"""Number of labels, the most frequent ones, that name a cluster in an explanation."""
 
 
 class NetworkTreeConfig(Settings):
-    """What trained networks depend on, and how often their training is saved."""
+    """The settings that trained networks depend on, and the interval of checkpoints."""
 
     network: NetworkSettings
     training: TrainingSettings
     beam: int
-    """C: nodes of a level whose children are scored."""
+    """C, the number of nodes of a level whose children are scored."""
     max_tokens: int
-    """First words of a text that the networks read."""
+    """Number of first words of a text that the networks read."""
     checkpoint_minutes: float
 
 
@@ -56,11 +56,11 @@ class NetworkTree(Member):
     """The networks of one label tree, ready to predict.
 
     Args:
-        tree: its shape.
-        networks: of its levels, from the top.
-        beam: C, nodes of a level whose children are scored.
-        max_tokens: first words of a text that the networks read; None for all.
-        precision: of matrix products.
+        tree: the label tree.
+        networks: networks of the levels, from the top.
+        beam: C, the number of nodes of a level whose children are scored.
+        max_tokens: number of first words of a text that the networks read; None for all.
+        precision: number format of matrix products.
     """
 
     config_class: ClassVar[type[Settings]] = NetworkTreeConfig
@@ -82,7 +82,7 @@ class NetworkTree(Member):
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: NetworkTreeSettings) -> NetworkTreeConfig:
-        """The settings of the networks and of their training."""
+        """Return the settings of the networks and of their training."""
         return NetworkTreeConfig(
             network=experiment.network,
             training=experiment.training,
@@ -93,7 +93,7 @@ class NetworkTree(Member):
 
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
-        """Train every level from the top; runs on all workers. Finished levels are opened, not trained again."""
+        """Train all levels from the top, on all workers. Finished levels are loaded, not trained again."""
         config = spec.config
         assert isinstance(config, NetworkTreeConfig)
         TreeTraining(
@@ -117,7 +117,7 @@ class NetworkTree(Member):
         """Open trained networks, from a run or from a bundle; their weights are memory-mapped.
 
         Raises:
-            OSError, ValueError: a level is missing, broken, or of other labels or words.
+            OSError, ValueError: a level is missing or broken, or has other labels or words.
         """
         tree, networks = inputs.label_tree, []
         if len(tree.label_order) != inputs.labels:
@@ -125,7 +125,7 @@ class NetworkTree(Member):
         for number in range(1, len(tree.level_sizes) + 1):
             path = level_directory(directory, number)
             try:
-                # A bundle has one file of weights, a run has also a manifest and the rows of each worker.
+                # A bundle has one file of weights; a run also has a manifest and the rows of each worker.
                 state = read_level(path) if (path / LEVEL_MANIFEST).is_file() else load_weights(path / MODEL)
                 if WORDS not in state and inputs.word_vectors is not None:
                     state[WORDS] = inputs.word_vectors()
@@ -139,9 +139,9 @@ class NetworkTree(Member):
 
     @classmethod
     def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
-        """Write the levels' weights in a bundle's number format.
+        """Write the weights of all levels in a bundle's number format.
 
-        Word vectors that training froze are the corpus's own: a bundle holds them once, not in every level.
+        Word vectors that training froze are left out of the levels: a bundle has the corpus's vectors once.
         """
         config = spec.config
         assert isinstance(config, NetworkTreeConfig)
@@ -157,19 +157,21 @@ class NetworkTree(Member):
 
     @torch.inference_mode()
     def rank(self, texts: TextViews, k: int) -> TopK:
-        """Beam search down the tree. The scores are `Beam.scores`, as probabilities."""
+        """Return the best labels, found by beam search, with their probabilities."""
+        if not len(texts):
+            return TopK.empty(0, k)
         tokens, lengths = self._read_texts(texts)
         beam: Beam | None = None
         for network in self.networks:
             keep = k if network is self.networks[-1] else self.beam
-            candidates = above = None
+            candidates = parent_scores = None
             if beam is not None:
                 assert network.first_child is not None
                 candidates = backend_for(self.device).candidates(beam.nodes, network.level, network.first_child)
-                above = beam.scores
+                parent_scores = beam.scores
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)
-                beam = network.expand(encodings, lengths, candidates, above, keep)
+                beam = network.expand(encodings, lengths, candidates, parent_scores, keep)
         assert beam is not None
         nodes, logs = beam.nodes.cpu().numpy(), beam.scores.float().cpu().numpy()
         labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
@@ -178,7 +180,9 @@ class NetworkTree(Member):
 
     @torch.inference_mode()
     def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """Scores of given labels along their paths, whether or not a beam would reach them."""
+        """Return the probabilities of given labels along their paths, whether or not beam search would find them."""
+        if not len(texts):
+            return np.zeros((0, len(labels)), np.float32)
         path = self.tree.paths(labels)
         tokens, lengths = self._read_texts(texts)
         logs: Tensor | float = 0.0
@@ -199,28 +203,28 @@ class NetworkTree(Member):
     def _log_probabilities(
         self, network: LevelNetwork, encodings: Tensor, lengths: Tensor, nodes: np.ndarray, parents: np.ndarray | None
     ) -> Tensor:
-        """Logarithms of a network's probabilities of some nodes, float32 [N, n].
+        """Return the log-probabilities of some nodes given their parents, float32 [N, n].
 
         Args:
-            network: of the level.
-            encodings: of the texts.
-            lengths: words of each text.
-            nodes: int64 [n], of the level.
-            parents: int64 [n], theirs; None at a level all of whose nodes are scored.
+            network: network of the level.
+            encodings: encodings of the texts.
+            lengths: int64 [N], number of words of each text.
+            nodes: int64 [n], nodes of the level.
+            parents: int64 [n], the parent of each node; None at the first level.
         """
-        places, candidates = nodes, None
+        columns, candidates = nodes, None
         if parents is not None:
             assert network.level.first_child is not None
             distinct, which = np.unique(parents, return_inverse=True)
             candidates = Candidates.from_parents(np.tile(distinct, (len(lengths), 1)), network.level).to(self.device)
-            # The children of the i-th distinct parent fill places i·K, i·K + 1, … of the logits.
-            places = which * network.level.block_size + nodes - network.level.first_child[parents]
+            # The children of the i-th distinct parent are in columns i·K, i·K + 1, … of the logits.
+            columns = which * network.level.block_size + nodes - network.level.first_child[parents]
         logits = network.logits(encodings, lengths, candidates)
-        return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(places).to(self.device)])
+        return torch.nn.functional.logsigmoid(logits[:, torch.from_numpy(columns).to(self.device)])
 
     @torch.inference_mode()
     def explain(self, text: ExplainedText, labels: Sequence[int], index: LabelIndex) -> list[TreePath] | None:
-        """The path to each label, with each node's attention (equation 2); None for networks without attention."""
+        """Return the path to each label with the nodes' attention (equation 2); None for networks without attention."""
         if not all(isinstance(network, AttentionXML) for network in self.networks):
             return None
         if not labels:
@@ -238,18 +242,18 @@ class NetworkTree(Member):
             attention = network.attention_weights(
                 encodings[0, : int(lengths[0])], torch.from_numpy(nodes).to(self.device)
             )
-            # The attention to a translation counts for the word that it translates.
+            # Add the attention to a translation to that of the word that it translates.
             weights = attention.new_zeros(len(nodes), len(text.words)).index_add_(1, source, attention).cpu().numpy()
             starts = label_starts(self.tree, level)
-            for place, node in enumerate(nodes.tolist()):
+            for index_of_label, node in enumerate(nodes.tolist()):
                 below = np.sort(self.tree.label_order[starts[node] : starts[node + 1]])  # ids are ranked by frequency
-                steps[place].append(
+                steps[index_of_label].append(
                     Step(
                         level=level,
                         labels=tuple(index.names[label] for label in below[:NAMED].tolist()),
                         size=len(below),
-                        probability=float(logs[place].exp()),
-                        weights=weights[place, : text.real],
+                        probability=float(logs[index_of_label].exp()),
+                        weights=weights[index_of_label, : text.real],
                     )
                 )
         return [tuple(path) for path in steps]

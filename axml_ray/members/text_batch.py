@@ -1,4 +1,4 @@
-"""Texts cut into batches of similar length, which saves the networks most of the padding."""
+"""Batches of texts of similar length, which save the networks most of the padding."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -10,36 +10,36 @@ from axml_ray.network.bilstm import thread_pool
 from axml_ray.ragged import Ragged
 
 BATCH_TOKENS = 1 << 14
-"""Places of a batch, padding included, at most: what a network holds at a time grows with it."""
+"""Largest number of tokens of a batch, padding included: the memory of a network grows with it."""
 BATCH_DOCUMENTS = 256
-"""Documents of a batch at most."""
+"""Largest number of documents of a batch."""
 LEAST_TOKENS = 1 << 10
-"""Places of a batch below which it is not made smaller to give every thread one."""
+"""Batches are not cut below this number of tokens for the sake of giving each thread one."""
 BATCH_COST = 256
-"""Fixed cost of a batch, in places: this much padding is worth one batch fewer.
+"""Fixed cost of a batch, in tokens: this amount of padding is worth one batch fewer.
 
-Measured on 2 cores, three trees of hidden 128: 6.3 ms a batch and 0.025 ms a place.
+Measured on 2 cores, three trees of hidden 128: 6.3 ms per batch and 0.025 ms per token.
 """
 MOST_AT_ONCE = 16
-"""Batches processed at the same time, at most; each holds memory."""
+"""Largest number of batches that are processed at the same time; each takes memory."""
 
 T = TypeVar("T")
 
 
 def length_batches(tokens: Ragged, documents: int | None = None, places: int | None = None) -> Iterator[np.ndarray]:
-    """Cut texts, longest first, into the batches that cost least: padding against the fixed cost of a batch.
+    """Cut texts, longest first, into the cheapest batches, weighing padding against the fixed cost of a batch.
 
-    Numbers of documents are multiples of 8 from 8 on, and widths are too, since the CPU's library makes a kernel for
-    each shape.
+    Batches of 8 documents or more have a multiple of 8, and widths are multiples of 8, since oneDNN compiles a kernel
+    for each shape.
 
     Args:
-        tokens: word ids, at least one a text.
-        documents: most of a batch; by default `BATCH_DOCUMENTS`.
-        places: most of a batch, of B·T; by default `BATCH_TOKENS`, or fewer where there would be less than a batch
-            for each thread. One text is a batch however long it is.
+        tokens: word ids, at least one per text.
+        documents: largest number of documents of a batch; by default `BATCH_DOCUMENTS`.
+        places: largest number of tokens B·T of a batch, padding included; by default `BATCH_TOKENS`, or fewer if there
+            would be less than one batch per thread. A longer text is a batch by itself.
 
     Yields:
-        Rows of a batch, int64 [B].
+        Row numbers of a batch, int64 [B].
     """
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
@@ -49,6 +49,7 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
 
 
 def _share(widths: np.ndarray) -> int:
+    """Return the tokens of a batch with which each thread gets at least one, within the bounds above."""
     threads = torch.get_num_threads()
     if not 2 <= threads <= MOST_AT_ONCE:
         return BATCH_TOKENS
@@ -57,12 +58,12 @@ def _share(widths: np.ndarray) -> int:
 
 
 def _cheapest(widths: np.ndarray, documents: int, places: int) -> list[tuple[int, int]]:
-    """First and last row (exclusive) of each batch, by dynamic programming over the ends of batches.
+    """Return the first and last row (exclusive) of each batch, by dynamic programming over the ends of batches.
 
     Args:
-        widths: int64 [n] of the texts, falling.
-        documents: most of a batch.
-        places: most of a batch.
+        widths: int64 [n], padded lengths of the texts, descending.
+        documents: largest number of documents of a batch.
+        places: largest number of tokens of a batch.
     """
     sizes = np.array([size for size in range(1, documents + 1) if size < 8 or size % 8 == 0])
     least, size_of = np.zeros(len(widths) + 1), np.zeros(len(widths) + 1, dtype=np.int64)
@@ -81,13 +82,13 @@ def _cheapest(widths: np.ndarray, documents: int, places: int) -> list[tuple[int
 
 
 def map_batches(work: Callable[[np.ndarray], T], batches: Iterable[np.ndarray]) -> Iterator[T]:
-    """Apply `work` to the rows of each batch on the CPU; results in the order of the batches.
+    """Apply `work` to the rows of each batch on the CPU; yield the results in the order of the batches.
 
-    Where there are enough batches, each of PyTorch's threads takes one after the other by itself: threads that share a
-    batch wait for each other at each of hundreds of small steps.
+    If there are enough batches, each of PyTorch's threads processes whole batches: threads that share a batch would
+    wait for each other at each of hundreds of small steps.
     """
-    every, threads = list(batches), torch.get_num_threads()
-    if 2 <= threads <= MOST_AT_ONCE and len(every) >= threads:
-        yield from thread_pool(threads, 1).map(work, every)
+    all_batches, threads = list(batches), torch.get_num_threads()
+    if 2 <= threads <= MOST_AT_ONCE and len(all_batches) >= threads:
+        yield from thread_pool(threads, 1).map(work, all_batches)
     else:
-        yield from map(work, every)
+        yield from map(work, all_batches)

@@ -1,4 +1,4 @@
-"""Rankings of the best k labels, and how several are merged.
+"""Top-k results, and functions that merge several of them.
 
 Legend: N documents, k labels of each, M rankings.
 """
@@ -21,11 +21,11 @@ class TopK(NamedTuple):
 
     @classmethod
     def empty(cls, documents: int, k: int) -> "TopK":
-        """A ranking without labels."""
+        """Return a ranking without labels."""
         return cls(np.full((documents, k), -1, np.int32), np.zeros((documents, k), np.float32))
 
     def scores_of(self, labels: np.ndarray) -> np.ndarray:
-        """The scores that the ranking gives some labels.
+        """Return the scores of given labels.
 
         Args:
             labels: integer [N, n], -1 for none.
@@ -39,12 +39,12 @@ class TopK(NamedTuple):
 
 
 def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> TopK:
-    """One ranking by the weighted sum of scores; a label that a ranking leaves out counts 0 for it.
+    """Rank labels by the weighted sum of their scores; a label that a ranking leaves out has the score 0 in it.
 
     Args:
-        rankings: M, labels distinct in a row.
-        weights: of each ranking.
-        k: labels kept. Equal scores are ordered by label id.
+        rankings: M rankings, whose labels are distinct in each row.
+        weights: weight of each ranking.
+        k: number of labels to keep. Equal scores are ordered by label id.
     """
     labels, order = _sorted_by_label(rankings)
     scores = np.concatenate([w * each.scores.astype(np.float64) for each, w in zip(rankings, weights, strict=True)], 1)
@@ -54,11 +54,11 @@ def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> 
 
 
 def align(rankings: Sequence[TopK]) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of several rankings, each once, with the score that each ranking gives it.
+    """Return the labels of several rankings, each once, with the score that each ranking gives it.
 
     Returns:
-        Label ids, int32 [N, sum of all k], ascending except for -1 at places without a label; and scores, float64
-        [N, sum of all k, M], 0 there and where a ranking leaves a label out.
+        Label ids, int32 [N, sum of all k], ascending except for -1 in unused columns; and scores, float64
+        [N, sum of all k, M], 0 in unused columns and for rankings that leave the label out.
     """
     labels, order = _sorted_by_label(rankings)
     scores = np.take_along_axis(np.concatenate([each.scores.astype(np.float64) for each in rankings], 1), order, 1)
@@ -72,17 +72,17 @@ def align(rankings: Sequence[TopK]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_of(labels: np.ndarray, k: int, scores: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:
-    """The best k of some labels, with their scores and whatever else belongs to them.
+    """Select the best k of some labels, with their scores and further values.
 
     Args:
         labels: int32 [N, n], -1 for none.
-        k: labels kept.
-        scores: float [N, n], by which they are ranked, the first of equals first. A label whose score is not finite
-            counts as none.
-        more: further arrays of the same shape.
+        k: number of labels to keep.
+        scores: float [N, n], the scores to rank by; ties keep their order. A label whose score is not finite is left
+            out.
+        more: further values of the labels, each [N, n].
 
     Returns:
-        int32 [N, k], -1 where there are fewer; then the scores and each further array, float32 [N, k], 0 there.
+        int32 [N, k], -1 where there are fewer; then the scores and the further values, float32 [N, k], 0 there.
     """
     present = (labels >= 0) & np.isfinite(scores)
     best = np.argsort(np.where(present, -scores, np.inf), axis=1, kind="stable")[:, :k]
@@ -93,20 +93,20 @@ def best_of(labels: np.ndarray, k: int, scores: np.ndarray, *more: np.ndarray) -
 
 
 def rank_given(labels: np.ndarray, scores: np.ndarray) -> TopK:
-    """Given labels (integer [n]), best first for each document, by their scores (float32 [N, n])."""
+    """Rank given labels (integer [n]) for each document by their scores (float32 [N, n])."""
     order = np.argsort(-scores, axis=1, kind="stable")
     return TopK(labels[order].astype(np.int32), np.take_along_axis(scores, order, 1))
 
 
 def _sorted_by_label(rankings: Sequence[TopK]) -> tuple[np.ndarray, np.ndarray]:
-    """All labels of a document in ascending order, and where each was before, one ranking after the other."""
+    """Sort the labels of all rankings of each document; return them and the permutation, int [N, sum of all k] each."""
     labels = np.concatenate([each.labels for each in rankings], axis=1)
     order = np.argsort(labels, axis=1, kind="stable")
     return np.take_along_axis(labels, order, 1), order
 
 
 def _sum_of_equal_labels(labels: np.ndarray, scores: np.ndarray, rankings: int) -> np.ndarray:
-    """At the first place of each label, the sum of its scores.
+    """Return, in the first column of each label, the sum of its scores.
 
     Labels are sorted and distinct within a ranking, so a label fills at most `rankings` neighbouring columns.
     """
@@ -118,17 +118,17 @@ def _sum_of_equal_labels(labels: np.ndarray, scores: np.ndarray, rankings: int) 
 
 
 def _first_of_equal_labels(labels: np.ndarray) -> np.ndarray:
-    """Sorted labels, with -1 in place of each repetition."""
+    """Replace repetitions in sorted labels by -1."""
     once = labels.copy()
     once[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
     return once
 
 
 def best_of_sparse(scores: sparse.csr_matrix, k: int) -> TopK:
-    """The best k labels of each row of a sparse matrix of positive scores, float32 CSR [N, L]."""
+    """Return the best k labels of each row of a sparse matrix of positive scores, float32 CSR [N, L]."""
     labels, points = TopK.empty(scores.shape[0], k)
     for row, (start, end) in enumerate(pairwise(scores.indptr.tolist())):
-        known, values = scores.indices[start:end], scores.data[start:end]
-        best = np.lexsort((known, -values))[:k]
-        labels[row, : len(best)], points[row, : len(best)] = known[best], values[best]
+        columns, values = scores.indices[start:end], scores.data[start:end]
+        best = np.lexsort((columns, -values))[:k]
+        labels[row, : len(best)], points[row, : len(best)] = columns[best], values[best]
     return TopK(labels, points)

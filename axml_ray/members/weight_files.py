@@ -1,11 +1,11 @@
-"""Weights in a file: float32, or narrower where a smaller bundle is worth a little accuracy.
+"""Weight files in float32, or in a narrower number format, which makes a bundle smaller and slightly less accurate.
 
-- bfloat16: every matrix; half the size. It is what products are computed in on most machines anyway.
-- int8: every matrix in groups of about 64 neighbouring values with one float32 scale each; about a quarter. Files get
-  smaller, not products faster: a matrix is unpacked when it is opened. (A product of 8-bit integers is twice as fast as
-  one of bfloat16 where both are in hardware, but most of the time goes into the LSTM, whose fused kernel PyTorch
-  offers in float32 and bfloat16 only.)
-- Vectors and single values, such as biases, stay float32 in each.
+- bfloat16: all matrices; half the size. Most machines compute products in it anyway.
+- int8: all matrices, in groups of about 64 neighbouring values with one float32 scale each; about a quarter of the
+  size. Products do not get faster, because a matrix is unpacked when it is opened. (Products of 8-bit integers are
+  faster where the hardware has them, but most of the time goes into the LSTM, whose fused kernel PyTorch has in float32
+  and bfloat16 only.)
+- Vectors and single values, such as biases, stay float32 in every format.
 """
 
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ def save_weights(state: Mapping[str, Tensor], path: Path, weights: Weights) -> N
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file that `save_weights` wrote: mapped from it, of int8 ones unpacked to float32.
+    """Load the tensors of a file that `save_weights` wrote, memory-mapped, or unpacked from int8 to float32.
 
     Raises:
         OSError, SafetensorError: the file cannot be read.
-        ValueError: an int8 matrix has no scales that fit it, or a tensor is of another type.
+        ValueError: an int8 matrix has no matching scales, or a tensor has another dtype.
     """
     packed = load_file(path)
     state = {}
@@ -57,20 +57,20 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def group_size(width: int) -> int:
-    """Values that share a scale: of a row's divisors the largest up to 64, or the row where that would be few."""
+    """Return the number of values per scale: the largest divisor of the width up to 64; the width if that is small."""
     largest = next(size for size in range(min(GROUP, width), 0, -1) if width % size == 0)
     return largest if largest >= LEAST_GROUP else width
 
 
 def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix, float32 [rows, ...], as int8 of the same shape and float32 scales [groups]."""
+    """Quantize a matrix, float32 [rows, ...], to int8 of the same shape and float32 scales [groups]."""
     groups = matrix.reshape(-1, group_size(matrix.flatten(1).shape[1]))
     scales = groups.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
     return (groups / scales[:, None]).round().to(torch.int8).view(matrix.shape), scales
 
 
 def restored(name: str, values: Tensor, scales: Tensor | None) -> Tensor:
-    """The matrix that `quantized` took, within half a scale."""
+    """Return the matrix that `quantized` converted, up to rounding by half a scale."""
     size = group_size(values.flatten(1).shape[1]) if values.ndim > 1 else 1
     if scales is None or scales.dtype != torch.float32 or scales.shape != (values.numel() // size,):
         raise ValueError(f"{name} has no scales that fit it")

@@ -1,14 +1,14 @@
-"""The members of a run, fitted by Ray tasks; those that train on several workers, by a Ray Train group each.
+"""Fitting of a run's members by Ray tasks, and of those that train on several workers by one Ray Train group each.
 
-- The task that starts a group holds no CPU, so any number of groups can wait for the workers of others without a
-  deadlock; a group starts when all of its workers fit. Groups that do not fit side by side queue.
-- Members that are fitted by one process follow: earlier they could take the CPUs that a group's workers wait for.
-- All state is in the run's directory: a killed worker, task or driver costs the level that was being trained.
+- The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
+  starts when all of its workers fit; groups that do not fit at the same time queue.
+- Members that are fitted in one process come afterwards: earlier, they could take the CPUs that a group waits for.
+- All state is in the run's directory: a killed worker, task or driver loses only the level that was being trained.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
@@ -49,25 +49,25 @@ def never() -> bool:
 
 
 def show(record: dict[str, Any]) -> None:
-    """Log a journal's record as a line; scorings are many, and the lines in between include their results."""
+    """Log a record of a journal as one line, except validation scores, which the other records repeat."""
     if "scoring" not in record:
         log.info("%s", format_record(record))
 
 
 def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = never) -> dict[str, float]:
-    """Fit, or go on fitting, every member of a run. Its label trees are built, and Ray is initialised.
+    """Fit all members of a run that are not fitted yet. Its label trees must be built, and Ray initialised.
 
     Args:
-        run: of the main job.
-        follow: called with every record of the trees' journals that is written while workers train.
-        stopped: called about once a second; when it returns true, all tasks and their workers are ended.
+        run: the run.
+        follow: called with each record that workers write to the trees' journals.
+        stopped: called about once a second; if it returns true, all tasks and their workers are cancelled.
 
     Returns:
-        Seconds that each kind took in this call, kinds in order; members of one kind run in parallel.
+        Seconds that each kind took in this call, in the order of fitting; members of one kind run in parallel.
 
     Raises:
         SettingsError: the cluster is too small for one group of workers.
-        RuntimeError: a member failed; what it had finished is kept.
+        RuntimeError: a member failed; the levels that it finished are kept.
         Stopped: `stopped` returned true.
     """
     classes = {spec.kind: kinds()[spec.kind].load() for spec in run.members}
@@ -88,29 +88,52 @@ def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = n
 
 
 def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:
-    """Train members on groups of workers, side by side as far as they fit."""
+    """Train members on groups of workers, as many groups at a time as fit."""
     directories = [run.layout.tree(number) for number in range(run.settings.ensemble.trees)]
     follower = Follower(directories)
     if specs:
         log.info("starting the workers of %d members", len(specs))
-    # One process for each: one that stays for the next member keeps Ray Train's controller of the last alive.
+    # max_calls=1: a process that stayed for the next member would keep Ray Train's controller of the last one alive.
     task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, **ANYWHERE)(_train_on_workers)
-    waiting = {task.remote(run.settings, spec.name): spec for spec in specs}
-    while waiting:
-        done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
+
+    def follow_new_records() -> None:
         for record in follower.new_records():
             follow(record)
+
+    tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
+    for spec, _ in _finished_members(tasks, stopped, follow_new_records):
+        log.info("%s · finished", spec.title)
+
+
+def _finished_members(
+    tasks: dict[ray.ObjectRef, MemberSpec], stopped: Callable[[], bool], poll: Callable[[], None] = lambda: None
+) -> Iterator[tuple[MemberSpec, Any]]:
+    """Yield each member and the result of its task, in the order in which the tasks end.
+
+    Args:
+        tasks: the members by their tasks.
+        stopped: called about once a second, whether to cancel the tasks.
+        poll: called before each call of `stopped`.
+
+    Raises:
+        RuntimeError: a task failed; the others are cancelled.
+        Stopped: `stopped` returned true.
+    """
+    waiting = dict(tasks)
+    while waiting:
+        done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
+        poll()
         if stopped():
             _end(list(waiting))
             raise Stopped("training was stopped")
         for finished in done:
             spec = waiting.pop(finished)
             try:
-                ray.get(finished)
+                result = ray.get(finished)
             except ray.exceptions.RayError as error:
                 _end(list(waiting))
                 raise RuntimeError(f"{spec.title} failed: {root_cause(error)}") from error
-            log.info("%s · finished", spec.title)
+            yield spec, result
 
 
 def _train_on_workers(settings: Experiment, name: str) -> None:
@@ -127,7 +150,7 @@ def _train_on_workers(settings: Experiment, name: str) -> None:
             resources_per_worker=resources.of_a_worker,
         ),
         run_config=RunConfig(
-            # Our own files say what is finished; a name of its own keeps Ray's record of an earlier attempt apart.
+            # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
             name=f"{name}-{time.time_ns():x}",
             storage_path=str(run.layout.workers),
             failure_config=FailureConfig(max_failures=resources.max_failures),
@@ -140,7 +163,7 @@ def _train_on_workers(settings: Experiment, name: str) -> None:
 
 
 def _work(config: dict[str, Any]) -> str | None:
-    """Fit a member on one worker; returns why it cannot be trained, which another attempt would not change."""
+    """Fit a member on one worker; return the message of diverged training, which must not be retried, or None."""
     settings = config["settings"]
     device = get_device() if settings.resources.gpus_per_worker else torch.device("cpu")
     use_threads(settings.resources.threads_of_worker)
@@ -153,29 +176,19 @@ def _work(config: dict[str, Any]) -> str | None:
 
 
 def _fit_in_tasks(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
-    """Fit members by one task each, side by side as far as they fit."""
+    """Fit members by one task each, as many at a time as fit."""
     task = ray.remote(**_one_process(run.settings))(_fit_member)
     what = f"fitting {specs[0].kind.replace('_', ' ')}"
     log.info("%s · %d to fit", what, len(specs))
-    waiting = {task.remote(run.settings, spec.name): spec for spec in specs}
+    tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
     with Heartbeat(what, len(specs), "members") as heartbeat:
-        while waiting:
-            done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-            if stopped():
-                _end(list(waiting))
-                raise Stopped("training was stopped")
-            for finished in done:
-                spec = waiting.pop(finished)
-                try:
-                    log.info("%s · fitted in %.0f s", spec.title, ray.get(finished))
-                except ray.exceptions.RayError as error:
-                    _end(list(waiting))
-                    raise RuntimeError(f"{spec.title} failed: {root_cause(error)}") from error
-                heartbeat.add()
+        for spec, seconds in _finished_members(tasks, stopped):
+            log.info("%s · fitted in %.0f s", spec.title, seconds)
+            heartbeat.add()
 
 
 def _fit_member(settings: Experiment, name: str) -> float:
-    """Fit one member in this process; returns the seconds that it took."""
+    """Fit one member in this process; return the seconds that it took."""
     began = time.monotonic()
     run = Run(settings, Corpus.open(settings.corpus_directory))
     spec = run.spec(name)
@@ -185,7 +198,7 @@ def _fit_member(settings: Experiment, name: str) -> float:
 
 
 def _fit_features(run: Run) -> None:
-    """Fit the featurizer that members share, unless it is there."""
+    """Fit the featurizer that members share, unless it is fitted."""
     if run.has_features():
         return
     try:
@@ -205,7 +218,7 @@ def _one_process(settings: Experiment) -> dict[str, Any]:
 
 
 def _end(tasks: list[ray.ObjectRef]) -> None:
-    """End tasks. An interrupt lets Ray Train give back what a worker group held; the rest is forced."""
+    """Cancel tasks: an interrupt first, so that Ray Train releases the resources of a worker group, then by force."""
     for task in tasks:
         ray.cancel(task, recursive=False)
     left = ray.wait(tasks, num_returns=len(tasks), timeout=END_SECONDS)[1] if tasks else []

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.draws import valid_documents
+from axml_ray.corpus.split_assignment import valid_documents
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.corpus.vector_files import dimension_of
 from axml_ray.network.tree_level import Level

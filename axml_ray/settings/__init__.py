@@ -33,6 +33,7 @@ from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts
 from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
 from axml_ray.settings.experiment import Experiment, adapt, changed, register_member
+from axml_ray.settings.members import FeatureSettings, MemberSettings
 from axml_ray.settings.network import NetworkSettings
 from axml_ray.settings.resources import ResourceSettings
 from axml_ray.settings.training import TrainingSettings
@@ -49,7 +50,9 @@ __all__ = [
     "EvaluationSettings",
     "ExpectedCounts",
     "Experiment",
+    "FeatureSettings",
     "LabelFeatures",
+    "MemberSettings",
     "Name",
     "NetworkSettings",
     "NotNegative",

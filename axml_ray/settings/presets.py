@@ -2,7 +2,7 @@
 
 - `paper` is exactly the paper: the product of probabilities along the path (equation 1), no departure in
   initialisation, three label trees and their mean. It is the default of every setting.
-- `recommended` measured best on the validation documents of the corpora in `docs/accuracy.md`, on few CPU cores.
+- `recommended` measured best on the validation documents of the corpora in `docs/LOG.md`, on few CPU cores.
 - `auto` is `recommended`, adapted to the prepared corpus by the rules of `choose` wherever the user gave no value.
 """
 

@@ -1,1 +1,1 @@
-"""What lies where on disk, under which cache key, and how it is written atomically."""
+"""The layout of a run's directory, and array files with a format, a version and a cache key."""

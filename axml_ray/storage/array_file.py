@@ -1,6 +1,6 @@
-"""Arrays in a safetensors file with a format, a version and a cache key, checked when it is opened.
+"""Safetensors files of arrays with a format, a version and a cache key, which are checked when a file is opened.
 
-A file may be of another version, cut short or edited, and one in a bundle may come from a stranger.
+A file may have another version, may be truncated or edited, and in a bundle it may come from an untrusted source.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,11 +17,11 @@ KEY = "key"
 
 
 def key_of(path: Path, about: Mapping[str, str]) -> str | None:
-    """The cache key that a file was saved with; None where there is no complete file of this format.
+    """Return the cache key that a file was saved with; None if there is no complete file of this format.
 
     Args:
-        path: of the file.
-        about: its format and version.
+        path: file to read.
+        about: expected format and version.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -31,13 +31,13 @@ def key_of(path: Path, about: Mapping[str, str]) -> str | None:
 
 
 def save_arrays(arrays: Mapping[str, np.ndarray], path: Path, about: Mapping[str, str], key: str) -> None:
-    """Write arrays; a reader sees the old file or the new one.
+    """Write arrays, atomically.
 
     Args:
-        arrays: by name.
-        path: where to.
-        about: the file's format and version, and further metadata.
-        key: cache key of all that the arrays depend on.
+        arrays: arrays by name.
+        path: file to write or replace.
+        about: format and version of the file, and further metadata.
+        key: cache key of everything that the arrays depend on.
     """
     with whole_file(path) as temporary:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -45,39 +45,39 @@ def save_arrays(arrays: Mapping[str, np.ndarray], path: Path, about: Mapping[str
 
 
 def open_arrays(path: Path, about: Mapping[str, str]) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-    """The arrays of a file that `save_arrays` wrote, memory-mapped, and its metadata.
+    """Open a file that `save_arrays` wrote; return its arrays, memory-mapped, and its metadata.
 
     Args:
-        path: of the file.
-        about: the expected format and version.
+        path: file to open.
+        about: expected format and version.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError, SafetensorError: it has another format or version, or is broken.
+        FileNotFoundError: there is no such file.
+        ValueError, SafetensorError: the file has another format or version, or is broken.
     """
     with safe_open(path, framework="pt") as file:
-        told = checked_metadata(file.metadata(), about)
-        return {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}, told
+        metadata = checked_metadata(file.metadata(), about)
+        return {name: file.get_tensor(name).numpy() for name in sorted(file.keys())}, metadata
 
 
 def checked_metadata(metadata: Mapping[str, str] | None, about: Mapping[str, str]) -> Mapping[str, str]:
-    """Metadata that has the expected format and version.
+    """Return the metadata after checking its format and version.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the format or version is another one.
     """
-    found = metadata or {}
+    metadata = metadata or {}
     for key, expected in about.items():
-        if found.get(key) != expected:
-            raise ValueError(f"its {key} is {found.get(key)!r}, not {expected!r}")
-    return found
+        if metadata.get(key) != expected:
+            raise ValueError(f"its {key} is {metadata.get(key)!r}, not {expected!r}")
+    return metadata
 
 
 def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str) -> sparse.csr_matrix:
-    """A float32 CSR matrix of `shape` from its values, columns and offsets, which share its memory.
+    """Return a float32 CSR matrix of `shape` that shares the memory of its values, columns and offsets.
 
     Raises:
-        ValueError: they do not form one; the message starts with `name`.
+        ValueError: they do not form such a matrix; the message starts with `name`.
     """
     values, columns, offsets = parts
     if (values.dtype, columns.dtype, offsets.dtype) != (np.float32, np.int32, np.int64):

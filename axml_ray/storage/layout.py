@@ -2,11 +2,11 @@
 
 <run>/
   settings.yaml          exactly what ran
-  corpus.json            key of the corpus that the run was begun with
+  corpus.json            fingerprint of the corpus that the run was started with
   tree-0/                label tree 0: tree.safetensors, tree.json, training.jsonl, tensorboard/
-    <kind>/              members of which each tree has one
-  members/<kind>/        members of which the run has one; features.safetensors, which members share
-  combiner/              what the combiner learned
+    <kind>/              the tree's member of this kind
+  members/<kind>/        the run's member of this kind; features.safetensors, the featurizer that members share
+  combiner/              the fitted combiner
   predictions/<split>/   *.parquet
   metrics.json, metrics-<split>.json, report/
 """
@@ -22,65 +22,65 @@ class RunLayout:
     """The paths of a run.
 
     Attributes:
-        directory: of the run.
+        directory: directory of the run.
     """
 
     directory: Path
 
     @property
     def settings(self) -> Path:
-        """Settings of the run, YAML."""
+        """Return the file of the run's settings, YAML."""
         return self.directory / "settings.yaml"
 
     @property
     def corpus(self) -> Path:
-        """Fingerprint of the corpus that the run was begun with, JSON."""
+        """Return the file of the fingerprint of the corpus that the run was started with, JSON."""
         return self.directory / "corpus.json"
 
     def tree(self, number: int) -> Path:
-        """Directory of a label tree (from 0), with its journal and members."""
+        """Return the directory of a label tree (from 0), with its journal and members."""
         return self.directory / f"tree-{number}"
 
     def tree_file(self, number: int) -> Path:
-        """Shape of a label tree, safetensors."""
+        """Return the file of a label tree, safetensors."""
         return self.tree(number) / "tree.safetensors"
 
     def tree_manifest(self, number: int) -> Path:
-        """Cache key and level sizes of a label tree, JSON; written after the shape."""
+        """Return the file of a label tree's cache key and level sizes, JSON; it is written after the tree."""
         return self.tree(number) / "tree.json"
 
     def member(self, kind: str, tree: int | None) -> Path:
-        """Directory of a member: of one label tree, or of the run."""
+        """Return the directory of a member of one label tree, or of the run if `tree` is None."""
         return self.directory / "members" / kind if tree is None else self.tree(tree) / kind
 
     @property
     def features(self) -> Path:
-        """The featurizer that members share, safetensors."""
+        """Return the file of the featurizer that members share, safetensors."""
         return self.directory / "members" / "features.safetensors"
 
     @property
     def combiner(self) -> Path:
-        """Directory of what the combiner learned."""
+        """Return the directory of the fitted combiner."""
         return self.directory / "combiner"
 
     @property
     def all_predictions(self) -> Path:
-        """Directory of the predictions of all splits."""
+        """Return the directory of the predictions of all splits."""
         return self.directory / "predictions"
 
     def predictions(self, split: str) -> Path:
-        """Directory of the predictions of a split, Parquet."""
+        """Return the directory of the predictions of a split, Parquet."""
         return self.all_predictions / split
 
     @property
     def workers(self) -> Path:
-        """Ray Train's own records."""
+        """Return the directory of Ray Train's own records."""
         return self.directory / "ray-train"
 
     def metrics(self, split: str = TEST) -> Path:
-        """Scores of a split, JSON."""
+        """Return the file of the scores of a split, JSON."""
         return self.directory / ("metrics.json" if split == TEST else f"metrics-{split}.json")
 
     def report(self, split: str = TEST) -> Path:
-        """The report on a split, HTML."""
+        """Return the file of the report on a split, HTML."""
         return self.directory / "report" / ("index.html" if split == TEST else f"{split}.html")

@@ -4,7 +4,7 @@ The encoder, in the state in which a level's training begins, reads the training
 of each word is computed. A node's vector then points from the mean of all words to the weighted mean of its own words:
 those of its TF-IDF centroid, from which the tree was built, or those of its labels' names. So a level starts as a
 nearest-centroid classifier in the space of its encoder, which is worth many epochs if there are few documents
-(docs/accuracy.md says where it was measured).
+(docs/LOG.md says where it was measured).
 
 Shapes: V words, D hidden dimension, L labels, n nodes of a level, B documents, T tokens.
 """
@@ -17,7 +17,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from axml_ray.corpus.label_features import bag_of_words, weigh, word_weights
+from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights
 from axml_ray.corpus.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.level_network import LevelNetwork
@@ -99,7 +99,7 @@ def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
     rows = bag_of_words(names.tokens, len(frequency))
     rows.data[frequency[rows.indices] == 0] = 0  # the encoder has no mean state of a word that does not occur
     rows.eliminate_zeros()
-    weigh(rows, word_weights(frequency, len(tokens)))
+    apply_tf_idf(rows, idf_weights(frequency, len(tokens)))
     with_words = np.flatnonzero(np.diff(rows.indptr))
     named = names.labels.values[with_words]
     unnamed = np.setdiff1d(np.arange(corpus.trained), named)

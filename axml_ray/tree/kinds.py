@@ -56,7 +56,8 @@ def build_tree(
         corpus: a prepared corpus.
         settings: the tree's settings.
         seed: not negative; the same seed gives the same tree.
-        threads, parallel_map: who works on a `balanced` tree, as in `balanced_clusters`.
+        threads: number of threads that work on a `balanced` tree, as in `balanced_clusters`.
+        parallel_map: maps tasks of a `balanced` tree over processes, likewise.
 
     Raises:
         SettingsError: the hierarchy's file is wrong, or names none of the corpus's labels.

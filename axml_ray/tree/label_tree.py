@@ -82,7 +82,7 @@ class LabelTree:
 
     first_child: tuple[np.ndarray, ...]
     """H + 1 arrays int64 [n_d + 1], d = 0 to H; the children of node i of level d are nodes
-    first_child[d][i] to first_child[d][i + 1] - 1 of level d + 1."""
+    `first_child[d][i]` to `first_child[d][i + 1] - 1` of level d + 1."""
 
     def __post_init__(self) -> None:
         _check_structure(self.label_order, self.first_child)
@@ -105,7 +105,8 @@ class LabelTree:
             height: H, the number of levels of clusters to ask for. 0 is a flat tree: no clustering, leaf i is label i.
             cluster_size: K = M, a power of two: most children of a node other than the root.
             seed: not negative; the same seed gives the same tree.
-            threads, parallel_map: who does the work, as in `balanced_clusters`; the tree does not depend on them.
+            threads: number of threads, as in `balanced_clusters`; the tree does not depend on it.
+            parallel_map: maps tasks over processes, likewise.
 
         Returns:
             A tree of `height` levels of clusters, or of fewer if the highest of them would consist of the root.

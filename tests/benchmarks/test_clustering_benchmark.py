@@ -67,6 +67,7 @@ def test_saved_leaves_of_omikuji_are_read():
     assert integer(b"\x1a\x00\x01\x00\x00", 0) == (65_536, 5)
 
 
+@pytest.mark.processes
 def test_figures_of_a_small_run(monkeypatch, tmp_path):
     for name, labels in (("SMALL", 300), ("MIDDLE", 500), ("LARGE", 700)):
         monkeypatch.setattr(clustering, name, labels)

@@ -53,6 +53,7 @@ def test_a_random_tree_has_the_shape_of_the_settings(run):
     assert labels.shape == (24, 5)
 
 
+@pytest.mark.processes
 def test_equality_is_of_the_networks_alone(tmp_path):
     """In a run whose networks read two words of a text, its other members all."""
     members = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.25}, "knn": {"weight": 0.25}}
@@ -68,6 +69,7 @@ def test_equality_is_of_the_networks_alone(tmp_path):
     assert (alone != ensemble[:, :5]).any()
 
 
+@pytest.mark.processes
 def test_different_labels_are_a_failure(run, monkeypatch, tmp_path, capsys):
     ours = networks_of(run, 0)
     literal = LiteralTree.like(ours, evidence=True)

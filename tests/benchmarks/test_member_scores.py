@@ -18,6 +18,8 @@ from axml_ray.evaluation.metrics import ndcg_at  # noqa: E402
 from axml_ray.members.topk import TopK  # noqa: E402
 from axml_ray.settings import SettingsError  # noqa: E402
 
+pytestmark = pytest.mark.processes  # the results file asks git for the commit
+
 KINDS = ("network_tree", "linear_tree", "knn")
 
 

@@ -266,6 +266,7 @@ def test_the_command_names_no_place_of_one_machine(tmp_path, monkeypatch):
     assert results_file.command() == expected
 
 
+@pytest.mark.processes
 def test_the_results_file(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(results_file.ROOT / "benchmarks" / "some.py"), "--run", "a b"])
     path = tmp_path / "new" / "some.json"
@@ -285,6 +286,7 @@ def test_the_results_file(tmp_path, monkeypatch):
     assert json.loads(path.read_text(encoding="utf-8")) == content
 
 
+@pytest.mark.processes
 def test_the_commit_says_when_files_changed(tmp_path, monkeypatch):
     def git(*words):
         name = ["-c", "user.name=a", "-c", "user.email=a@b"]

@@ -1,5 +1,6 @@
-"""The benchmark of quality, and README's table. Run: pytest tests/benchmarks/test_quality.py"""
+"""The benchmark of quality, and the tables of scores in the pages. Run: pytest tests/benchmarks/test_quality.py"""
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import quality_table
 import results_file
 from tiny_run import train_run
 
+from axml_ray.evaluate_run import evaluate
 from axml_ray.inference.batch import predict_split
-from axml_ray.judging import evaluate
 
 
 def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
@@ -33,18 +34,28 @@ def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
         assert spreads["1"][name] == pytest.approx((max(alone) - min(alone)) / 2) and spreads["3"][name] == 0
 
 
-def test_the_table_names_scores_and_what_was_not_run(tmp_path: Path) -> None:
+def test_tables_have_means_and_separate_rows_of_known_test_scores(tmp_path: Path) -> None:
     scores = {name: 50.0 for name in quality.FIGURES}
     rows = [{"trees": 3, "by_trees": {"1": scores, "2": scores, "3": scores | {"P@1": points}}} for points in (93, 94)]
-    results_file.write(tmp_path / "quality-eurlex57k-short.json", quality.figures(rows, 3), rows)
-    lines = quality_table.table(tmp_path)
-    (ours,) = [line for line in lines if line.startswith("| **axml-ray, 3 trees, short (seeds: 2)**")]
+    for part in ("eurlex57k", "eurlex57k-refit"):
+        (tmp_path / f"quality-{part}.json").write_text(json.dumps({"command": "python", "rows": rows}))
+    made = quality_table.tables(tmp_path)
+    (ours,) = [line for line in made["headline"] if line.startswith("| **axml-ray, 3 trees**")]
     assert ours.split("|")[2].strip() == "**93.5**"
-    assert any(line.startswith("| **axml-ray, one tree, short (seeds: 6)**") for line in lines)
-    assert "`tibkat`" in lines[-2] and "eurlex57k" not in lines[-2]
+    assert not any("refit" in line for name in ("readme", "headline", "headline-sources") for line in made[name])
+    assert any(line.startswith("| **axml-ray, 3 trees, refit**") for line in made["test-known"])
+    assert "`tibkat`" in made["not-run"][0] and "eurlex57k" not in made["not-run"][0]
     assert quality.figures(rows, 3)["P@1_half_spread"] == 0.5
 
 
-def test_readme_has_the_table_of_the_results() -> None:
-    text = quality_table.README.read_text(encoding="utf-8")
-    assert quality_table.with_table(text, quality_table.table(results_file.RESULTS)) == text
+def test_every_row_of_ours_names_its_file_and_command() -> None:
+    made = quality_table.tables(results_file.RESULTS)
+    lines = [line for name in ("headline-sources", "test-known-sources") for line in made[name] if "axml-ray" in line]
+    assert len(lines) == len(list(results_file.RESULTS.glob("quality-*.json")))
+    assert all("–" not in line.split("|") and "`python benchmarks/" in line for line in lines)
+
+
+@pytest.mark.parametrize("page", quality_table.PAGES, ids=lambda page: page.name)
+def test_a_page_has_the_tables_of_the_results(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert quality_table.with_tables(text, quality_table.tables(results_file.RESULTS)) == text

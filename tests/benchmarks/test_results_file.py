@@ -13,6 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "words",
     [["training.py", "--only", "docstrings_level1"], ["training_accuracy.py", "--corpus", "docstrings"]],

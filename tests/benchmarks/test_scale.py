@@ -59,6 +59,7 @@ def test_the_plain_loop_does_the_same_work(tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_allclose(np.sqrt(theirs.multiply(theirs).sum(axis=1)), 1, rtol=1e-5)
 
 
+@pytest.mark.processes
 def test_memory_is_that_of_the_whole_tree() -> None:
     child = "import sys; held = bytearray(b'x') * (64 << 20); print('held', flush=True); sys.stdin.read()"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"

@@ -1,16 +1,19 @@
-"""The weighted mean and the ensemble's members, also where some are away. Run: pytest tests/combine/test_combiner.py"""
+"""The weighted mean, and combinations of all or some of the ensemble's members.
+
+Run: pytest tests/combine/test_combiner.py
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from combine.some_rankings import COUNTS, UNEVEN, rankings
+from combine.random_rankings import CALIBRATION, COUNTS, rankings
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, Validation, Weighted, combiner_class
+from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
 from axml_ray.combine.frequency import FrequencyCalibration
 from axml_ray.combine.stacking import ARRAYS, Stacking
 from axml_ray.ensemble import Combination
@@ -31,7 +34,7 @@ LABELS = np.arange(len(COUNTS))
 
 
 def literal_shares(present: set[str]) -> dict[str, float]:
-    """Each kind has its weight, which its members that are there divide; the weights are divided by their sum."""
+    """Divide each kind's weight among its present members, and normalise the weights."""
     kinds = {member.kind for member in MEMBERS if member.name in present}
     weight = {kind: sum(member.weight for member in MEMBERS if member.kind == kind) for kind in kinds}
     count = {kind: sum(member.kind == kind and member.name in present for member in MEMBERS) for kind in kinds}
@@ -42,7 +45,7 @@ def literal_shares(present: set[str]) -> dict[str, float]:
 
 
 def literal_mean(present: set[str], by_name: Mapping[str, TopK], document: int) -> dict[int, float]:
-    """The weighted mean of each label that any member ranks."""
+    """Compute the weighted mean of each label that a member ranks."""
     total: dict[int, float] = {}
     for name, share in literal_shares(present).items():
         labels, scores = by_name[name]
@@ -54,8 +57,8 @@ def literal_mean(present: set[str], by_name: Mapping[str, TopK], document: int) 
 
 class TestMean:
     @given(rankings(3), st.lists(st.integers(1, 9), min_size=3, max_size=3), st.integers(1, 9))
-    def test_is_the_literal_weighted_mean(self, of_members: list[TopK], weights: list[int], k: int):
-        members = Weighted(["a", "b", "b"], weights)
+    def test_ranks_by_the_literal_weighted_mean(self, of_members: list[TopK], weights: list[int], k: int):
+        members = MemberWeights(["a", "b", "b"], weights)
         assert members.shares == pytest.approx([weight / sum(weights) for weight in weights])
         labels, scores = Mean().rank(members, of_members, k)
         assert (labels.dtype, scores.dtype, labels.shape, scores.shape) == (np.int32, np.float32, (2, k), (2, k))
@@ -67,23 +70,23 @@ class TestMean:
                     if label >= 0:
                         total[label] = total.get(label, 0.0) + weight * score
             expected = sorted((score / sum(weights) for score in total.values()), reverse=True)[:k]
-            there = labels[document] >= 0
-            assert there.sum() == len(expected) and there[: len(expected)].all()
-            assert scores[document][there].tolist() == pytest.approx(expected, rel=1e-6)
-            own = [total[label] / sum(weights) for label in labels[document][there].tolist()]
-            assert own == pytest.approx(expected, rel=1e-6)
+            is_ranked = labels[document] >= 0
+            assert is_ranked.sum() == len(expected) and is_ranked[: len(expected)].all()
+            assert scores[document][is_ranked].tolist() == pytest.approx(expected, rel=1e-6)
+            by_label = [total[label] / sum(weights) for label in labels[document][is_ranked].tolist()]
+            assert by_label == pytest.approx(expected, rel=1e-6)
 
     @given(arrays.arrays(np.float32, (3, 2, 4), elements=st.floats(0, 1, width=32)))
-    def test_of_given_labels(self, own: np.ndarray):
-        members = Weighted(["a", "b", "b"], [2.0, 1.0, 5.0])
-        scores = Mean().score(members, np.array([3, 0, 2, 9]), list(own))
+    def test_scores_given_labels(self, of_members: np.ndarray):
+        members = MemberWeights(["a", "b", "b"], [2.0, 1.0, 5.0])
+        scores = Mean().score(members, np.array([3, 0, 2, 9]), list(of_members))
         assert scores.dtype == np.float32
-        expected = np.average(own.astype(np.float64), axis=0, weights=[2, 1, 5])
+        expected = np.average(of_members.astype(np.float64), axis=0, weights=[2, 1, 5])
         np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=1e-30)
 
-    def test_learns_and_writes_nothing(self, tmp_path):
-        nothing = TopK.empty(0, 3)
-        mean = Mean.fit(Validation(Weighted(["a"], [1.0]), [nothing], Ragged.from_rows([]), COUNTS), 3)
+    def test_has_no_parameters(self, tmp_path):
+        empty = TopK.empty(0, 3)
+        mean = Mean.fit(Validation(MemberWeights(["a"], [1.0]), [empty], Ragged.from_rows([]), COUNTS), 3)
         mean.save(tmp_path)
         assert not mean.is_fitted and list(tmp_path.iterdir()) == []
         assert isinstance(Mean.load(tmp_path, COUNTS), Mean)
@@ -91,41 +94,41 @@ class TestMean:
 
 @pytest.mark.parametrize("kind", COMBINERS)
 def test_every_kind_is_a_combiner(kind):
-    found = combiner_class(kind)
-    assert issubclass(found, Combiner) and found.is_fitted == (kind != "mean")
+    implementation = combiner_class(kind)
+    assert issubclass(implementation, Combiner) and implementation.is_fitted == (kind != "mean")
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="'best' is unknown; known are mean, calibrated, stacked"):
+def test_an_unknown_kind_raises():
+    with pytest.raises(ValueError, match=r"'best'.* mean, calibrated, stacked"):
         combiner_class("best")
 
 
 class TestCombination:
     @given(rankings(len(MEMBERS)), some_members, st.integers(1, 9))
-    def test_ranks_by_the_mean_of_the_members_that_are_there(self, of_members, present, k):
-        """A kind keeps its weight where one of its trees is away; equal scores are ordered by label id."""
+    def test_ranks_by_the_mean_of_the_present_members(self, of_members, present, k):
+        """A kind keeps its weight if one of its trees is missing; equal scores are ordered by label id."""
         by_name = {name: ranking for name, ranking in zip(NAMES, of_members, strict=True) if name in present}
         labels, scores = Combination(MEMBERS, Mean(), k).rank(by_name)
         assert labels.shape == (2, k)
         for document in range(2):
             expected = literal_mean(present, by_name, document)
-            there = labels[document][labels[document] >= 0].tolist()
+            ranked = labels[document][labels[document] >= 0].tolist()
             points = scores[document].tolist()
-            assert len(there) == min(k, len(expected)) and not any(points[len(there) :])
-            assert points[: len(there)] == pytest.approx([expected[label] for label in there], rel=1e-6)
-            assert points[: len(there)] == pytest.approx(
-                sorted(expected.values(), reverse=True)[: len(there)], rel=1e-6
+            assert len(ranked) == min(k, len(expected)) and not any(points[len(ranked) :])
+            assert points[: len(ranked)] == pytest.approx([expected[label] for label in ranked], rel=1e-6)
+            assert points[: len(ranked)] == pytest.approx(
+                sorted(expected.values(), reverse=True)[: len(ranked)], rel=1e-6
             )
-            for (score, label), (next_score, next_label) in pairwise(zip(points, there, strict=False)):
+            for (score, label), (next_score, next_label) in pairwise(zip(points, ranked, strict=False)):
                 assert score > next_score or label < next_label
 
     @given(arrays.arrays(np.float32, (len(MEMBERS), 2, 3), elements=st.floats(0, 1, width=32)), some_members)
-    def test_scores_given_labels(self, own, present):
+    def test_scores_given_labels(self, of_members, present):
         scores = Combination(MEMBERS, Mean(), 5).score(
-            np.array([4, 0, 2]), {name: each for name, each in zip(NAMES, own, strict=True) if name in present}
+            np.array([4, 0, 2]), {name: each for name, each in zip(NAMES, of_members, strict=True) if name in present}
         )
         shares = literal_shares(present)
-        expected = sum(shares[name] * own[NAMES.index(name)].astype(np.float64) for name in shares)
+        expected = sum(shares[name] * of_members[NAMES.index(name)].astype(np.float64) for name in shares)
         np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=1e-30)
 
     @given(rankings(len(MEMBERS)), some_members)
@@ -144,28 +147,28 @@ class TestCombination:
                 assert total == pytest.approx(float(best.scores[document, place]), rel=1e-6)
                 for part in parts:
                     labels, scores = by_name[part.member.name]
-                    ranked = dict(zip(labels[document].tolist(), scores[document].tolist(), strict=True))
+                    score_of = dict(zip(labels[document].tolist(), scores[document].tolist(), strict=True))
                     label = int(best.labels[document, place])
-                    assert part.score == (ranked.get(label, 0.0) if label >= 0 else 0.0)
+                    assert part.score == (score_of.get(label, 0.0) if label >= 0 else 0.0)
 
     @pytest.mark.parametrize("of_kinds", [("knn",), ("network_tree", "linear_tree", "knn")])
     @given(data=st.data())
-    def test_a_tree_that_agrees_with_the_others_of_its_kind_may_be_away(self, of_kinds, data):
-        """Whatever the combiner: kinds keep their weights, so the scores stay."""
-        one, other, neighbours = data.draw(rankings(3))
-        by_name = dict(zip(NAMES, [one, one, other, other, neighbours], strict=True))
+    def test_a_missing_tree_with_the_same_ranking_as_its_kind_changes_nothing(self, of_kinds, data):
+        """With any combiner, kinds keep their weights, so the scores do not change."""
+        networks, linear, knn = data.draw(rankings(3))
+        by_name = dict(zip(NAMES, [networks, networks, linear, linear, knn], strict=True))
         trees = {name: np.zeros((0, *shape), kind) for name, kind, shape in ARRAYS}
-        stacked = Stacking(**trees, kinds=of_kinds, start=FrequencyCalibration(UNEVEN.coefficients, COUNTS))
-        for combiner in (Mean(), UNEVEN, stacked):
+        stacked = Stacking(**trees, kinds=of_kinds, start=FrequencyCalibration(CALIBRATION.coefficients, COUNTS))
+        for combiner in (Mean(), CALIBRATION, stacked):
             combination = Combination(MEMBERS, combiner, 7)
             whole = combination.rank(by_name)
             part = combination.rank({name: by_name[name] for name in (NAMES[0], NAMES[3], NAMES[4])})
             assert np.array_equal(whole.labels, part.labels)
             np.testing.assert_allclose(whole.scores, part.scores, rtol=1e-6)
 
-    def test_of_no_documents(self):
-        nothing = {name: TopK.empty(0, 4) for name in NAMES}
-        for combiner in (Mean(), UNEVEN):
+    def test_without_documents(self):
+        empty = {name: TopK.empty(0, 4) for name in NAMES}
+        for combiner in (Mean(), CALIBRATION):
             combination = Combination(MEMBERS, combiner, 3)
-            assert combination.rank(nothing).labels.shape == (0, 3)
-            assert combination.contributions(np.empty((0, 3), np.int32), nothing) == []
+            assert combination.rank(empty).labels.shape == (0, 3)
+            assert combination.contributions(np.empty((0, 3), np.int32), empty) == []

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from corpus.preparing import BAD, CUT, Prepare, lines, many, mixed, written
 
-from axml_ray.corpus.passes import FILE_DOCUMENTS, stage_shards
-from axml_ray.corpus.sources import shards
+from axml_ray.corpus.file_layout import FILE_DOCUMENTS
+from axml_ray.corpus.passes import stage_inputs
+from axml_ray.corpus.sources import open_readers
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import CorpusSettings
 
@@ -36,14 +37,14 @@ def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) ->
 def test_a_task_that_is_started_again_stages_what_it_would_have(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(many(40)) + BAD)
     settings = CorpusSettings.model_construct(block_bytes=500)
-    [shard] = shards([tmp_path / "a.jsonl"], settings)
+    [reader] = open_readers([tmp_path / "a.jsonl"], settings)
     stage = tmp_path / "stage"
     stage.mkdir()
-    rows = stage_shards([(0, shard), (1, shard)], stage, settings)
+    rows = stage_inputs([(0, reader), (1, reader)], stage, settings)
     assert len(rows) == 4 and not any(row["failure"] for row in rows)
     before = {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()}
     (stage / "000000-000099").mkdir()
-    assert stage_shards([(0, shard)], stage, settings) == rows[: len(rows) // 2]
+    assert stage_inputs([(0, reader)], stage, settings) == rows[: len(rows) // 2]
     assert {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()} == before
     assert not (stage / "000000-000099").exists()
 
@@ -52,7 +53,7 @@ def test_a_task_that_is_started_again_stages_what_it_would_have(tmp_path: Path) 
 def test_a_place_that_takes_no_blocks_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(many(4)))
     settings, stage = CorpusSettings.model_construct(block_bytes=500), Path("/proc/self/fdinfo")
-    [row] = stage_shards(list(enumerate(shards([tmp_path / "a.jsonl"], settings))), stage, settings)
+    [row] = stage_inputs(list(enumerate(open_readers([tmp_path / "a.jsonl"], settings))), stage, settings)
     assert row["path"] == str(stage) and row["failure"].startswith("cannot be written: ")
 
 
@@ -63,7 +64,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-import axml_ray.corpus.prepare as prepare
+from axml_ray.corpus import prepare, tasks
 from axml_ray.settings import CorpusSettings
 
 folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
@@ -72,7 +73,7 @@ for number in range(nodes):
     cluster.add_node(num_cpus=1, object_store_memory=128 << 20, include_dashboard=False)
 ray.init(address=cluster.address, log_to_driver=False)
 assert len([node for node in ray.nodes() if node["Alive"]]) == nodes
-prepare.SMALL_BYTES = 1
+tasks.SMALL_BYTES = 1
 prepare.prepare(
     CorpusSettings(
         train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), block_bytes=40_000, valid_documents=20,
@@ -93,8 +94,8 @@ def test_the_number_of_blocks_changes_nothing(
     whole = run(**settings)
     size = len(lines(settings["train"])) // blocks + 1
     # Not in this process, as so little would be.
-    monkeypatch.setattr("axml_ray.corpus.prepare.SMALL_BYTES", 1)
-    monkeypatch.setattr("axml_ray.corpus.prepare.label_features.RANGE_TERMS", 50)
+    monkeypatch.setattr("axml_ray.corpus.tasks.SMALL_BYTES", 1)
+    monkeypatch.setattr("axml_ray.corpus.label_features.RANGE_TERMS", 50)
     cut = run(**settings, block_bytes=size, directory="cut")
     assert written(whole) == written(cut)
     assert whole.manifest["summary"] == cut.manifest["summary"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.corpus.dictionary import CANDIDATES, Dictionary, in_vocabulary, read_dictionary
+from axml_ray.corpus.dictionary import MAX_CANDIDATES, Dictionary, read_dictionary, restrict_to_vocabulary
 from axml_ray.settings import SettingsError
 
 DING = """\
@@ -81,13 +81,13 @@ def meanings(dictionary: Dictionary, word: str) -> list[str]:
 
 
 def test_in_a_vocabulary() -> None:
-    found = in_vocabulary(ENTRIES, WORDS, "german")
+    found = restrict_to_vocabulary(ENTRIES, WORDS, "german")
     assert meanings(found, "strömung") == ["flow", "fluid", "fluid flow"]
     assert meanings(found, "strömungen") == ["flow", "fluid", "fluid flow"]  # by its stem
     assert meanings(found, "strömungsmechanik") == ["flow mechanics", "fluid mechanics"]  # but for an s between
     for nothing in ("haus", "xmechanik", "strömungs8mechanik", "the", "<unknown>"):
         assert meanings(found, nothing) == []
-    plain = in_vocabulary(ENTRIES, WORDS, None)
+    plain = restrict_to_vocabulary(ENTRIES, WORDS, None)
     assert meanings(plain, "strömungen") == [] and meanings(plain, "strömungsmechanik") == meanings(
         found, "strömungsmechanik"
     )
@@ -98,6 +98,6 @@ def test_in_a_vocabulary() -> None:
 
 def test_so_many_candidates_are_kept() -> None:
     words = ["<padding>", "<unknown>", "viel", *(f"w{number}" for number in range(20))]
-    found = in_vocabulary({"viel": [(word,) for word in words[3:]]}, words, "german")
-    assert found.of_word.tolist() == [0, 0, 0, *[CANDIDATES] * 21]
-    assert found.candidates.values.tolist() == list(range(3, 3 + CANDIDATES))
+    found = restrict_to_vocabulary({"viel": [(word,) for word in words[3:]]}, words, "german")
+    assert found.of_word.tolist() == [0, 0, 0, *[MAX_CANDIDATES] * 21]
+    assert found.candidates.values.tolist() == list(range(3, 3 + MAX_CANDIDATES))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus import json_lines, places
+from axml_ray.corpus import json_lines, line_blocks
 from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.records import Block, Document, Fields, Rejection, blocks
+from axml_ray.corpus.records import Block, Document, Fields, Rejection, read_blocks
 
 
 def good(number: int, size: int = 3) -> bytes:
@@ -67,10 +67,10 @@ LINES = st.one_of(
 @given(lines=st.lists(LINES, max_size=8), size=st.integers(1, 200))
 def test_columns_and_records_are_the_same(lines: list[bytes], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        shard = JsonLines(write(Path(folder) / "any.jsonl", b"\n".join(lines)))
-        records = list(shard.read())
+        reader = JsonLines(write(Path(folder) / "any.jsonl", b"\n".join(lines)))
+        records = list(reader.read())
         patch.setattr(json_lines, "BLOCK_BYTES", size)
-        documents, rejections = flat(list(blocks(shard, 1 << 20)))
+        documents, rejections = flat(list(read_blocks(reader, 1 << 20)))
     assert rejections == [record for record in records if isinstance(record, Rejection)]
     assert documents == [(r.id, r.text, list(r.labels)) for r in records if isinstance(r, Document)]
 
@@ -79,17 +79,19 @@ def test_columns_and_records_are_the_same(lines: list[bytes], size: int) -> None
 def test_ranges_of_a_file_are_the_file(sizes: list[int], size: int, ends: bool) -> None:
     lines = [good(number, length) if length else b"" for number, length in enumerate(sizes)]
     with tempfile.TemporaryDirectory() as folder:
-        shard = JsonLines(write(Path(folder) / "a.jsonl", b"\n".join(lines) + b"\n" * ends))
-        parts = shard.split(size)
-        assert [record for part in parts for record in part.read()] == list(shard.read())
-        assert flat([block for part in parts for block in part.blocks(50)]) == flat(list(shard.blocks(1 << 20)))
+        reader = JsonLines(write(Path(folder) / "a.jsonl", b"\n".join(lines) + b"\n" * ends))
+        parts = reader.split(size)
+        assert [record for part in parts for record in part.read()] == list(reader.read())
+        assert flat([block for part in parts for block in part.read_blocks(50)]) == flat(
+            list(reader.read_blocks(1 << 20))
+        )
 
 
 def test_what_is_compressed_is_one_range(tmp_path: Path) -> None:
     for name, content in (("a", gzip.compress(good(1))), ("b", pa.compress(good(1), "zstd", asbytes=True))):
-        shard = JsonLines(write(tmp_path / name, content))
-        assert shard.split(10) == [JsonLines(shard.path)]
-        assert len(list(shard.read())) == 1
+        reader = JsonLines(write(tmp_path / name, content))
+        assert reader.split(10) == [JsonLines(reader.path)]
+        assert len(list(reader.read())) == 1
 
 
 @pytest.mark.parametrize("kept", [3, 9, -4, -1])
@@ -105,7 +107,7 @@ def test_truncated_zstd_ends_in_a_rejection(tmp_path: Path, kept: int) -> None:
 
 
 def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(line_blocks, "LONGEST_LINE", 1000)
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", 200)
     lines = [good(0), good(1, 5000), good(2), good(3, 100), good(4, 400_000)]
     for content in (b"\n".join(lines), b"\n".join(lines) + b"\n"):
@@ -116,7 +118,7 @@ def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: p
 
 def test_a_line_that_is_too_long_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in half a download of one huge array."""
-    monkeypatch.setattr(places, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(line_blocks, "LONGEST_LINE", 1000)
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", 200)
     content = gzip.compress(good(0) + b"\n" + random.Random(0).randbytes(300_000).hex().encode())
     path = write(tmp_path / "cut.json.gz", content[:-1_000])

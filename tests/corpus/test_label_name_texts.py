@@ -8,7 +8,7 @@ from axml_ray.corpus.store import Split
 from axml_ray.corpus.tokenizer import Tokenizer
 
 COUNTS = {"n1": 3, "n2": 2, "n3": 1}
-TOKENIZER = Tokenizer.of_words(["whale", "shark", "fish", "n2", "deep", "sea"])
+TOKENIZER = Tokenizer.from_words(["whale", "shark", "fish", "n2", "deep", "sea"])
 
 
 def words(split: Split) -> list[list[str]]:

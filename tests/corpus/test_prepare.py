@@ -11,8 +11,8 @@ from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, lefto
 
 import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
-from axml_ray.corpus.sources import installed_package_shards
-from axml_ray.corpus.tokenizer import LONGEST, split_words
+from axml_ray.corpus.sources import installed_package_readers
+from axml_ray.corpus.tokenizer import LONGEST_WORD, split_words
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors
 from axml_ray.settings import SPLITS
 
@@ -129,7 +129,7 @@ def test_label_features_are_of_translated_texts(
     run: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
     if not small:
-        monkeypatch.setattr("axml_ray.corpus.prepare.SMALL_BYTES", 1)
+        monkeypatch.setattr("axml_ray.corpus.tasks.SMALL_BYTES", 1)
     path = tmp_path / "de-en.tsv"
     path.write_text("Haus\thouse\nWal\twhale\n")
     train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
@@ -193,7 +193,7 @@ def test_rare_words_are_unknown(run: Prepare) -> None:
 
 
 def test_rare_words_in_pieces(run: Prepare) -> None:
-    long = "w" * (LONGEST + 1)
+    long = "w" * (LONGEST_WORD + 1)
     train = [(f"wasser werk {long}", ["a"]), (f"wasser werk é {long}", ["a"]), ("wasserwerk ja", ["b"])]
     given = {"min_document_frequency": 2, "subwords": True, "max_tokens": 4}
     test = [("Werkwasser jawasserq wasserja", ["a"]), ("jé aj werk", ["b"]), (f"{long} ja", ["b"])]
@@ -227,7 +227,7 @@ def test_installed_packages(run: Prepare, tmp_path: Path, monkeypatch: pytest.Mo
             for i in range(40)
         ]
         (site / package / "core.py").write_text("\n".join(functions))
-    monkeypatch.setattr(axml_ray.corpus.sources, "installed_package_shards", lambda: installed_package_shards(site))
+    monkeypatch.setattr(axml_ray.corpus.sources, "installed_package_readers", lambda: installed_package_readers(site))
     settings = {"source": "installed_packages", "train": (), "test": ()}
     corpus = run(**settings, test_share=0.25)
     sizes = [corpus.documents(split) for split in SPLITS]
@@ -268,7 +268,7 @@ def test_bad_records_are_listed(run: Prepare, tmp_path: Path) -> None:
 def test_too_many_bad_records_are_an_error(run: Prepare, tmp_path: Path) -> None:
     train = lines(many(18)) + BAD + b"{\n"
     said = error_of(run, train=train, test=many(4, "test"))
-    assert said.startswith(f"{tmp_path / 'train.jsonl'}:19: 'labels' is a string, not a list (and 1 more); mend")
+    assert said.startswith(f"{tmp_path / 'train.jsonl'}:19: 'labels' is a string, not a list (and 1 more); ")
     assert "corpus.max_rejected_share" in said
     assert leftovers(tmp_path) == []
     # 2 of 24 records

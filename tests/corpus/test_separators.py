@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from corpus.preparing import Prepare, error_of, ids, many
 
-from axml_ray.corpus.sources import shards
+from axml_ray.corpus.sources import open_readers
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, CorpusSettings
 
@@ -81,8 +81,8 @@ def test_a_delimiter_is_one_character(wrong: str) -> None:
 
 def test_tab_separated_files_need_no_setting(tmp_path: Path) -> None:
     (path,) = write(tmp_path / "train.tsv", ["a;b"] * 3, "\t")
-    [shard] = shards([path], CorpusSettings(train=(path,)))
-    assert [document.labels for document in shard.read()] == [("a", "b")] * 3  # type: ignore[union-attr]
+    [reader] = open_readers([path], CorpusSettings(train=(path,)))
+    assert [document.labels for document in reader.read()] == [("a", "b")] * 3  # type: ignore[union-attr]
 
 
 # Splits of few texts

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.places import GZIP_MAGIC, ZSTD_MAGIC
-from axml_ray.corpus.sources import Document, InstalledPackage, Rejection, installed_package_shards, shards
+from axml_ray.corpus.source_files import GZIP_MAGIC, ZSTD_MAGIC
+from axml_ray.corpus.sources import Document, InstalledPackage, Rejection, installed_package_readers, open_readers
 from axml_ray.settings import CorpusSettings
 
 DOC = " ".join(f"word{number}" for number in range(25))
@@ -38,8 +38,10 @@ def record_lines(count: int) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
-def listed_shards(patterns: Sequence[str | Path], **settings: Any) -> list[Any]:
-    return list(shards(patterns, CorpusSettings(train=("a",), test=("b",), **({"source": "json_lines"} | settings))))
+def listed_readers(patterns: Sequence[str | Path], **settings: Any) -> list[Any]:
+    return list(
+        open_readers(patterns, CorpusSettings(train=("a",), test=("b",), **({"source": "json_lines"} | settings)))
+    )
 
 
 # JSON lines
@@ -185,7 +187,7 @@ def test_every_line_is_accounted_for_once(lines: list[bytes]) -> None:
     assert [record.line for record in records] == [number for number, line in numbered if line.strip()]
 
 
-def test_shards_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [
         "b.jsonl",
         "a.json",
@@ -200,7 +202,7 @@ def test_shards_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pyte
         write(tmp_path / name, b"")
 
     def listed(*patterns: str | Path) -> list[str]:
-        return [str(shard.path.relative_to(tmp_path)) for shard in listed_shards(patterns)]
+        return [str(reader.path.relative_to(tmp_path)) for reader in listed_readers(patterns)]
 
     assert listed(tmp_path) == ["[1].jsonl", "a.json", "b.jsonl", "c.jsonl.gz", "d.json.gz"]
     assert listed(f"{tmp_path}/*.txt", tmp_path / "b.jsonl", f"{tmp_path}/b*") == ["b.jsonl", "e.txt"]
@@ -209,20 +211,20 @@ def test_shards_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pyte
     assert listed(tmp_path / ".hidden.jsonl") == [".hidden.jsonl"]
     monkeypatch.chdir(tmp_path)
     assert listed("b.jsonl", tmp_path / "b.jsonl", "dee*/*") == ["b.jsonl", "deep/f.jsonl"]
-    assert listed_shards([]) == []
+    assert listed_readers([]) == []
 
 
 def test_missing_places_are_named(tmp_path: Path) -> None:
     write(tmp_path / "folder" / "notes.txt", b"")
     write(tmp_path / "good.jsonl", b"")
     with pytest.raises(FileNotFoundError, match=r"'.*/none-\*\.jsonl'"):
-        listed_shards([tmp_path / "good.jsonl", f"{tmp_path}/none-*.jsonl"])
+        listed_readers([tmp_path / "good.jsonl", f"{tmp_path}/none-*.jsonl"])
     with pytest.raises(FileNotFoundError, match=r"missing\.jsonl"):
-        listed_shards([tmp_path / "missing.jsonl"])
+        listed_readers([tmp_path / "missing.jsonl"])
     with pytest.raises(FileNotFoundError, match=r"fold\*"):
-        listed_shards([f"{tmp_path}/fold*"])
+        listed_readers([f"{tmp_path}/fold*"])
     with pytest.raises(ValueError, match=r"in the directory .*folder"):
-        listed_shards([tmp_path / "folder"])
+        listed_readers([tmp_path / "folder"])
 
 
 # Installed packages
@@ -298,9 +300,9 @@ def site_packages(tmp_path: Path) -> Path:
 
 
 def test_labels_of_installed_packages(site_packages: Path) -> None:
-    shards = installed_package_shards(site_packages)
-    assert [shard.path.name for shard in shards] == ["broken", "single.py", "tests", "zoo"]
-    records = [record for shard in shards for record in shard.read()]
+    readers = installed_package_readers(site_packages)
+    assert [reader.path.name for reader in readers] == ["broken", "single.py", "tests", "zoo"]
+    records = [record for reader in readers for record in reader.read()]
     assert all(isinstance(record, Document) for record in records)
     sparse = ("zoo", "zoo.sparse")
     assert [(record.id, record.labels) for record in records if isinstance(record, Document)] == [
@@ -320,8 +322,8 @@ def test_labels_of_installed_packages(site_packages: Path) -> None:
 def test_texts_of_installed_packages(site_packages: Path) -> None:
     texts = {
         record.id: record.text
-        for shard in installed_package_shards(site_packages)
-        for record in shard.read()
+        for reader in installed_package_readers(site_packages)
+        for record in reader.read()
         if isinstance(record, Document)
     }
     assert texts["zoo/__init__.py:1"] == f"f {DOC}   "
@@ -338,24 +340,24 @@ def test_sources_that_do_not_parse_are_skipped_quietly(site_packages: Path) -> N
 
 def test_missing_and_empty_site_packages(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        installed_package_shards(tmp_path / "nowhere")
+        installed_package_readers(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no installed package"):
-        installed_package_shards(tmp_path)
+        installed_package_readers(tmp_path)
 
 
-def test_shards_and_records_travel_to_tasks(site_packages: Path, tmp_path: Path) -> None:
+def test_readers_and_records_travel_to_tasks(site_packages: Path, tmp_path: Path) -> None:
     lines = JsonLines(write(tmp_path / "a.jsonl", record_lines(1) + b"bad\n"))
-    for shard in (lines, InstalledPackage(site_packages / "zoo")):
-        assert pickle.loads(pickle.dumps(shard)) == shard
-        records = list(shard.read())
+    for reader in (lines, InstalledPackage(site_packages / "zoo")):
+        assert pickle.loads(pickle.dumps(reader)) == reader
+        records = list(reader.read())
         assert pickle.loads(pickle.dumps(records)) == records
 
 
 def test_this_environment_is_a_corpus() -> None:
-    shards = {shard.path.name: shard for shard in installed_package_shards()}
-    assert {"scipy", "numpy", "torch", "ray"} <= set(shards)
-    assert shards.keys().isdisjoint({"pip", "setuptools", "_pytest", "axml_ray"})
-    documents = [record for record in shards["scipy"].read() if isinstance(record, Document)]
+    readers = {reader.path.name: reader for reader in installed_package_readers()}
+    assert {"scipy", "numpy", "torch", "ray"} <= set(readers)
+    assert readers.keys().isdisjoint({"pip", "setuptools", "_pytest", "axml_ray"})
+    documents = [record for record in readers["scipy"].read() if isinstance(record, Document)]
     assert len(documents) > 2000
     assert len({document.id for document in documents}) == len(documents)
     assert all(document.labels[0] == "scipy" for document in documents)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.corpus.records import Document, Fields, Rejection
-from axml_ray.corpus.tables import ArrowRows, ParquetRows, SeparatedValues, saved_dataset
+from axml_ray.corpus.tables import ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
 
 ROWS = [
     {"id": "a", "text": "A cat.", "labels": ["pets", " cats "]},
@@ -109,13 +109,13 @@ def test_a_saved_dataset_and_its_class_labels(tmp_path: Path) -> None:
     data = pa.table({"text": ["a", "b", "c"], "labels": [[0, 1], [1], [2]]})
     names = {"feature": {"names": ["pets", "cats"], "_type": "ClassLabel"}, "_type": "Sequence"}
     save_dataset(tmp_path / "train", data, {"labels": names, "text": {"dtype": "string", "_type": "Value"}})
-    records = [record for shard in saved_dataset(tmp_path / "train", Fields()) for record in shard.read()]
+    records = [record for reader in saved_dataset_readers(tmp_path / "train", Fields()) for record in reader.read()]
     assert [r.labels for r in records if isinstance(r, Document)] == [("pets", "cats"), ("cats",)]
     assert [r.reason for r in records if isinstance(r, Rejection)] == ["label 1 is 2; the names are of 0 to 1"]
     state = tmp_path / "train" / "state.json"
     state.write_text(json.dumps({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}))
     with pytest.raises(ValueError, match="flatten_indices"):
-        saved_dataset(tmp_path / "train", Fields())
+        saved_dataset_readers(tmp_path / "train", Fields())
 
 
 # CSV

@@ -51,11 +51,15 @@ def test_without_a_dictionary_the_original_is_read():
 
 def test_kept_by_key():
     views = TextViews(Ragged.from_rows([[2]]))
-    assert [views.keep(key, lambda key=key: [key]) for key in ("a", ("b", 1), "a")] == [["a"], [("b", 1)], ["a"]]
-    assert views.keep("a", lambda: pytest.fail("computed again")) == ["a"]
+    assert [views.get_or_compute(key, lambda key=key: [key]) for key in ("a", ("b", 1), "a")] == [
+        ["a"],
+        [("b", 1)],
+        ["a"],
+    ]
+    assert views.get_or_compute("a", lambda: pytest.fail("computed again")) == ["a"]
     with pytest.raises(ZeroDivisionError):
-        views.keep("fails", lambda: 1 / 0)
-    assert views.keep("fails", lambda: "later") == "later"
+        views.get_or_compute("fails", lambda: 1 / 0)
+    assert views.get_or_compute("fails", lambda: "later") == "later"
 
 
 def test_threads_share_one_view():
@@ -66,11 +70,11 @@ def test_threads_share_one_view():
         calls.append(1)
         time.sleep(0.05)
         # A view may be made from another, in the same thread.
-        return views.keep("inner", object)
+        return views.get_or_compute("inner", object)
 
     def ask(_: int) -> object:
         barrier.wait(10)
-        return views.keep("outer", slow)
+        return views.get_or_compute("outer", slow)
 
     with ThreadPoolExecutor(threads) as pool:
         found = list(pool.map(ask, range(threads)))

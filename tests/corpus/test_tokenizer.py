@@ -56,9 +56,9 @@ def test_words_are_ranked_by_document_frequency_then_spelling() -> None:
 def test_size_and_least_frequency() -> None:
     frequency = {"a": 4, "b": 3, "c": 2, "d": 1}
     assert Tokenizer.build(frequency, size=4).words[2:] == ["a", "b"]
-    assert Tokenizer.build(frequency, least=2).words[2:] == ["a", "b", "c"]
-    assert Tokenizer.build(frequency, size=3, least=4).words[2:] == ["a"]
-    assert Tokenizer.build(frequency, least=5).words == ["<padding>", "<unknown>"]
+    assert Tokenizer.build(frequency, min_documents=2).words[2:] == ["a", "b", "c"]
+    assert Tokenizer.build(frequency, size=3, min_documents=4).words[2:] == ["a"]
+    assert Tokenizer.build(frequency, min_documents=5).words == ["<padding>", "<unknown>"]
 
 
 def test_an_empty_text_is_one_unknown_word() -> None:
@@ -81,7 +81,7 @@ def test_the_separator_is_one_word_that_keeps_its_case() -> None:
 
 
 def test_the_separator_may_be_too_rare() -> None:
-    tokenizer = Tokenizer.build({SEPARATOR: 1, "a": 7}, least=2)
+    tokenizer = Tokenizer.build({SEPARATOR: 1, "a": 7}, min_documents=2)
     assert len(tokenizer) == 3
     assert ids(tokenizer, "a /SEP/ a") == [2, 1, 2]
 
@@ -151,7 +151,7 @@ def in_pieces(word: str, known: dict[str, int]) -> list[int]:
     most=st.integers(1, 12),
 )
 def test_subwords_are_the_longest_that_a_word_begins_with(vocabulary: set[str], words: list[str], most: int) -> None:
-    tokenizer = Tokenizer.of_words(sorted(vocabulary), subwords=True)
+    tokenizer = Tokenizer.from_words(sorted(vocabulary), subwords=True)
     known = {word: i for i, word in enumerate(tokenizer.words) if i > UNKNOWN}
     expected = [i for word in words for i in in_pieces(word, known)][:most] or [UNKNOWN]
     text = " ".join(words)
@@ -163,14 +163,14 @@ def test_subwords_are_the_longest_that_a_word_begins_with(vocabulary: set[str], 
 
 
 def test_pieces_of_one_character_stand_there_once() -> None:
-    tokenizer = Tokenizer.of_words(["i", "\u0307", "stan", "x"], subwords=True)
+    tokenizer = Tokenizer.from_words(["i", "\u0307", "stan", "x"], subwords=True)
     found, spans = tokenizer.encode_with_spans("İstan x", 9)
     assert [tokenizer.words[i] for i in found] == ["i", "\u0307", "stan", "x"]
     assert spans == [(0, 1), (1, 1), (1, 5), (6, 7)]
 
 
 def test_compounds_share_the_words_that_they_are_made_of(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.of_words(["gestaltungs", "zugewinn", "zu", SEPARATOR], subwords=True)
+    tokenizer = Tokenizer.from_words(["gestaltungs", "zugewinn", "zu", SEPARATOR], subwords=True)
     tokenizer.save(tmp_path / "t.json")
     for one in (tokenizer, Tokenizer.load(tmp_path / "t.json")):
         (row,) = one.encode(["Gestaltungszugewinn /SEP/ x"], 9).padded()

@@ -75,8 +75,8 @@ def test_choice(
     random = np.random.default_rng(seed)
     labels = [np.flatnonzero(random.random(TRAINED + 1) < 0.4).tolist() for _ in texts]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_AT_A_TIME", at_a_time)
-        patch.setattr(module, "RARE", rare)
+        patch.setattr(module, "_CHUNK_ROWS", at_a_time)
+        patch.setattr(module, "COMMON_DOCUMENTS", rare)
         found = Translation.fit(dictionary(candidates), Ragged.from_rows(texts), Ragged.from_rows(labels), TRAINED)
     assert len(found.words) == WORDS
     foreign = [text for text in texts if is_foreign(text)]
@@ -95,13 +95,13 @@ def test_documents_translated_and_counted(candidates: dict[int, list[list[int]]]
     first = {word: rows[0] for word, rows in candidates.items()}
     translation = Translation(Ragged.from_rows([first.get(word, []) for word in range(WORDS)]), SIDES)
     tokens = Ragged.from_rows(texts)
-    assert translation.foreign(tokens).tolist() == [is_foreign(text) for text in texts]
+    assert translation.in_first_language(tokens).tolist() == [is_foreign(text) for text in texts]
     expected = [
         [other for word in text for other in (first.get(word, [word]) if is_foreign(text) else [word])]
         for text in texts
     ]
     assert [row.tolist() for row in translation.translated(tokens)] == expected
-    translated, places = translation.with_places(tokens)
+    translated, places = translation.translated_with_positions(tokens)
     assert translated.values.tolist() == [word for row in expected for word in row]
     assert [np.count_nonzero(places == place) for place in range(len(tokens.values))] == [
         len(first.get(word, [word]) if is_foreign(text) else [word]) for text in texts for word in text
@@ -151,5 +151,5 @@ def test_a_file(tmp_path: Path) -> None:
         {"more": TWO_SIDES.copy()},
     ):
         save_tensors({name: torch.from_numpy(array) for name, array in {**whole, **changed}.items()}, path)
-        with pytest.raises(ValueError, match=r"no translation|in the other language"):
+        with pytest.raises(ValueError, match=r"no translation|translation of"):
             Translation.load(path, 10)

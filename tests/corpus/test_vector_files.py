@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
-from axml_ray.corpus.vector_files import check_vectors, dimension_of, known_vectors
+from axml_ray.corpus.vector_files import check_vectors, dimension_of, load_known_vectors
 from axml_ray.corpus.word_vectors import read_vectors, save_vectors
 from axml_ray.settings import SettingsError
 
@@ -46,7 +46,7 @@ def test_every_form_gives_the_same(tmp_path: Path, form: str) -> None:
     path = written(tmp_path, form)
     check_vectors(path)
     assert dimension_of(path) == 5
-    known, vectors = known_vectors(path, WORDS)
+    known, vectors = load_known_vectors(path, WORDS)
     assert known.tolist() == [False, False, True, True, False, True]
     np.testing.assert_array_equal(vectors, TABLE[[5, 2, 4]])
     table, coverage = read_vectors(path, WORDS, seed=0)
@@ -63,7 +63,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, form: str) -> None:
     # Cut inside a value, where text of GloVe leaves a line too short.
     path.write_bytes(content[: len(content) - 18])
     with pytest.raises(SettingsError, match=r"corpus\.word_vectors: ") as caught:
-        known_vectors(path, WORDS)
+        load_known_vectors(path, WORDS)
     assert str(path) in str(caught.value)
 
 
@@ -75,9 +75,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, form: str) -> None:
         (b"a 1 2 3\nb 1 2\n", "line 2: expected a word and 3 values, found 2 values"),
         (b"a 1 2 3\nb 1 2 3 4\n", "line 2: expected 3 numbers after the word|unused"),
         (b"a 1 2 3\nb x 2 3\n", "line 2: expected 3 numbers after the word"),
-        (b"2 3\na 1 2 3\n", "says that it has 2 words and has 1; it is truncated"),
+        (b"2 3\na 1 2 3\n", "has 1 words, its first line says 2"),
         (b"2 3\na 1 2 3\nb 1 2\n", "line 3: expected a word and 3 values, found 2 values"),
-        (b"1 0\na\n", "vectors have no dimension"),
+        (b"1 0\na\n", "dimension of 0"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -85,11 +85,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, reason: str) -> 
     path.write_bytes(content)
     if b"2 3 4" in content:
         # A word with a blank, as some published files have; nothing tells it from a longer line.
-        assert known_vectors(path, ["b 1"])[0].tolist() == [True]
+        assert load_known_vectors(path, ["b 1"])[0].tolist() == [True]
         return
     with pytest.raises(SettingsError, match=reason):
         check_vectors(path)
-        known_vectors(path, ["b"])
+        load_known_vectors(path, ["b"])
 
 
 def test_an_archive_of_two_files_is_refused(tmp_path: Path) -> None:

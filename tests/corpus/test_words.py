@@ -11,7 +11,7 @@ from axml_ray.corpus.words import split_texts
 def split(texts: list[str], max_tokens: int = 500, segmentation: Segmentation = "words") -> list[list[str]]:
     """The words of each text, put together from what a block keeps."""
     found = split_texts(pa.array(texts, pa.string()), max_tokens, segmentation)
-    names, rows, begin = found.words.to_pylist(), [], 0
+    names, rows, begin = found.vocabulary.to_pylist(), [], 0
     assert len(set(names)) == len(names)
     for length in found.lengths.tolist():
         rows.append([names[i] for i in found.ids[begin : begin + length]])
@@ -34,18 +34,18 @@ def test_words_of_a_block() -> None:
 
 def test_cut_texts_are_counted_whole() -> None:
     found = split_texts(pa.array(["a b c d", "e", "é f g"]), 2)
-    assert found.words.to_pylist() == ["a", "b", "e", "é", "f"]
-    assert (found.lengths.tolist(), found.whole.tolist()) == ([2, 1, 2], [4, 1, 3])
+    assert found.vocabulary.to_pylist() == ["a", "b", "e", "é", "f"]
+    assert (found.lengths.tolist(), found.full_lengths.tolist()) == ([2, 1, 2], [4, 1, 3])
 
 
 def test_nothing_and_slices() -> None:
     assert split([]) == []
     assert split(["", "."]) == [[], []]
     texts = pa.array(["no", "a b", "C", "no"])[1:3]
-    assert split_texts(texts, 9).words.to_pylist() == ["a", "b", "c"]
+    assert split_texts(texts, 9).vocabulary.to_pylist() == ["a", "b", "c"]
 
 
-# Words run on at the ends of texts, and what stands for the separator in a block may stand in a text as well.
+# Parts of texts: adjacent ones may form one word, and a text may contain the letter that represents the separator.
 PIECES = [
     "Cat",
     " ",
@@ -91,15 +91,15 @@ def test_one_character_alone_becomes_two() -> None:
     keep=st.integers(0, 3),
 )
 def test_serving_writes_each_word_as_preparation_does(texts: list[str], segmentation: Segmentation, keep: int) -> None:
-    """`of_split` of words that preparation has, and `encode` of whole texts, whatever the vocabulary lacks."""
+    """`encode_words` of words that preparation has, and `encode` of whole texts, whatever the vocabulary lacks."""
     texts = [text.replace("\0", " ") for text in texts]
     rows = split(texts, 500, segmentation)
     known = sorted({word for row in rows for word in row})[:: keep + 1]
     letters = sorted({letter for row in rows for word in row if word != SEPARATOR for letter in word} - set(known))
-    tokenizer = Tokenizer.of_words([*known, *letters], segmentation, subwords=True)
+    tokenizer = Tokenizer.from_words([*known, *letters], segmentation, subwords=True)
     encoded = tokenizer.encode(texts, 5_000)
     for text, row in enumerate(rows):
-        assert encoded[text].tolist() == (tokenizer.of_split(row).values.tolist() or [UNKNOWN])
+        assert encoded[text].tolist() == (tokenizer.encode_words(row).values.tolist() or [UNKNOWN])
 
 
 @given(
@@ -109,7 +109,7 @@ def test_serving_gives_the_words_of_preparation(texts: list[str], segmentation: 
     texts = [text.replace("\0", " ") for text in texts]
     rows = split(texts, 500, segmentation)
     vocabulary = sorted({word for row in rows for word in row})
-    tokenizer = Tokenizer.of_words(vocabulary, segmentation)
+    tokenizer = Tokenizer.from_words(vocabulary, segmentation)
     encoded = tokenizer.encode(texts, 500)
     assert [[tokenizer.words[i] for i in encoded[row]] for row in range(len(texts))] == [
         row or ["<unknown>"] for row in rows

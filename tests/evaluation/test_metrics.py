@@ -1,4 +1,4 @@
-"""Measures against literal loops, scikit-learn, and numbers worked out by hand.
+"""Metrics against literal loops, scikit-learn, and values computed by hand.
 
 python -m pytest tests/evaluation/test_metrics.py
 """
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score, precision_score, recall_score
 
-from axml_ray.evaluation.metrics import MEASURES, Scores, ndcg_at, propensities
-from axml_ray.evaluation.rankings import hits, only
+from axml_ray.evaluation.metrics import METRICS, Scores, ndcg_at, propensities
+from axml_ray.evaluation.rankings import hits, restrict_to
 
 NAMES = {f"{measure}@{k}" for measure in ("P", "nDCG", "PSP", "PSnDCG", "R") for k in (1, 3, 5, 10)} | {
     "RP@5",
@@ -22,14 +22,14 @@ NAMES = {f"{measure}@{k}" for measure in ("P", "nDCG", "PSP", "PSnDCG", "R") for
 
 
 def literal_scores(tops, truths, inverse):
-    """Every definition, document by document and rank by rank; documents are lists, -1 is allowed."""
+    """Compute every metric by its definition, document by document and rank by rank; rankings may contain -1."""
     pairs = [(top, true) for top, true in zip(tops, truths, strict=True) if true]
     n = len(pairs)
 
     def mean(of):
         return 100 * sum(of(top, set(true)) for top, true in pairs) / n
 
-    def found(top, true, k):
+    def count_hits(top, true, k):
         return sum(1 for label in top[:k] if label in true)
 
     def dcg(gains):
@@ -49,7 +49,7 @@ def literal_scores(tops, truths, inverse):
 
     result = {}
     for k in (1, 3, 5, 10):
-        result[f"P@{k}"] = mean(lambda top, true, k=k: found(top, true, k) / k)
+        result[f"P@{k}"] = mean(lambda top, true, k=k: count_hits(top, true, k) / k)
         result[f"nDCG@{k}"] = mean(lambda top, true, k=k: dcg(flags(top, true, k)) / ideal(true, k))
         got = most = got_dcg = most_dcg = 0.0
         for top, true in pairs:
@@ -60,9 +60,9 @@ def literal_scores(tops, truths, inverse):
         result[f"PSP@{k}"] = 100 * got / most
         result[f"PSnDCG@{k}"] = 100 * got_dcg / most_dcg
     for k in (1, 3, 5, 10):
-        result[f"R@{k}"] = mean(lambda top, true, k=k: found(top, true, k) / len(true))
-    result["RP@5"] = mean(lambda top, true: found(top, true, 5) / min(5, len(true)))
-    result["F1@5"] = mean(lambda top, true: 2 * found(top, true, 5) / (5 + len(true)))
+        result[f"R@{k}"] = mean(lambda top, true, k=k: count_hits(top, true, k) / len(true))
+    result["RP@5"] = mean(lambda top, true: count_hits(top, true, 5) / min(5, len(true)))
+    result["F1@5"] = mean(lambda top, true: 2 * count_hits(top, true, 5) / (5 + len(true)))
     result["nDCG@10/all"] = mean(lambda top, true: dcg(flags(top, true, 10)) / dcg([1.0] * len(true)))
     return result
 
@@ -119,8 +119,8 @@ def test_order_of_true_labels_does_not_matter():
     assert scored(tops, [[0, 1, 3], [4, 3]], inverse).result() == scored(tops, [[3, 0, 1], [3, 4]], inverse).result()
 
 
-def test_by_hand():
-    # The first document has {0, 1}, hit at rank 2; the second {2}, hit at rank 1; the third has no label.
+def test_values_computed_by_hand():
+    # True labels: {0, 1} with a hit at rank 2, {2} with a hit at rank 1, none.
     tops = np.array([[3, 1, 4], [2, 0, -1], [0, 1, 2]], np.int32)
     scores = scored(tops, [[0, 1], [2], []], np.array([4.0, 2.0, 3.0, 1.0, 1.0]))
     got = scores.result()
@@ -170,7 +170,7 @@ def test_precision_and_recall_agree_with_scikit_learn(k):
     assert got[f"R@{k}"] == pytest.approx(100 * recall_score(truth, predicted, average="samples"))
 
 
-def test_ndcg_of_the_result_agrees_with_scikit_learn():
+def test_ndcg_of_scores_agrees_with_scikit_learn():
     rng = np.random.default_rng(8)
     truth, values = rng.random((30, 20)) < 0.3, rng.random((30, 20))
     truth[:, 3] = True
@@ -184,30 +184,30 @@ def test_ndcg_of_the_result_agrees_with_scikit_learn():
 @given(rankings(), st.integers(0, 2**32 - 1))
 def test_a_band_is_scored_as_if_its_labels_were_the_only_ones(case, seed):
     tops, truths, inverse = case
-    inside = np.random.default_rng(seed).random(len(inverse)) < 0.5
-    top, labels, offsets = only(inside, tops, *ragged(truths))
-    kept = [[label for label in row if label >= 0 and inside[label]] for row in tops.tolist()]
+    is_member = np.random.default_rng(seed).random(len(inverse)) < 0.5
+    top, labels, offsets = restrict_to(is_member, tops, *ragged(truths))
+    kept = [[label for label in row if label >= 0 and is_member[label]] for row in tops.tolist()]
     assert [[label for label in row if label >= 0] for row in top.tolist()] == kept
     assert top.shape == tops.shape
-    left = [[label for label in true if inside[label]] for true in truths]
-    assert [part.tolist() for part in np.split(labels, offsets[1:-1])] == left
+    remaining = [[label for label in true if is_member[label]] for true in truths]
+    assert [part.tolist() for part in np.split(labels, offsets[1:-1])] == remaining
     scores = Scores(inverse)
     scores.add(top, labels, offsets)
-    if any(left):
-        expected = literal_scores(kept, left, inverse)
+    if any(remaining):
+        expected = literal_scores(kept, remaining, inverse)
         assert scores.result() == pytest.approx(expected, rel=1e-12, abs=1e-10)
 
 
-def test_values_of_documents_are_in_order_and_make_the_result():
+def test_document_scores_are_in_order_and_give_the_result():
     tops = np.array([[0, 1], [1, 0], [2, 0]], np.int32)
     scores = scored(tops, [[0], [], [0, 1]], np.ones(3), batches=2)
-    measured = scores.measured()
-    assert len(measured) == 2
-    assert measured.column("P@1").tolist() == [1, 0]
-    assert measured.column("R@3").tolist() == [1, 0.5]
-    assert list(measured.result()) == list(MEASURES)
-    twice = measured.scores(np.array([[0.0, 2.0]]))[0]
-    assert twice[MEASURES.index("R@3")] == pytest.approx(50)
+    document_scores = scores.document_scores()
+    assert len(document_scores) == 2
+    assert document_scores.column("P@1").tolist() == [1, 0]
+    assert document_scores.column("R@3").tolist() == [1, 0.5]
+    assert list(document_scores.result()) == list(METRICS)
+    twice = document_scores.scores(np.array([[0.0, 2.0]]))[0]
+    assert twice[METRICS.index("R@3")] == pytest.approx(50)
 
 
 def test_ndcg_of_short_rows_and_documents_without_labels():
@@ -237,29 +237,29 @@ def test_propensities():
     np.testing.assert_allclose(got, expected, rtol=1e-14)
     assert (np.diff(got) > 0).all() and got[0] > 0 and got[-1] < 1
     for documents, b in ((2, 1.5), (1500, 0.0)):
-        with pytest.raises(ValueError, match="3 or more documents"):
+        with pytest.raises(ValueError, match="3 or more training documents"):
             propensities(counts, documents, b=b)
 
 
 @pytest.mark.parametrize(
     ("top", "labels", "offsets", "says"),
     [
-        ([[0, 1]], [0], [0, 2], "do not fit"),
-        ([[0, 1]], [0], [0, 1, 1], "do not fit"),
-        ([0, 1], [0], [0, 1, 1], "do not fit"),
-        ([[0], [1], [2]], [0, 1], [0, 2, 1, 2], "must not fall"),
-        ([[0, 3]], [0], [0, 1], "predicted labels run"),
-        ([[0, -2]], [0], [0, 1], "predicted labels run"),
-        ([[0, 1]], [3], [0, 1], "true labels run"),
+        ([[0, 1]], [0], [0, 2], "do not match"),
+        ([[0, 1]], [0], [0, 1, 1], "do not match"),
+        ([0, 1], [0], [0, 1, 1], "do not match"),
+        ([[0], [1], [2]], [0, 1], [0, 2, 1, 2], "must be ascending"),
+        ([[0, 3]], [0], [0, 1], "predicted label ids"),
+        ([[0, -2]], [0], [0, 1], "predicted label ids"),
+        ([[0, 1]], [3], [0, 1], "true label ids"),
         ([[1, 0, 1]], [0], [0, 1], "predicted twice"),
         ([[0, 1]], [2, 1, 2], [0, 3], "true label twice"),
     ],
 )
-def test_refuses_what_would_give_false_scores(top, labels, offsets, says):
+def test_invalid_arrays_raise(top, labels, offsets, says):
     with pytest.raises(ValueError, match=says):
         Scores(np.ones(3)).add(np.array(top, np.int32), np.array(labels, np.int32), np.array(offsets, np.int64))
 
 
-def test_nothing_to_score():
+def test_without_true_labels_there_is_no_score():
     with pytest.raises(ValueError, match="none of 1 documents"):
         scored(np.array([[0]], np.int32), [[]], np.ones(1)).result()

@@ -1,16 +1,23 @@
-"""The metrics file and its table.
+"""The metrics file and its tables.
 
 python -m pytest tests/evaluation/test_report.py
 """
 
+import io
 import json
 import math
 
 import numpy as np
 import pytest
-from rich.table import Table
+from rich.console import Console
 
-from axml_ray.evaluation.report import COLUMNS, render, table, write_metrics
+from axml_ray.evaluation.report import COLUMNS, scores_table, write_metrics
+
+
+def render(metrics):
+    console = Console(file=io.StringIO(), width=110, color_system=None)
+    console.print(scores_table(metrics))
+    return console.file.getvalue()
 
 
 @pytest.fixture
@@ -41,16 +48,14 @@ def test_rows_columns_and_seconds(metrics):
     assert "prepare 12.3 s · cluster 5.0 s · network_tree 4,210.0 s · predict 33.0 s" in text
 
 
-def test_the_ensemble_stands_out(metrics):
-    shown = table(metrics)
-    assert isinstance(shown, Table)
-    assert [str(row.style) for row in shown.rows] == ["None", "None", "bold"]
+def test_the_ensembles_row_is_bold_and_set_apart(metrics):
+    assert [str(row.style) for row in scores_table(metrics).rows] == ["None", "None", "bold"]
     lines = render(metrics).splitlines()
     place = next(i for i, line in enumerate(lines) if "ensemble" in line)
     assert "knn" not in lines[place - 1]
 
 
-def test_what_is_missing_is_a_dash(metrics):
+def test_missing_scores_are_dashes(metrics):
     del metrics["members"]["knn"]["PSP@5"], metrics["ensemble"], metrics["seconds"]
     text = render(metrics)
     row = next(line.split() for line in text.splitlines() if "knn" in line)
@@ -59,7 +64,7 @@ def test_what_is_missing_is_a_dash(metrics):
     assert render({})
 
 
-def test_written_rounded_and_whole(tmp_path, metrics):
+def test_floats_are_rounded_in_the_file(tmp_path, metrics):
     path = tmp_path / "metrics.json"
     path.write_text("old")
     metrics["ensemble"]["P@1"] = np.float64(87.123456)
@@ -73,7 +78,7 @@ def test_written_rounded_and_whole(tmp_path, metrics):
     assert render(read)
 
 
-def test_a_failure_leaves_the_old_file(tmp_path, metrics, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, metrics, monkeypatch):
     path = tmp_path / "metrics.json"
     write_metrics(path, metrics)
     before = path.read_bytes()

@@ -1,4 +1,4 @@
-"""A finished run without a network: a corpus, predictions drawn at random, training journals, and settings."""
+"""A finished run without members: a corpus, random predictions, training journals, and settings."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ EVIL = "<script>alert('x')</script> & \"label\""
 
 
 def write_corpus(home: Path, name: str = "toy", seed: int = 0, text: bool = True) -> LabelIndex:
-    """A corpus of three splits below `home`/corpora; two labels aren't in train."""
+    """Write a corpus of three splits below `home`/corpora; two labels have no training document."""
     random = np.random.default_rng(seed)
     counts = {f"label{n}": max(1, 300 // (n + 1)) for n in range(LABELS - 2)}
     index = LabelIndex.build(counts, ["unseen1", "unseen2"], {"label0": EVIL})
@@ -56,7 +56,7 @@ def write_corpus(home: Path, name: str = "toy", seed: int = 0, text: bool = True
 
 
 def write_run(home: Path, name: str = "run", *, corpus: str = "toy", skill: float = 0.6, seed: int = 1) -> Path:
-    """A run below `home`/runs that ranks a true label above a false one the more often, the larger `skill`."""
+    """Write a run below `home`/runs; the larger `skill`, the more often are true labels ranked above false ones."""
     directory = home / "runs" / name
     directory.mkdir(parents=True)
     settings = {
@@ -82,19 +82,19 @@ def write_run(home: Path, name: str = "run", *, corpus: str = "toy", skill: floa
 
 
 def write_predictions(run: Path, corpus: Path, split: str, *, skill: float, seed: int) -> None:
-    """Predictions of a split by the ensemble and each member."""
+    """Write predictions of a split by the ensemble and each member."""
     random = np.random.default_rng(seed)
     directory = run / "predictions" / split
     directory.mkdir(parents=True)
     for number, file in enumerate(sorted((corpus / split).glob("*.parquet"))):
         table = pq.read_table(file)
         columns = {"id": table["id"], "labels": table["labels"]}
-        for who in ("ensemble", *MEMBERS):
+        for name in ("ensemble", *MEMBERS):
             value = random.random((len(table), LABELS - 2)) * (1 - skill)
             for row, true in enumerate(table["labels"].to_pylist()):
                 value[row, [label for label in true if label < LABELS - 2]] += skill * random.random()
             top = np.argsort(-value, axis=1)[:, :WIDTH]
             score = np.take_along_axis(value, top, 1)
             for what, flat, kind in (("labels", top, pa.int32()), ("scores", score, pa.float32())):
-                columns[f"{who}.{what}"] = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel(), kind), WIDTH)
+                columns[f"{name}.{what}"] = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel(), kind), WIDTH)
         pq.write_table(pa.table(columns), directory / f"{number:06d}.parquet")

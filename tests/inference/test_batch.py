@@ -15,7 +15,7 @@ from tiny_run import texts_of
 
 from axml_ray import Tagger
 from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.sources import Document, shards
+from axml_ray.corpus.sources import Document, open_readers
 from axml_ray.inference import batch as module
 from axml_ray.inference.batch import BundlePredictor, PredictionOptions, predict_files
 from axml_ray.ragged import Ragged
@@ -32,7 +32,7 @@ def inputs(tiny_run, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("\n".join([*lines[:40], *BAD, *lines[40:60]]))
     (tmp_path / "in" / "b.jsonl").write_text("\n".join(lines[60:]))
-    return shards([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False), texts
+    return open_readers([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False), texts
 
 
 def rows_of(output: Path, form: str) -> list[dict]:
@@ -75,7 +75,7 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
     with pytest.raises(SettingsError, match=r"another top_k;"):
         predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
-    read_otherwise = shards([tmp_path / "in"], CorpusSettings.model_construct(text_field="body"), labelled=False)
+    read_otherwise = open_readers([tmp_path / "in"], CorpusSettings.model_construct(text_field="body"), labelled=False)
     with pytest.raises(SettingsError, match=r"another fields;"):
         predict_files(bundle_directory, read_otherwise, tmp_path / "out", wanted)
 
@@ -83,7 +83,7 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
 def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_path):
     (tmp_path / "a.jsonl").write_text("\n")
     (tmp_path / "b.jsonl").write_text('{"text": "key1 ÿ", "id": "ÿ"}\n{"text": 1}\n')
-    found = shards([tmp_path / "*.jsonl"], CorpusSettings.model_construct(), labelled=False)
+    found = open_readers([tmp_path / "*.jsonl"], CorpusSettings.model_construct(), labelled=False)
     result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions(form="jsonl", top_k=2))
     assert (result["documents"], result["errors"], result["files"]) == (2, 1, ["part-00001-000000.jsonl"])
     good, bad = rows_of(tmp_path / "out", "jsonl")
@@ -97,7 +97,7 @@ def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_
 def test_a_table_without_the_column_is_no_job(bundle_directory, tmp_path, name):
     table = pa.table({"body": ["key1"] * 3})
     pq.write_table(table, tmp_path / name) if name.endswith("parquet") else csv.write_csv(table, tmp_path / name)
-    found = shards([tmp_path / name], CorpusSettings.model_construct(), labelled=False)
+    found = open_readers([tmp_path / name], CorpusSettings.model_construct(), labelled=False)
     with pytest.raises(
         SettingsError, match=rf"--input: .*{name}: has no column 'text'; .* body; name it with --text-f"
     ):
@@ -111,7 +111,7 @@ def test_more_files_than_readers_at_once(ray_cluster, bundle_directory, tmp_path
         (tmp_path / "in" / f"{number:02d}.jsonl").write_text(json.dumps({"text": f"key{number}", "id": f"{number}"}))
     latin = tmp_path / "in" / os.fsdecode(b"M\xfcnchen.jsonl")
     latin.write_text("not JSON")
-    found = shards([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False)
+    found = open_readers([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False)
     result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions())
     assert (result["documents"], result["errors"]) == (13, 1)
     assert sorted(row["id"] for row in rows_of(tmp_path / "out", "parquet"))[:12] == sorted(map(str, range(12)))

@@ -20,6 +20,7 @@ from tiny_run import train_run
 from axml_ray import __version__
 from axml_ray.combine.frequency import Coefficients, FrequencyCalibration
 from axml_ray.combine.stacking import NODES, Stacking
+from axml_ray.evaluate_run import open_run
 from axml_ray.files import read_json, write_json
 from axml_ray.inference.bundle import (
     CALIBRATION,
@@ -35,7 +36,6 @@ from axml_ray.inference.bundle import (
     entries,
 )
 from axml_ray.inference.export import export_bundle
-from axml_ray.judging import open_run
 from axml_ray.members.topk import weighted_sum
 from axml_ray.members.weight_files import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.network.frozen import WORDS
@@ -149,7 +149,7 @@ class TestExport:
         rankings = list(mine.rank_members(tokens).values())
         mean = weighted_sum(rankings, [0.3, 0.3, 0.2, 0.2], 20)
         if combiner == "calibrated":
-            expected = FrequencyCalibration(calibration.coefficients, run.corpus.labels.counts).reordered(mean)
+            expected = FrequencyCalibration(calibration.coefficients, run.corpus.labels.counts).reorder(mean)
             for found, right in zip(mine.rank(tokens), expected, strict=True):
                 np.testing.assert_allclose(found, right, rtol=1e-5)
         assert not np.allclose(mine.rank(tokens).scores, mean.scores, rtol=0.1)

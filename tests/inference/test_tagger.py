@@ -216,6 +216,7 @@ def test_the_example_of_the_documentation(bundle_directory, monkeypatch):
     assert result.attempted >= 4 and not result.failed
 
 
+@pytest.mark.processes
 def test_the_package_is_light_until_a_tagger_is_asked_for():
     assert axml_ray.Tagger is Tagger and axml_ray.Tag is module.Tag
     assert {"Tag", "Tagger", "__version__"} <= set(dir(axml_ray))

@@ -93,6 +93,7 @@ def test_a_killed_job_goes_on(bundle, tmp_path):
         assert table["scores"][row].as_py() == pytest.approx([tag.score for tag in tags], rel=1e-3)
 
 
+@pytest.mark.processes
 def test_one_line_says_what_is_wrong(bundle, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "key1"}\n')
     predict = {"--bundle": bundle, "--input": tmp_path / "texts.jsonl", "--output": tmp_path / "out"}

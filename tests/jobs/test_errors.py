@@ -23,7 +23,7 @@ CASES = {
     # These two start Ray.
     "broken line": Case(
         "train_ensemble",
-        "{broken}:10: not JSON: Expecting ',' delimiter at character 14; mend the line, or allow bad records with "
+        "{broken}:10: not JSON: Expecting ',' delimiter at character 14; fix the line, or allow bad records with "
         "corpus.max_rejected_share",
         train="{broken}",
     ),
@@ -95,6 +95,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
         assert not left, f"{name} left {left}"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", CASES)
 def test_one_line_says_what_is_wrong(results: dict[str, Future[subprocess.CompletedProcess[str]]], name: str) -> None:
     result = results[name].result()

@@ -26,6 +26,7 @@ def run(job: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("job", JOBS)
 def test_a_mistyped_setting_needs_no_heavy_import(job: str) -> None:
     done = run(job, "--config", str(ROOT / "configs" / "quickstart.yaml"), "--training.epoch", "3", "--rum", "x")
@@ -33,6 +34,7 @@ def test_a_mistyped_setting_needs_no_heavy_import(job: str) -> None:
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("job", JOBS)
 def test_help_needs_no_heavy_import(job: str) -> None:
     done = run(job, "--help")
@@ -40,6 +42,7 @@ def test_help_needs_no_heavy_import(job: str) -> None:
     assert "tuple" not in done.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("job", "listed", "hidden"),
     [

@@ -104,6 +104,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     assert f"--config {sweep / 'best.yaml'}" in out and "ms a text" in out
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -146,13 +146,13 @@ def test_fitted_again_is_the_same(linear: LinearTree, settings: FeatureSettings)
 
 
 def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
-    tokenizer = Tokenizer.of_words(["whale", "shark", "fish", "n2", "deep", "sea"])
+    tokenizer = Tokenizer.from_words(["whale", "shark", "fish", "n2", "deep", "sea"])
     index = LabelIndex.build({"n1": 3, "n2": 2, "n3": 1}, names={"n1": "whale", "n2": "fish", "n3": "shark"})
     rows = [[2 + 4], [2 + 4], [2 + 4, 2 + 5], [2 + 5], [2 + 5], [2 + 5]]  # "deep" and "sea" tell nothing of "shark"
     train = Split(Ragged.from_rows(rows), Ragged.from_rows([[0], [0], [0], [1], [1], [2]]))
     flat = LabelTree(label_order=np.arange(3, dtype=np.int32), first_child=(np.array([0, 3]),))
     best = []
-    for texts in (train, train.and_also(name_texts(index, tokenizer, 9))):
+    for texts in (train, train.followed_by(name_texts(index, tokenizer, 9))):
         linear = fitted(flat, texts, tokenizer.words, FeatureSettings())
         best.append(int(linear.rank(TextViews(tokenizer.encode(["the shark"], 9)), 1).labels[0, 0]))
     assert best[1] == 2 != best[0]
@@ -172,7 +172,9 @@ def test_a_file_keeps_everything_and_damage_is_refused(linear: LinearTree, tmp_p
             LinearTree.load(tmp_path, None, inputs(featurizer, labels))
 
     refused("it has 24 labels, not 3", labels=3)
-    refused("columns", featurizer=Featurizer.fit(Ragged.from_rows([[2]]), VOCABULARY[:9], WORDS_ALONE))
+    refused("features, not 9", featurizer=Featurizer.fit(Ragged.from_rows([[2]]), VOCABULARY[:9], WORDS_ALONE))
+    larger = Featurizer.fit(TOKENS, [*VOCABULARY, "zebra"], EVERYTHING)
+    refused(f"fitted with {len(features)} features, not {len(larger)}", featurizer=larger)
     arrays, metadata = read_arrays(path)
     values = arrays["values.1"]
     for name, array, said in (

@@ -47,7 +47,7 @@ def test_a_trie_passes_its_own_check(names: Names) -> None:
 
 
 class TestNamesOfACorpus:
-    TOKENIZER = Tokenizer.of_words(["whale", "whales", "shark", "n2", "deep", "sea", "mathematics"])
+    TOKENIZER = Tokenizer.from_words(["whale", "whales", "shark", "n2", "deep", "sea", "mathematics"])
 
     def found(self, names: dict[str, str], text: str, stemmer: str | None = "english") -> list[int]:
         index = LabelIndex.build({"n1": 3, "n2": 2, "n3": 1}, ["n4"], names)

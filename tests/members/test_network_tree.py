@@ -182,8 +182,14 @@ class TestBeamSearch:
         finally:
             torch.set_num_threads(1)
 
-    def test_no_texts(self, run):
+    def test_no_texts(self, run, member):
         nothing, ensemble = Ragged.from_rows([]), run.open_ensemble()
+        assert [(each.shape, each.dtype) for each in member.rank(TextViews(nothing), 5)] == [
+            ((0, 5), np.int32),
+            ((0, 5), np.float32),
+        ]
+        scores = member.score(TextViews(nothing), np.array([3, 0]))
+        assert scores.shape == (0, 2) and scores.dtype == np.float32
         labels, scores = ensemble.rank(nothing)
         assert labels.shape == scores.shape == (0, 14)
         assert ensemble.score(nothing, np.array([3, 0])).shape == (0, 2)

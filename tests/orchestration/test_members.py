@@ -15,9 +15,9 @@ from axml_ray.combine.stacking import Stacking
 from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluate_run import evaluate, open_run
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
-from axml_ray.judging import evaluate, open_run
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.orchestration.label_trees import build_trees
@@ -111,7 +111,7 @@ def test_main_job_never_trains_a_finished_level_twice(ray_cluster: None, tmp_pat
     # Other texts would be trained over what is there.
     after, [train] = weights(settings), more.corpus.train
     train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(SettingsError, match=r"was begun with another corpus .* choose another --name and --corpus"):
+    with pytest.raises(SettingsError, match=r"runs/small: .*--name .*--corpus\.name"):
         run(more)
     assert weights(settings) == after
     assert Corpus.open(more.corpus_directory).documents("test") == evaluated["documents"]

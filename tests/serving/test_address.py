@@ -75,6 +75,7 @@ def test_a_server_for_everyone_without_keys_is_warned_of(
     assert len(said) == warned and all("AXML_RAY_API_KEYS" in line and host in line for line in said)
 
 
+@pytest.mark.processes
 def test_one_line_before_ray_starts(tmp_path: Path) -> None:
     with listener(socket.AF_INET, "127.0.0.1", True) as server:
         port = server.getsockname()[1]
@@ -85,6 +86,7 @@ def test_one_line_before_ray_starts(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "error: bundel: no such setting; did you mean bundle?\n")
 
 
+@pytest.mark.processes
 def test_help_lists_every_setting() -> None:
     done = serve("--help")
     assert done.returncode == 0 and done.stdout.startswith("usage: python -m serve_app ")
@@ -99,6 +101,7 @@ def test_help_lists_every_setting() -> None:
     assert "(required)" in shown
 
 
+@pytest.mark.processes
 def test_make_serve_takes_host_and_port() -> None:
     for words, expected in [((), "host=127.0.0.1 port=8000"), (("HOST=::1", "PORT=8124"), "host=::1 port=8124")]:
         command = ["make", "-n", "serve", *words]

@@ -32,7 +32,7 @@ KEY = "correct-horse"
 FAINT = 0.04
 CHROMIUM = shutil.which("chromium")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")]
 Opened = Callable[..., Page]
 
 

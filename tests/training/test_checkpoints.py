@@ -356,6 +356,7 @@ def handed_on(tmp_path_factory) -> Path:
     return home
 
 
+@pytest.mark.processes
 @BOTH
 def test_goes_on_with_another_number_of_workers(handed_on, name):
     expected = finish(training_of(LEVELS[name], **LONG))

@@ -28,6 +28,8 @@ from axml_ray.training.distributed import CPU, DistributedContext
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
 from axml_ray.training.tree import level_directory
 
+pytestmark = pytest.mark.processes
+
 COUNTS = (2, 3)
 LEVELS = {
     "all nodes": FLAT,

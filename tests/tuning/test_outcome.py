@@ -148,6 +148,7 @@ def test_no_line_crosses_an_axis_value() -> None:
         assert not any(abs(x - across) < 8 and y - 9 < down < y + 2 for across, down in met)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_on_a_screen(tmp_path: Path, width: int) -> None:

@@ -1,0 +1,191 @@
+"""Lists and opens source files: local files, glob patterns, and URLs of the stores that pyarrow supports."""
+
+import fnmatch
+import glob
+import gzip
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+from pyarrow import fs
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+COMPRESSION_SUFFIXES = (".gz", ".zst")
+
+SourceFile = Path | str
+"""A local path, or a URL such as `s3://bucket/train.jsonl`."""
+
+
+def is_url(file: Path | str) -> bool:
+    """Return whether `file` is a URL, to be opened with a pyarrow file system."""
+    return isinstance(file, str) and "://" in file
+
+
+def format_suffix(file: SourceFile) -> str:
+    """Return the suffix that names the format, in lower case and without compression: `.csv` of `a.csv.gz`."""
+    name = (file.name if isinstance(file, Path) else file.partition("?")[0]).lower()
+    for compression in COMPRESSION_SUFFIXES:
+        name = name.removesuffix(compression)
+    return Path(name).suffix
+
+
+def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFile]:
+    """List the files that a pattern names.
+
+    Args:
+        pattern: a file; a directory, whose direct files with one of `suffixes` are taken; or a glob such as
+            `"data/**/part-*.jsonl"`, which takes every file that it matches, whatever its suffix. `~` is the home
+            directory. Hidden files are only matched if the pattern names them. All of these may be URLs.
+        suffixes: suffixes of the files that are taken from a directory.
+
+    Returns:
+        The files, sorted; local paths are absolute, because a task may run in another working directory.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: a directory has no such file, or pyarrow does not support the URL.
+    """
+    if is_url(pattern):
+        return _list_url(str(pattern), suffixes)
+    path = Path(pattern).expanduser().absolute()
+    if path.is_dir():
+        files = [file for file in path.iterdir() if _has_suffix(file.name, suffixes) and file.is_file()]
+        _check_not_empty(files, path, suffixes)
+    elif path.exists():
+        files = [path]
+    else:
+        # Path.glob would also match hidden files, and it refuses absolute patterns.
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+        files = [file for file in map(Path, matches) if file.is_file()]
+        if not files:
+            raise FileNotFoundError(f"no file matches {str(pattern)!r}")
+    return list(sorted(files))
+
+
+def _list_url(url: str, suffixes: tuple[str, ...]) -> list[SourceFile]:
+    """List the files that a URL names; the query (`?endpoint_override=…`) is kept."""
+    plain, mark, query = url.partition("?")
+    parts = plain.split("/")
+    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    base = "/".join(parts[:fixed])
+    try:
+        store, path = fs.FileSystem.from_uri(base + mark + query)
+        info = store.get_file_info(path)
+        if info.type == fs.FileType.File:
+            return [url]
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"no file matches {url!r}")
+        # Not fsspec's glob: it silently omits subdirectories that it cannot list, and lists each one by a request.
+        deep = any("**" in part for part in parts[fixed:])
+        depth = len(parts) - fixed
+        selector = fs.FileSelector(path, recursive=deep or depth > 1)
+        inside = [info.path for info in store.get_file_info(selector) if info.type == fs.FileType.File]
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{url}: {error}") from None
+    below = [file.removeprefix(path).lstrip("/") for file in inside]
+    if depth:
+        pattern = "/".join(parts[fixed:])
+        names = [name for name in below if _matches(name, pattern)]
+        if not names:
+            raise FileNotFoundError(f"no file matches {url!r}")
+    else:
+        names = [name for name in below if _has_suffix(name, suffixes)]
+        _check_not_empty(names, url, suffixes)
+    return [f"{base.rstrip('/')}/{name}{mark}{query}" for name in sorted(names)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if any(part.startswith(".") for part in name.split("/")):
+        return False
+    return _parts_match(name.split("/"), pattern.split("/"))
+
+
+def _parts_match(names: list[str], pattern: list[str]) -> bool:
+    """Return whether a path matches a pattern, part by part; `**` matches any number of directories."""
+    if not pattern:
+        return not names
+    if pattern[0] == "**":
+        rest = pattern[1:] or ["*"]
+        return any(_parts_match(names[begin:], rest) for begin in range(len(names)))
+    return bool(names) and fnmatch.fnmatchcase(names[0], pattern[0]) and _parts_match(names[1:], pattern[1:])
+
+
+def _has_suffix(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.lower().endswith(suffixes) and not name.startswith(".")
+
+
+def _check_not_empty(files: Sequence[SourceFile], directory: SourceFile, suffixes: tuple[str, ...]) -> None:
+    if not files:
+        patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
+        raise ValueError(f"no file to read ({patterns}) in the directory {directory}")
+
+
+def file_state(file: SourceFile) -> tuple[int, int]:
+    """Return the size (bytes) and the modification time (ns) of a file, which change when its content changes."""
+    if isinstance(file, Path):
+        status = file.stat()
+        return status.st_size, status.st_mtime_ns
+    store, path = fs.FileSystem.from_uri(file)
+    info = store.get_file_info(path)
+    return info.size or 0, info.mtime_ns or 0
+
+
+def is_unreachable(error: Exception, file: SourceFile) -> bool:
+    """Return whether `error` means that a file cannot be reached, rather than that its content is damaged.
+
+    A damaged file costs some records; leaving out an unreachable one would silently lose all of them. Arrow's readers
+    raise an OSError without a number both for damaged content and for a store that does not answer.
+    """
+    return isinstance(error, OSError) and (error.errno is not None or is_url(file))
+
+
+def open_raw(file: SourceFile) -> BinaryIO:
+    """Open a file as stored, without decompression, as a seekable stream.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if isinstance(file, Path):
+        return file.open("rb")
+    store, path = fs.FileSystem.from_uri(file)
+    return io.BufferedReader(store.open_input_file(path), 1 << 20)
+
+
+def open_decompressed(file: SourceFile) -> BinaryIO:
+    """Open a file and decompress it (gzip, zstd), whatever its name: its first bytes determine the compression.
+
+    Reading damaged content raises one of `line_blocks.DAMAGE_ERRORS`.
+    """
+    stream = open_raw(file)
+    magic = stream.peek(len(ZSTD_MAGIC))  # type: ignore[attr-defined]
+    if magic.startswith(GZIP_MAGIC):
+        return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
+    if magic.startswith(ZSTD_MAGIC):
+        return io.BufferedReader(_ZstdStream(stream), 128 << 10)
+    return stream
+
+
+class _ZstdStream(io.RawIOBase):
+    """Decompresses zstd with pyarrow.
+
+    pyarrow treats the end of a truncated file as its regular end; the last line is then cut short.
+    """
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            content = self._stream.read(len(buffer))
+        except OSError as error:
+            if error.errno is not None:  # the file cannot be read; the decompressor's errors have no number
+                raise
+            raise EOFError(str(error)) from None
+        buffer[: len(content)] = content
+        return len(content)

@@ -1,0 +1,207 @@
+"""Evaluation of a finished run on a split: its predictions, `metrics.json`, and the HTML report.
+
+Stored predictions are reused if the run's current members made them; otherwise the split is predicted, which starts
+Ray.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from axml_ray.configuration import read_settings
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.examples import Explainer, LabelExplanation, best_and_worst, build_examples
+from axml_ray.evaluation.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
+from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.report import write_metrics
+from axml_ray.evaluation.report_page import write_page
+from axml_ray.files import read_json
+from axml_ray.heartbeat import Heartbeat
+from axml_ray.ragged import Ragged
+from axml_ray.run import Run
+from axml_ray.settings import SettingsError
+from axml_ray.storage.layout import TEST
+from axml_ray.training.progress import JOURNAL
+
+log = logging.getLogger(__name__)
+
+
+def open_run(directory: Path) -> Run:
+    """Open a run with the corpus that it was trained on.
+
+    Raises:
+        SettingsError: the directory is not a run, or its corpus is missing.
+    """
+    settings = read_settings(directory)
+    return Run(settings, Corpus.open(settings.corpus_directory))
+
+
+def evaluate(
+    run: Run,
+    split: str = TEST,
+    *,
+    other: Run | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Evaluate a run on a split, and write its metrics and its report.
+
+    Args:
+        run: a trained run.
+        split: split of the corpus.
+        other: a run to compare it with, on the same documents.
+        seconds: seconds of each phase of the main job; by default those in the existing metrics file.
+
+    Returns:
+        The content of the metrics file.
+
+    Raises:
+        SettingsError: the split has no documents; or it must be predicted and a member is missing; or the predictions
+            are of other documents; or the two runs cannot be compared.
+    """
+    settings, corpus = run.settings, run.corpus
+    predictions = current_predictions(run, split)
+    training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
+    log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
+    with Heartbeat("evaluate"):
+        scores = evaluate_predictions(predictions, training, settings.evaluation)
+    path = run.layout.metrics(split)
+    metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
+    if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
+        metrics["seconds"] = dict(seconds)
+    if other is not None:
+        metrics["against"] = {
+            "run": other.settings.name,
+            "measures": compare_predictions(
+                predictions, current_predictions(other, split), training, settings.evaluation
+            ),
+        }
+    write_metrics(path, metrics)
+    log.info("report: explaining the predicted labels of example documents, and writing the page")
+    with Heartbeat("report"):
+        _write_report(run, predictions, metrics)
+    return metrics
+
+
+def current_predictions(run: Run, split: str) -> Predictions:
+    """Open the run's predictions of a split, after predicting it if they are missing or by other members.
+
+    Raises:
+        SettingsError: the split has no documents, the predictions are of other documents, or the run cannot be opened.
+    """
+    if not run.corpus.documents(split):
+        raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
+    stored = Predictions.open(run.layout.predictions(split))
+    if stored is None or set(stored.members) != set(run.member_names):
+        stored = _predict(run, split)
+    _check_documents(stored, run.corpus, split)
+    return stored if _are_current(run, stored) else _predict(run, split)
+
+
+def _are_current(run: Run, stored: Predictions) -> bool:
+    """Return whether the run's current members made the predictions; true if that cannot be determined."""
+    try:
+        return stored.made_by is None or stored.made_by == run.predictions_key
+    except SettingsError as error:  # the file of a given label hierarchy no longer exists
+        log.info("evaluate: using the stored predictions without checking which members made them (%s)", error)
+        return True
+
+
+def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
+    ids, truth = stored.documents()
+    table = corpus.table(split, ["id", "labels"])
+    labels = Ragged.from_arrow(table["labels"])
+    is_same = np.array_equal(truth.offsets, labels.offsets) and np.array_equal(truth.values, labels.values)
+    if not is_same or ids != table["id"].to_pylist():
+        raise SettingsError(
+            f"{stored.directory}: the predictions are of another corpus than {corpus.directory}. If the run belongs to "
+            "this corpus, remove the directory to predict the split again"
+        )
+
+
+def _predict(run: Run, split: str) -> Predictions:
+    # Imported only when needed, so that stored predictions are evaluated without Ray.
+    from axml_ray.cluster import connect, max_processes
+    from axml_ray.inference.batch import predict_split
+
+    run.open_ensemble()  # a missing member is reported here in one line, in an actor with Ray's traceback
+    connect()
+    cpus = run.settings.resources.cpus_per_worker
+    if not max_processes({"CPU": cpus}):
+        raise SettingsError(f"resources.cpus_per_worker: no node of the cluster has {cpus:g} CPUs. Lower it")
+    log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
+    stored = Predictions.open(predict_split(run, split))
+    assert stored is not None
+    return stored
+
+
+def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
+    """Read the seconds of the main job's phases from a metrics file; empty if there is none for this corpus."""
+    try:
+        content = read_json(path) if path.is_file() else {}
+        is_same = content.get("fingerprint", corpus.fingerprint) == corpus.fingerprint
+        return dict(content.get("seconds", {})) if is_same else {}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
+    split, labels, explain = str(metrics["split"]), run.corpus.labels, _explainer(run)
+    best, worst = (
+        build_examples(predictions, rows, _read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
+        for rows in best_and_worst(predictions, seed=run.settings.evaluation.seed)
+    )
+    write_page(
+        run.layout.report(split),
+        metrics,
+        name=run.settings.name,
+        journals=[run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)],
+        best=best,
+        worst=worst,
+    )
+
+
+def _explainer(run: Run) -> Explainer | None:
+    """Return a function that explains predicted labels; None if the run's members cannot be opened."""
+    from axml_ray.inference.explain import explain
+
+    try:
+        ensemble = run.open_ensemble()
+    except SettingsError as error:
+        log.info("report: example documents are shown without explanations (%s)", error)
+        return None
+    tokenizer, index = run.corpus.tokenizer, run.corpus.labels
+
+    def explain_labels(text: str, labels: Sequence[int]) -> list[LabelExplanation]:
+        explanations = explain(ensemble, tokenizer, index, text, labels, run.settings.corpus.max_tokens)
+        return [
+            LabelExplanation(
+                words=[
+                    (word, *span, float(weight))
+                    for word, span, weight in zip(
+                        explanation.words, explanation.spans, explanation.weights, strict=True
+                    )
+                ],
+                contributions=[(each.member.title, each.points) for each in explanation.contributions],
+            )
+            for explanation in explanations
+        ]
+
+    return explain_labels
+
+
+def _read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
+    """Read the texts of some documents; empty strings if the corpus stores none. Only the files needed are read."""
+    text_of: dict[int, str] = {}
+    start = 0
+    for file in corpus.files(split):
+        end = start + pq.read_metadata(file).num_rows
+        in_file = [row for row in rows if start <= row < end]
+        if in_file and "text" in pq.read_schema(file).names:
+            texts = pq.read_table(file, columns=["text"])["text"]
+            text_of |= {row: texts[row - start].as_py() or "" for row in in_file}
+        start = end
+    return [text_of.get(row, "") for row in rows]

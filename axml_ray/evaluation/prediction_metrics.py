@@ -1,0 +1,190 @@
+"""Evaluation of a split's stored predictions: the metrics of `metrics.json` that describe prediction quality.
+
+Rankings (the ensemble's and each member's) are read one after the other, so memory holds the document scores of one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from axml_ray.evaluation.bands import Band, FrequencyCurve, frequency_bands
+from axml_ray.evaluation.metrics import DocumentScores, Scores, propensities
+from axml_ray.evaluation.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.rankings import hits, restrict_to
+from axml_ray.evaluation.reliability import ReliabilityCurve
+from axml_ray.evaluation.resampling import bootstrap_intervals, compare_paired
+from axml_ray.ragged import Ragged
+from axml_ray.settings import EvaluationSettings, SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCounts:
+    """Label frequencies of the training split, from which propensities and bands are computed.
+
+    Attributes:
+        counts: int64[L], training documents of each label.
+        documents: number of training documents.
+    """
+
+    counts: np.ndarray
+    documents: int
+
+
+def evaluate_predictions(
+    predictions: Predictions, training: TrainingCounts, settings: EvaluationSettings
+) -> dict[str, Any]:
+    """Compute all metrics of the ensemble and of each member.
+
+    Args:
+        predictions: predictions of a split.
+        training: label frequencies of the corpus.
+        settings: propensity constants, limits of the bands, and number of bootstrap samples.
+
+    Returns:
+        `documents` (those with a true label), `ensemble` and `members` (scores in percent by metric), `intervals` (with
+        the same names), `bands` (one row for each band: `name`, `from`, `to`, `labels`, `documents`, and again scores
+        and intervals), `frequency` (of `bands.FrequencyCurve`), `calibration` (of `reliability.ReliabilityCurve`),
+        `propensity`.
+
+    Raises:
+        SettingsError: the predictions contain labels outside the corpus, or no document has a true label.
+    """
+    inverse = inverse_propensity(training, settings)
+    bands = frequency_bands(training.counts, head_from=settings.head_from, torso_from=settings.torso_from)
+    rows = [
+        {"name": band.name, "from": band.min_count, "to": band.max_count, "labels": int(band.is_member.sum())}
+        for band in bands
+    ]
+    metrics: dict[str, Any] = {"documents": 0, "members": {}, "intervals": {"members": {}}, "bands": rows}
+    frequency, reliability = FrequencyCurve(training.counts), ReliabilityCurve()
+    for name in predictions.rankings:
+        parts: Iterable[Ranking] = predictions.read(name)
+        if name == ENSEMBLE:
+            parts = _add_to_curves(parts, frequency, reliability)
+        overall, *of_bands = _score_documents(predictions, parts, inverse, bands)
+        assert overall is not None
+        _store(metrics, name, overall, settings)
+        for row, of_band in zip(rows, of_bands, strict=True):
+            row["documents"] = 0 if of_band is None else len(of_band)
+            if of_band is not None:
+                _store(row, name, of_band, settings)
+        metrics["documents"] = len(overall)
+    return metrics | {
+        "frequency": frequency.result(),
+        "calibration": reliability.result(),
+        "propensity": {"A": settings.propensity_a, "B": settings.propensity_b},
+    }
+
+
+def compare_predictions(
+    predictions: Predictions, others: Predictions, training: TrainingCounts, settings: EvaluationSettings
+) -> dict[str, dict[str, Any]]:
+    """Compare the ensembles of two runs on the same documents, metric by metric.
+
+    Args:
+        predictions: predictions of a split by one run.
+        others: predictions of the same documents by the other run, in any order.
+        training: label frequencies of their corpus.
+        settings: propensity constants, and number of samples for intervals and tests.
+
+    Returns:
+        By metric: `difference` in percentage points (`predictions` minus `others`), its `interval`, and `p`.
+
+    Raises:
+        SettingsError: the documents or their true labels differ, or document ids are not unique.
+    """
+    inverse = inverse_propensity(training, settings)
+    ids, truth = predictions.documents()
+    other_ids, other_truth = others.documents()
+    other_row = {document: row for row, document in enumerate(other_ids)}
+    directories = f"{predictions.directory} and {others.directory}"
+    if len(other_row) != len(other_ids) or len(set(ids)) != len(ids):
+        raise SettingsError(
+            f"{directories}: document ids are not unique, so documents cannot be matched. Prepare the corpus with "
+            "unique ids"
+        )
+    if other_row.keys() != set(ids):
+        raise SettingsError(f"{directories}: the documents differ. Compare runs on the same corpus and split")
+    order = np.array([other_row[document] for document in ids], np.int64)
+    if not _have_equal_labels(truth, other_truth.take(order)):
+        raise SettingsError(f"{directories}: the true labels differ. Compare runs on the same corpus and split")
+    (one,) = _score_documents(predictions, predictions.read(ENSEMBLE), inverse)
+    (other,) = _score_documents(others, others.read(ENSEMBLE), inverse)
+    assert one is not None and other is not None
+    # Document scores exist only for documents with a true label: `rank` maps rows of `others` to rows of `other`.
+    labelled = np.flatnonzero(other_truth.lengths)
+    rank = np.full(len(other_ids), -1)
+    rank[labelled] = np.arange(len(labelled))
+    rows = rank[order[truth.lengths > 0]]
+    aligned = DocumentScores(other.values[rows], other.attainable[rows])
+    differences = compare_paired(one, aligned, resamples=settings.resamples, seed=settings.seed)
+    return {
+        name: {"difference": each.points, "interval": list(each.interval), "p": each.p}
+        for name, each in differences.items()
+    }
+
+
+def inverse_propensity(training: TrainingCounts, settings: EvaluationSettings) -> np.ndarray:
+    """Compute 1 / propensity of each label, float64[L].
+
+    Raises:
+        SettingsError: the corpus is too small for the formula.
+    """
+    try:
+        return 1 / propensities(training.counts, training.documents, a=settings.propensity_a, b=settings.propensity_b)
+    except ValueError as error:
+        raise SettingsError(f"evaluation: {error}") from None
+
+
+def _have_equal_labels(one: Ragged, other: Ragged) -> bool:
+    """Return whether two sequences of documents have the same true labels, in any order within a document."""
+    return np.array_equal(one.offsets, other.offsets) and all(
+        np.array_equal(np.sort(one[row]), np.sort(other[row])) for row in range(len(one))
+    )
+
+
+def _add_to_curves(
+    parts: Iterable[Ranking], frequency: FrequencyCurve, reliability: ReliabilityCurve
+) -> Iterable[Ranking]:
+    """Yield each part of a ranking, and then add it to both curves."""
+    for part in parts:
+        # Yielded first, because `Scores.add` validates the label ids that the curves index with.
+        yield part
+        frequency.add(part.top, part.truth.values, part.truth.offsets)
+        is_predicted = part.top >= 0
+        is_true = hits(part.top, part.truth.values, part.truth.offsets)
+        reliability.add(part.scores[is_predicted], is_true[is_predicted])
+
+
+def _score_documents(
+    predictions: Predictions, parts: Iterable[Ranking], inverse: np.ndarray, bands: Sequence[Band] = ()
+) -> list[DocumentScores | None]:
+    """Score the whole ranking, and then each band; None for a band of which no document has a true label."""
+    overall, of_bands = Scores(inverse), [Scores(inverse) for _ in bands]
+    try:
+        for part in parts:
+            truth = part.truth.values, part.truth.offsets
+            overall.add(part.top, *truth)
+            for scores, band in zip(of_bands, bands, strict=True):
+                scores.add(*restrict_to(band.is_member, part.top, *truth))
+    except ValueError as error:
+        raise SettingsError(
+            f"{predictions.directory}: {error}. Check that the predictions belong to this corpus"
+        ) from None
+    if not overall.documents:
+        raise SettingsError(f"{predictions.directory}: no document has a true label, so there is nothing to evaluate")
+    return [scores.document_scores() if scores.documents else None for scores in (overall, *of_bands)]
+
+
+def _store(target: dict[str, Any], name: str, scores: DocumentScores, settings: EvaluationSettings) -> None:
+    """Store the scores and intervals of one ranking in the whole result, or in a band's row."""
+    intervals = bootstrap_intervals(scores, resamples=settings.resamples, seed=settings.seed)
+    limits = {metric: list(interval) for metric, interval in intervals.items()}
+    if name == ENSEMBLE:
+        target["ensemble"] = scores.result()
+        target.setdefault("intervals", {})["ensemble"] = limits
+    else:
+        target.setdefault("members", {})[name] = scores.result()
+        target.setdefault("intervals", {}).setdefault("members", {})[name] = limits

@@ -1,0 +1,228 @@
+"""Requests and responses of the HTTP API."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
+
+from serve_app.settings import ServingSettings
+
+ABSENT: Any = None
+"""Value of a field that is missing from a request. Its type excludes None, so that null is refused as in the schema."""
+
+
+def _whole(value: Any) -> Any:
+    """Convert a float without a fraction: 5.0 is an integer of JSON Schema, "5" is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class TagRequest(BaseModel):
+    """A request to `POST /v1/tag`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["texts"]}]},
+    )
+
+    text: str = Field(ABSENT)
+    """One text; give either this or `texts`."""
+    texts: list[str] = Field(ABSENT)
+    """Several texts."""
+    top_k: Annotated[int, Field(ge=1, le=1_000, strict=True), BeforeValidator(_whole)] = 5
+    """Largest number of labels of a text; the model's `top_labels` is another limit."""
+    threshold: float = Field(ABSENT, ge=0, le=1, strict=True)
+    """Omit labels with a lower probability."""
+    explain: Annotated[bool, Field(strict=True)] = False
+    """Also return each member's contribution, the words that each label attends to, and its path down each tree; takes
+    about the time of another text per label."""
+    labels: list[str] = Field(ABSENT)
+    """Score these labels only, and return all of them regardless of `top_k`; their scores are 0 for a text without a
+    word."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("give either text or texts")
+        return self
+
+
+class WordWeight(BaseModel):
+    """A word of the text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    word: str
+    start: int
+    """First character (code point) of the word."""
+    end: int
+    """Index after its last character."""
+    weight: float
+    """Attention of the label to the word, the mean over members with attention; the weights of all words sum to one, or
+    are all zero."""
+
+
+class Node(BaseModel):
+    """A node of the path to a label."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    level: int
+    name: str
+    """Names of its most frequent labels."""
+    probability: float
+    """Probability that the level's network gives the node."""
+    weights: list[float]
+    """Attention of the node to each word."""
+
+
+class MemberContribution(BaseModel):
+    """The contribution of an ensemble member to a label's score."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    member: str
+    """Its name."""
+    score: float
+    """The member's score of the label, 0 to 1; 0 if the label is not among its best."""
+    share: float
+    """The member's weight divided by that of all members that answered."""
+    points: float
+    """Share times score; over all members they sum to the weighted mean, which the combiner may calibrate."""
+
+
+class MemberPath(BaseModel):
+    """The path to a label down a member's tree."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    member: str
+    """Its name."""
+    path: list[Node]
+    """From the top; the last node is the label itself."""
+
+
+class LabelExplanation(BaseModel):
+    """The explanation of a label of a text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    label: str
+    name: str
+    words: list[WordWeight]
+    contributions: list[MemberContribution]
+    """Contributions of the members that answered."""
+    paths: list[MemberPath]
+    """Tree paths of the members with attention."""
+
+
+class LabelOfText(BaseModel):
+    """A label of a text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    label: str
+    """The label as in the corpus."""
+    name: str
+    """Its name for display."""
+    score: float
+    """Weighted mean of the members' scores, 0 to 1, calibrated where the bundle's combiner does so."""
+    probability: float
+    """Share of correct labels among validation predictions of about this score."""
+    explanation: LabelExplanation | None = None
+    """The explanation, if it was requested."""
+
+
+class TextResult(BaseModel):
+    """The labels of one text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    words: int
+    """Number of words that were read; longer texts are cut."""
+    labels: list[LabelOfText]
+    """Labels, best first; none for a text without a word."""
+
+
+class TagResponse(BaseModel):
+    """A response of `POST /v1/tag`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    edition: str
+    """Identifier of the bundle that answered."""
+    members: int
+    """Number of members of the ensemble."""
+    members_used: int
+    """Number of members that answered; fewer while some are unavailable."""
+    milliseconds: float
+    """Duration on the server in milliseconds."""
+    results: list[TextResult]
+    """Result of each text, in the order of the request."""
+
+
+class LabelMatch(BaseModel):
+    """A label whose name matches a search."""
+
+    label: str
+    name: str
+    documents: int
+
+
+class ModelMember(BaseModel):
+    """A member of the ensemble."""
+
+    name: str
+    kind: str
+    weight: float
+
+
+class Model(BaseModel):
+    """The model that the server uses."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: str
+    edition: str
+    axml_ray: str
+    labels: int
+    words: int
+    """Number of words of the vocabulary."""
+    trees: int
+    level_sizes: list[list[int]]
+    weights: str
+    max_tokens: int
+    """Number of words of a text that are read."""
+    top_labels: int
+    """Largest number of labels of a text that are ranked."""
+    members: list[ModelMember]
+    limits: dict[str, int]
+    """Limits of a request by name."""
+
+
+class Health(BaseModel):
+    """The result of the liveness check."""
+
+    status: Literal["ok"]
+
+
+class Ready(BaseModel):
+    """The result of the readiness check."""
+
+    ready: bool
+    members: int
+    members_used: int
+
+
+def limited_request(serving: ServingSettings) -> type[TagRequest]:
+    """Return the class of requests with the limits of the settings, so that OpenAPI and error messages name them."""
+    text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
+    limited: dict[str, Any] = {
+        "text": text,
+        "texts": Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)],
+        "labels": Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)],
+    }
+    known = TagRequest.model_fields
+    fields: dict[str, Any] = {
+        name: (kind, Field(ABSENT, description=known[name].description)) for name, kind in limited.items()
+    }
+    return create_model("TagRequest", __base__=TagRequest, **fields)

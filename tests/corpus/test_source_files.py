@@ -1,0 +1,116 @@
+import codecs
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from axml_ray.corpus.records import Document, Rejection
+from axml_ray.corpus.repository import TextPairs
+from axml_ray.corpus.source_files import file_state, list_files, open_decompressed
+from axml_ray.corpus.sources import _reader, open_readers
+from axml_ray.settings import CorpusSettings
+
+LINE = b'{"text": "A cat.", "labels": ["pets"]}\n'
+
+
+def listed(*patterns: str | Path, labelled: bool = True, **settings: Any) -> list[Any]:
+    return open_readers(patterns, CorpusSettings(train=("a",), test=("b",), **settings), labelled=labelled)
+
+
+def test_urls_are_read_through_file_systems(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.jsonl").write_bytes(LINE)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(LINE * 2))
+    (tmp_path / "deep" / "c.jsonl.zst").write_bytes(pa.compress(LINE * 3, "zstd", asbytes=True))
+    (tmp_path / "deep" / "pre-a.jsonl").write_bytes(LINE * 9)
+    (tmp_path / "notes.txt").write_bytes(b"x")
+    url = tmp_path.as_uri()
+    for pattern, counts in [
+        (f"{url}/a.jsonl", [1]),
+        (url, [1, 2]),
+        (f"{url}/*.jsonl*", [1, 2]),
+        (f"{url}/**/*.jsonl*", [1, 2, 3, 9]),
+        (f"{url}/**/a.jsonl", [1]),
+        (f"{url}/**/deep/**/c*", [3]),
+        (f"{url}/deep/**", [3, 9]),
+        (f"{url}/de*/*", [3, 9]),
+    ]:
+        found = listed(pattern)
+        assert [len(list(reader.read())) for reader in found] == counts, pattern
+        assert all(reader.path.startswith("file://") for reader in found)
+    first = next(iter(listed(f"{url}/a.jsonl")[0].read()))
+    assert isinstance(first, Document)
+    assert (first.id, first.file) == ("a.jsonl:1", f"{url}/a.jsonl")
+    assert file_state(f"{url}/a.jsonl") == file_state(tmp_path / "a.jsonl")
+
+
+def test_wrong_urls_are_named(tmp_path: Path) -> None:
+    url = tmp_path.as_uri()
+    with pytest.raises(FileNotFoundError, match=r"no file matches 'file://.*/none\.jsonl'"):
+        list_files(f"{url}/none.jsonl", (".jsonl",))
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        list_files(f"{url}/*.jsonl", (".jsonl",))
+    with pytest.raises(ValueError, match=r"no file to read \(\*\.jsonl\)"):
+        list_files(url, (".jsonl",))
+    with pytest.raises(ValueError, match="nowhere://x"):
+        list_files("nowhere://x/y", (".jsonl",))
+
+
+def test_the_format_is_told_by_the_name(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.parquet", "c.csv.GZ", "d.arrow", "e_raw_texts.txt", "f.TSV", "other"):
+        (tmp_path / name).write_bytes(b"")
+    kinds = ["JsonLines", "ParquetRows", "SeparatedValues", "ArrowRows", "TextPairs", "SeparatedValues"]
+    assert [type(reader).__name__ for reader in listed(tmp_path)] == kinds
+    assert type(listed(tmp_path / "other")[0]).__name__ == "JsonLines"
+    assert type(listed(tmp_path / "other", source="parquet")[0]).__name__ == "ParquetRows"
+    assert [reader.path.name for reader in listed(tmp_path, source="csv")] == ["c.csv.GZ", "f.TSV"]
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    with pytest.raises(ValueError, match="name the directory of one"):
+        listed(tmp_path)
+
+
+def test_the_repositorys_json_is_known_by_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "trn.json.gz"
+    record = b'{"uid": "u", "title": "T", "content": "c", "target_ind": [4], "target_rel": [1.0]}\n'
+    path.write_bytes(gzip.compress(b"\n" + record))
+    (document,) = listed(path)[0].read()
+    assert (document.text, document.labels, document.id) == ("T /SEP/ c", ("4",), "u")
+    (document,) = listed(path, title_field="uid", text_field="title", labels_field="content", labelled=False)[0].read()
+    assert (document.text, document.labels) == ("u /SEP/ T", ())
+
+
+def test_pairs_of_texts_and_labels(tmp_path: Path) -> None:
+    (tmp_path / "train_raw_texts.txt").write_bytes("Title /SEP/ bödy\n\nna".encode() + b"\xef\nlast\n")
+    (tmp_path / "train_labels.txt").write_bytes(b"a b a\n\nc\n")
+    (reader,) = listed(tmp_path / "train_raw_texts.txt")
+    assert reader == TextPairs(tmp_path / "train_raw_texts.txt", tmp_path / "train_labels.txt", reader.fields)
+    first, second, bad, unpaired = reader.read()
+    assert (first.text, first.labels, first.id) == ("Title /SEP/ bödy", ("a", "b"), "train_raw_texts.txt:1")
+    assert (second.text, second.labels) == ("", ())
+    assert isinstance(bad, Rejection)
+    assert bad.reason == "not UTF-8: byte 0xef at byte 3"
+    assert isinstance(unpaired, Rejection)
+    assert (unpaired.line, unpaired.reason) == (4, "train_labels.txt has no such line")
+    assert len([r for r in listed(reader.path, labelled=False)[0].read() if isinstance(r, Document)]) == 3
+    (tmp_path / "train_labels.txt").write_bytes(codecs.BOM_UTF8 + b"a b\n")
+    assert next(iter(reader.read())).labels == ("a", "b")
+    store = "s3://bucket/train{}.txt?endpoint_override=store:9000&scheme=http"
+    for source in ("auto", "text_pairs"):
+        found = _reader(store.format("_raw_texts"), CorpusSettings.model_construct(source=source), reader.fields)
+        assert isinstance(found, TextPairs) and found.labels_path == store.format("_labels")
+    with pytest.raises(ValueError, match="expected a name that ends in _raw_texts"):
+        listed(tmp_path / "train_labels.txt", source="text_pairs")
+
+
+def test_plain_bytes_of_each_compression(tmp_path: Path) -> None:
+    for name, content in [
+        ("a", LINE),
+        ("b", gzip.compress(LINE)),
+        ("c", pa.compress(LINE, "zstd", asbytes=True)),
+        ("d", b""),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with open_decompressed(tmp_path / name) as file:
+            assert file.read() == (LINE if content else b"")
