@@ -17,7 +17,7 @@ import ray
 import ray.data
 from pydantic import Field
 
-from axml_ray.cluster import quiet_data, room_for, root_cause
+from axml_ray.cluster import max_processes, quiet_data, root_cause
 from axml_ray.combine.combiner import Combiner
 from axml_ray.corpus.input_changes import input_state
 from axml_ray.corpus.records import storable
@@ -145,7 +145,7 @@ def _map_with_actors(
         RuntimeError: an actor failed.
     """
     gpus = reserved.get("GPU", 0)
-    if gpus and (fit := room_for(reserved)) < actors:  # Ray would wait for ever
+    if gpus and (fit := max_processes(reserved)) < actors:  # Ray would wait for ever
         raise SettingsError(
             f"{actors} predictors × {gpus:g} GPUs are asked for, the cluster's nodes have room for {fit}; lower the "
             "number of predictors or their GPUs, or set the GPUs to 0"
