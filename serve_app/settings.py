@@ -31,7 +31,7 @@ class ServingSettings(Settings):
     gpus: Annotated[float, Field(ge=0)] = 0.0
     """GPUs that Ray reserves for each replica of the members; below 1, replicas share one. 0 computes on the CPU."""
     precision: Precision | None = None
-    """Number format of matrix products: auto, bfloat16 or float32; by default that of the training."""
+    """Number format of matrix products: auto, bfloat16, tf32 or float32; by default that of the training."""
     max_texts: Positive = 64
     """Largest number of texts in a request."""
     max_characters: Positive = 100_000

@@ -46,6 +46,10 @@ class Backend(ABC):
     def bfloat16_is_faster(self) -> bool:
         """Return whether matrix products are faster in bfloat16 than in float32."""
 
+    @abstractmethod
+    def allow_tf32(self, allowed: bool) -> None:
+        """Set for this process whether float32 products, those of LSTMs included, may be rounded to TF32."""
+
     @property
     def autocast_dtype(self) -> torch.dtype | None:
         """The number format of matrix products under autocast; None outside of it."""
@@ -78,6 +82,10 @@ class Backend(ABC):
     @abstractmethod
     def frozen_lstm_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the format in which a network that only predicts keeps its LSTMs, given that of products."""
+
+    @abstractmethod
+    def reset_peak_memory(self) -> None:
+        """Begin a new measurement of the peak memory, where the device can."""
 
     # Encoder
 

@@ -45,6 +45,9 @@ class CpuBackend(Backend):
         """Return whether this processor multiplies bfloat16 matrices in hardware and faster than float32 ones."""
         return measured_bfloat16_is_faster()
 
+    def allow_tf32(self, allowed: bool) -> None:
+        """Do nothing: a CPU has no TF32."""
+
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Return the tensors as they are."""
         return _InPlace(dict(tensors))
@@ -59,6 +62,9 @@ class CpuBackend(Backend):
     def peak_memory_gib(self) -> float:
         """Return the peak of this process's main memory in GiB."""
         return peak_gib()
+
+    def reset_peak_memory(self) -> None:
+        """Do nothing: the peak is that of the process."""
 
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Convert a small table; a large one stays as it was given, such as memory-mapped."""

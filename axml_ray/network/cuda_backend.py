@@ -67,6 +67,11 @@ class CudaBackend(Backend):
         """Return whether the GPU multiplies bfloat16 matrices in hardware."""
         return self._is_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
 
+    def allow_tf32(self, allowed: bool) -> None:
+        """Set both libraries: PyTorch's default allows TF32 in cuDNN and forbids it in cuBLAS."""
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cudnn.allow_tf32 = allowed
+
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
         return _Packed(tensors, self._is_gpu)
@@ -85,6 +90,12 @@ class CudaBackend(Backend):
     def peak_memory_gib(self) -> float:
         """Return the peak of the GPU's memory that tensors of this process took, in GiB."""
         return torch.cuda.max_memory_allocated() / 2**30 if self._is_gpu else 0.0
+
+    def reset_peak_memory(self) -> None:
+        """Release cached memory and reset the counter."""
+        if self._is_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Convert every table, in pieces, so that the device holds one copy of it."""

@@ -108,5 +108,5 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
         memory=memory * min(1.0, share),
         memory_source=source,
         shared=False,
-        width=4 if precision == "float32" else 2,
+        width=4 if precision in ("float32", "tf32") else 2,
     )

@@ -261,6 +261,18 @@ class TestPrediction:
         assert torch.equal(narrow, table.bfloat16())
 
 
+@pytest.mark.parametrize("precision", ["tf32", "float32", "bfloat16"])
+def test_only_tf32_rounds_float32_products(gpu_code, precision):
+    flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        with autocast(CPU, precision):
+            allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+            assert allowed == (precision == "tf32",) * 2
+            assert torch.is_autocast_enabled("cpu") == (precision == "bfloat16")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = flags
+
+
 class TestDevices:
     def test_names(self):
         assert device_named("cpu") == CPU and predictor_device(0) == CPU

@@ -1,0 +1,284 @@
+"""Correctness, speed and memory of training on one GPU, without Ray.
+
+    python benchmarks/gpu.py [--quick] [--device cpu] [--only PART] [--corpus DIR] [--json PATH]
+
+Not yet run on a GPU. `--device cpu --quick` runs every part on small shapes, which tests that it works.
+
+- `parity`: loss and gradients of one step in bfloat16 on the device, against float32 on the CPU; both kinds of levels.
+- `sync`: a training step in which waiting for the GPU is an error.
+- `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
+  200 documents, 512 hidden units in each direction.
+- `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
+  them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
+- `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
+  epochs; and scores its test split.
+
+Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
+(time of the matrix products alone, of the time of these three steps), `amazon670k_hours`, `amazon3m_hours`,
+`memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
+`corpus_P@5`, `corpus_nDCG@5`.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import results_file
+import torch
+from gpu_steps import StepTimes, matrix_rate, measure, training_of
+from results_file import Result
+from rich.table import Table
+
+from axml_ray.configuration import load
+from axml_ray.network.backend import Backend, backend_for, replaced_backend
+from axml_ray.network.cuda_backend import CudaBackend
+from axml_ray.network.devices import device_named
+from axml_ray.network.precision import use_threads
+from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
+from axml_ray.planning.work import count_steps
+from axml_ray.settings import Experiment, SettingsError
+
+CPU = torch.device("cpu")
+PUBLISHED_HOURS = {"amazon670k": 3.7, "amazon3m": 18.0}
+"""ELMO in FP8 on one H100 (ICML 2025), for the rows."""
+
+
+class Bench:
+    """The parts of the benchmark on one device.
+
+    Args:
+        device: the device.
+        quick: small shapes.
+        corpus: directory of a prepared corpus, if one is trained.
+    """
+
+    def __init__(self, device: torch.device, quick: bool, corpus: Path | None):
+        self.device, self.quick, self.corpus = device, quick, corpus
+        self.rate = matrix_rate(device, 512 if quick else 8192)
+        self.seconds = 0.0 if quick else 4.0
+
+    def parity(self) -> Result:
+        """Compare one step's logits, loss and gradients with float32 on the CPU."""
+        rows: list[dict[str, Any]] = []
+        worst = 0.0
+        for name, shape in (("level1", _shape(1, 520)), ("deep", _shape(2, 150, block=8, parents=20))):
+            settings, counts = self._settings(hidden=128, batch=24), _counts(64)
+            exact = _one_step(settings, counts, shape, CPU, "float32")
+            found = _one_step(settings, counts, shape, self.device, "bfloat16")
+            errors = {key: _relative_error(found[key], value) for key, value in exact.items()}
+            worst = max(worst, errors["logits"])
+            rows.append({"level": name, **errors})
+        return {"parity": worst}, rows
+
+    def sync(self) -> Result:
+        """Train some steps during which PyTorch raises wherever the CPU would wait for the GPU."""
+        if self.device == CPU:
+            raise SettingsError("a CPU has nothing to wait for")
+        training = training_of(
+            self._settings(hidden=128, batch=24), _counts(64), _shape(2, 150, block=8, parents=20), self.device
+        )
+        batches = list(training.batches())
+        training.step(batches[0])
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for batch in batches[1:3]:
+                training.step(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return {"steps_without_waiting": 2.0}, [{"steps": 2}]
+
+    def steps(self) -> Result:
+        """Time the three steps whose targets are known."""
+        shapes = {
+            "level1_ms": (_shape(1, 8_192), 500),
+            "deep_ms": (_shape(2, 16_384, block=8, parents=160), 500),
+            "deep_short_ms": (_shape(2, 65_536, block=8, parents=160), 104),
+        }
+        settings = self._settings(hidden=512, batch=200)
+        rows = [
+            {"figure": name, **asdict(self._measure(settings, _counts(tokens), shape))}
+            for name, (shape, tokens) in shapes.items()
+        ]
+        figures = {row["figure"]: row["step_ms"] for row in rows}
+        figures["share_of_floor"] = sum(row["floor_ms"] for row in rows) / sum(row["step_ms"] for row in rows)
+        return figures, rows
+
+    def recipes(self) -> Result:
+        """Time a step of each level of the two largest corpora, and add up their recipes."""
+        figures, rows, shares = {}, [], []
+        for name in ("amazon670k", "amazon3m"):
+            settings = load(results_file.ROOT / "configs" / f"{name}.yaml")
+            settings = self._on_device(settings)
+            counts, hours = count_corpus(settings), 0.0
+            shapes = level_shapes(counts.labels, settings.tree)
+            for shape in shapes:
+                times = self._measure(settings, counts, shape)
+                training = count_steps(settings, counts, shape.number) * times.step_ms
+                scoring = counts.documents * times.scoring_ms if shape is not shapes[-1] else 0.0
+                hours += settings.ensemble.trees * (training + scoring) / 3.6e6
+                row = {"corpus": name, "level": shape.number, "nodes": shape.nodes, **asdict(times)}
+                rows.append({**row, "published_hours": PUBLISHED_HOURS[name]})
+                shares.append(times.peak_gib / times.planned_gib)
+            figures[f"{name}_hours"] = hours
+        if self.device != CPU:
+            figures["memory_share_of_plan"] = max(shares)
+        return figures, rows
+
+    def whole_corpus(self) -> Result:
+        """Train and score a prepared corpus."""
+        if self.corpus is None:
+            raise SettingsError("no --corpus is given")
+        with tempfile.TemporaryDirectory(prefix="axml-ray-gpu-") as home:
+            seconds, scores, rows = _train_corpus(self.corpus, Path(home), self.device, self.quick)
+        kept = {f"corpus_{name}": scores[name] for name in ("P@1", "P@3", "P@5", "nDCG@5")}
+        return {"corpus_seconds": seconds, **kept}, rows
+
+    def _settings(self, hidden: int, batch: int) -> Experiment:
+        settings = load(
+            name="gpu",
+            corpus={"source": "installed_packages"},
+            network={"hidden": hidden, "fully_connected": (hidden, hidden // 2)},
+            training={"batch_size": batch},
+        )
+        return self._on_device(settings)
+
+    def _on_device(self, settings: Experiment) -> Experiment:
+        resources = settings.resources.model_copy(update={"gpus_per_worker": float(self.device != CPU), "workers": 1})
+        training = settings.training.model_copy(update={"precision": "bfloat16"})
+        return settings.model_copy(update={"resources": resources, "training": training})
+
+    def _measure(self, settings: Experiment, counts: Counts, shape: LevelShape) -> StepTimes:
+        if self.quick:
+            network = settings.network.model_copy(update={"hidden": 32, "fully_connected": (32, 16)})
+            training = settings.training.model_copy(update={"batch_size": 8})
+            settings = settings.model_copy(update={"network": network, "training": training})
+            counts = replace(counts, words=1_000, tokens=8, longest=8)
+            rows, parents = min(200, shape.rows), shape.parents and min(20, shape.parents)
+            shape = replace(shape, rows=rows, nodes=rows * shape.block, parents=parents)
+        return measure(settings, counts, shape, self.device, seconds=self.seconds, rate=self.rate)
+
+
+def _shape(number: int, rows: int, block: int = 1, parents: int | None = None) -> LevelShape:
+    return LevelShape(number=number, nodes=rows * block, rows=rows, block=block, parents=parents)
+
+
+def _counts(tokens: int) -> Counts:
+    sizes = {"documents": 10_000, "valid_documents": 100, "labels": 10_000, "words": 20_000, "word_dimension": 300}
+    return Counts(**sizes, tokens=tokens, longest=tokens, source="generated")
+
+
+def _one_step(
+    settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, precision: str
+) -> dict[str, torch.Tensor]:
+    """Return the logits, the loss and the gradients of a step without dropout, float64 on the CPU."""
+    network = settings.network.model_copy(update={"embedding_dropout": 0.0, "encoder_dropout": 0.0})
+    settings = settings.model_copy(update={"network": network})
+    training = training_of(settings, counts, shape, device)
+    batch = next(training.batches()).to(device)
+    with torch.autocast(backend_for(device).device_type, torch.bfloat16, enabled=precision == "bfloat16"):
+        states = training.network.encode(batch.tokens, batch.own_lengths, batch.words)
+        logits = training.network.logits(states.detach(), batch.lengths, batch.candidates)
+        loss = training.network.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
+    loss.backward()
+    found = {"logits": logits, "loss": loss.detach()}
+    found |= {name: p.grad.to_dense() for name, p in training.parameters.items() if p.grad is not None}
+    return {name: value.double().cpu() for name, value in found.items()}
+
+
+def _relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    exists = exact.isfinite()
+    return float((found - exact)[exists].norm() / exact[exists].norm().clamp(min=1e-30))
+
+
+def _train_corpus(
+    directory: Path, home: Path, device: torch.device, quick: bool
+) -> tuple[float, dict[str, float], list[dict[str, Any]]]:
+    """Return the seconds of training three trees, the scores of the test split in percent, and a row for each tree."""
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.evaluation.metrics import Scores, propensities
+    from axml_ray.fitting import fit_member
+    from axml_ray.run import Run
+    from axml_ray.training.distributed import DistributedContext
+    from axml_ray.tree.kinds import build_tree
+
+    settings = load(
+        preset="paper",
+        name="gpu",
+        runs=home,
+        corpora=directory.parent,
+        corpus={"name": directory.name, "source": "installed_packages"},
+        tree={"beam": 40},
+        network={
+            "max_tokens": 24 if quick else 500,
+            "hidden": 16 if quick else 256,
+            "fully_connected": [16 if quick else 256],
+        },
+        training={"epochs": [1] if quick else [10], "score_every": 400, "precision": "bfloat16"},
+        ensemble={"trees": 1 if quick else 3, "combiner": "mean"},
+        members={"network_tree": {}},
+    )
+    run, rows = Run(settings, Corpus.open(directory)), []
+    run.layout.directory.mkdir(parents=True)
+    began = time.perf_counter()
+    for spec in run.members:
+        assert spec.tree is not None
+        started = time.perf_counter()
+        run.keep_tree(spec.tree, build_tree(run.corpus, settings.tree, settings.seed + spec.tree))
+        fit_member(run, spec, DistributedContext(device=device))
+        spec.mark_fitted()
+        rows.append({"tree": spec.tree, "seconds": time.perf_counter() - started})
+    seconds = time.perf_counter() - began
+    test, counts = run.corpus.split("test"), run.corpus.labels.counts
+    top = run.open_ensemble(device=device).rank(test.tokens).labels
+    scores = Scores(1 / propensities(counts, run.corpus.documents("train")))
+    scores.add(top, test.labels.values, test.labels.offsets)
+    return seconds, scores.result(), rows
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """Return the rows of steps and levels."""
+    columns = ("part", "figure", "corpus", "level", "step_ms", "floor_ms", "scoring_ms", "peak_gib", "planned_gib")
+    shown = Table(*columns)
+    for row in rows:
+        if "step_ms" in row:
+            shown.add_row(*(f"{v:.3g}" if isinstance(v := row.get(c, ""), float) else str(v) for c in columns))
+    return shown
+
+
+PARTS = {
+    "parity": Bench.parity,
+    "sync": Bench.sync,
+    "steps": Bench.steps,
+    "recipes": Bench.recipes,
+    "corpus": Bench.whole_corpus,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts, print their rows, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small shapes: tests the benchmark, measures nothing")
+    parser.add_argument("--device", default="cuda", help="default: cuda; cpu runs the GPU's code there")
+    parser.add_argument("--only", choices=PARTS, help="run this part alone")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="a prepared corpus to train whole")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/gpu.json, on a CPU gpu-cpu.json")
+    given = parser.parse_args(arguments)
+    device = device_named(given.device)
+    use_threads(results_file.cores())
+    corpus = given.corpus and given.corpus.absolute()
+    name = "gpu" if device != CPU else "gpu-cpu"
+    path = given.json or results_file.RESULTS / f"{name}{f'-{given.only}' if given.only else ''}.json"
+    backend: Backend = backend_for(device) if device != CPU else CudaBackend("cpu")
+    with replaced_backend(device, backend):
+        bench = Bench(device, given.quick, corpus)
+        names = [given.only] if given.only else list(PARTS)
+        results_file.measure_parts(names, lambda part: PARTS[part](bench), table, path, threads=torch.get_num_threads())
+
+
+if __name__ == "__main__":
+    results_file.run(main)

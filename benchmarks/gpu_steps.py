@@ -1,0 +1,146 @@
+"""Training steps on generated documents, timed on one device, for `gpu.py`.
+
+Legend: B documents of a step, T tokens, C parents of a document's candidates, K children of a parent.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from axml_ray.network.backend import backend_for
+from axml_ray.network.kinds import build_network
+from axml_ray.planning.memory import level_memory
+from axml_ray.planning.shapes import Counts, LevelShape
+from axml_ray.planning.work import TRAINING, forward_operations
+from axml_ray.ragged import Ragged
+from axml_ray.settings import Experiment
+from axml_ray.training.batches import LevelData, make_batch
+from axml_ray.training.beam_step import expand_all
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level import LevelTraining, Validation
+
+BATCHES, WARM_STEPS = 4, 6
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """What was measured of a level."""
+
+    step_ms: float
+    """Milliseconds of a training step."""
+    floor_ms: float
+    """Milliseconds of the step's matrix products at the device's rate."""
+    scoring_ms: float
+    """Milliseconds of finding the beam of a document."""
+    peak_gib: float
+    """Peak memory of the training steps; 0 on a CPU, where it is not known for a part of a process."""
+    planned_gib: float
+    """What the plan says of it."""
+
+
+def matrix_rate(device: torch.device, size: int) -> float:
+    """Return the operations per second of bfloat16 products of size × size matrices (float32 on a CPU)."""
+    backend = backend_for(device)
+    dtype = torch.bfloat16 if backend.bfloat16_is_faster() else torch.float32
+    one = torch.randn(size, size, device=device).to(dtype)
+    best = float("inf")
+    for _ in range(5):
+        backend.synchronize()
+        began = time.perf_counter()
+        for _ in range(4):
+            one @ one
+        backend.synchronize()
+        best = min(best, (time.perf_counter() - began) / 4)
+    return 2 * size**3 / best
+
+
+def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
+    """Return random documents of the mean length with three true nodes each, and their parents if the level is deep.
+
+    Parents are drawn from all rows of the table, so a step touches as many distinct rows as any corpus could.
+    """
+    random = np.random.default_rng(0)
+    tokens = max(1, round(counts.tokens))
+    words = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
+    parents, first = None, random.integers(0, shape.nodes, documents)
+    if shape.parents is not None:
+        draws = [random.choice(shape.rows, shape.parents, replace=False, shuffle=False) for _ in range(documents)]
+        parents = np.stack(draws).astype(np.int32)
+        first = parents[:, 0].astype(np.int64) * shape.block
+    nodes = np.sort((first[:, None] + np.arange(3)) % shape.nodes, axis=1).astype(np.int32)
+    offsets = np.arange(documents + 1, dtype=np.int64)
+    return LevelData(Ragged(words, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)
+
+
+def training_of(settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device) -> LevelTraining:
+    """Return the training of a level on generated documents, with its network on the device."""
+    batch = settings.training.batch_size
+    data = generated(counts, shape, BATCHES * batch)
+    torch.manual_seed(0)
+    vectors = torch.empty(counts.words, counts.word_dimension).uniform_(-1, 1)
+    network = build_network(shape.level(), vectors, settings.network).to(device)
+    # On random texts the loss might diverge at a high learning rate, and a step's time does not depend on it.
+    slow = settings.training.model_copy(update={"learning_rate": 1e-6})
+    validation = Validation(data.tokens, data.positives)
+    return LevelTraining(network, data, validation, slow, 0, DistributedContext(device=device))
+
+
+def measure(
+    settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, *, seconds: float, rate: float
+) -> StepTimes:
+    """Time the steps of a level for some seconds, and then the scoring of its documents."""
+    backend = backend_for(device)
+    backend.reset_peak_memory()
+    shape = replace(shape, nodes=shape.rows * shape.block)  # every row is full
+    training = training_of(settings, counts, shape, device)
+    batch = settings.training.batch_size
+    level, rows = training.network.level, np.arange(batch)
+    batches = [make_batch(training.data, level, rows + i * batch).stage(device) for i in range(BATCHES)]
+    for step in range(WARM_STEPS if seconds else 1):
+        training.step(batches[step % BATCHES])
+    backend.synchronize()
+    began, steps = time.perf_counter(), 0
+    while not steps or time.perf_counter() - began < seconds or (seconds and steps % backend.loss_interval):
+        training.step(batches[steps % BATCHES])
+        steps += 1
+    backend.synchronize()
+    elapsed = time.perf_counter() - began
+    peak = backend.peak_memory_gib() if settings.resources.gpus_per_worker else 0.0
+    operations = (
+        TRAINING
+        * batch
+        * forward_operations(settings.network, counts.word_dimension, max(1, round(counts.tokens)), shape.candidates)
+    )
+    planned = level_memory(settings, counts, shape, workers=1, accelerator=peak > 0, width=2)
+    scoring = _scoring_seconds(training, settings, device)
+    return StepTimes(
+        step_ms=1e3 * elapsed / steps,
+        floor_ms=1e3 * operations / rate,
+        scoring_ms=1e3 * scoring,
+        peak_gib=peak,
+        planned_gib=planned.total / GIB,
+    )
+
+
+def _scoring_seconds(training: LevelTraining, settings: Experiment, device: torch.device) -> float:
+    """Return the seconds of finding the beam of a document, with the documents of training."""
+    from axml_ray.network.level_network import Beam
+
+    parents, beam = training.data.parents, None
+    if parents is not None:
+        nodes = torch.from_numpy(parents.astype(np.int64))
+        beam = Beam(nodes, torch.zeros(nodes.shape))
+    keep = min(settings.tree.beam, training.network.level.nodes)
+    context = DistributedContext(device=device)
+    seconds = float("inf")
+    for _ in range(2):  # the first compiles kernels
+        began = time.perf_counter()
+        for _ in expand_all(
+            training.network, training.data.tokens, beam, keep, precision=settings.training.precision, context=context
+        ):
+            pass
+        seconds = min(seconds, time.perf_counter() - began)
+    return seconds / len(training.data.tokens)

@@ -1,0 +1,69 @@
+"""Run: pytest tests/benchmarks/test_gpu_benchmark.py
+
+The GPU's benchmark with small shapes on a CPU: every part works, and the GPU's code computes what the CPU's does.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
+
+from gpu import main  # noqa: E402
+from tiny_corpus import write_corpus  # noqa: E402
+
+from axml_ray.network.backend import backend_for  # noqa: E402
+from axml_ray.network.cpu_backend import CpuBackend  # noqa: E402
+from axml_ray.settings import SettingsError  # noqa: E402
+
+pytestmark = pytest.mark.processes  # git, for the commit in the results
+
+
+@pytest.fixture(autouse=True)
+def _threads_again():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def results(tmp_path: Path, *flags: str) -> dict:
+    path = tmp_path / "gpu.json"
+    main(["--device", "cpu", "--quick", "--json", str(path), *flags])
+    assert isinstance(backend_for(torch.device("cpu")), CpuBackend)
+    return json.loads(path.read_text())
+
+
+def test_parity(tmp_path):
+    found = results(tmp_path, "--only", "parity")
+    assert 0 < found["figures"]["parity"] <= 0.01
+    for row in found["rows"]:
+        assert row["loss"] < 1e-3 and max(value for value in row.values() if isinstance(value, float)) < 0.1
+
+
+def test_steps(tmp_path):
+    figures = results(tmp_path, "--only", "steps")["figures"]
+    assert figures.keys() == {"level1_ms", "deep_ms", "deep_short_ms", "share_of_floor"}
+    assert all(value > 0 for value in figures.values())
+
+
+def test_recipes(tmp_path):
+    found = results(tmp_path, "--only", "recipes")
+    assert found["figures"].keys() == {"amazon670k_hours", "amazon3m_hours"}
+    assert [row["nodes"] for row in found["rows"]][-1] == 2_812_281 and len(found["rows"]) == 8
+
+
+def test_a_whole_corpus(tmp_path):
+    write_corpus(tmp_path / "corpora" / "tiny")
+    figures = results(tmp_path, "--only", "corpus", "--corpus", str(tmp_path / "corpora" / "tiny"))["figures"]
+    assert figures["corpus_seconds"] > 0 and 0 <= figures["corpus_P@1"] <= 100
+
+
+def test_without_the_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(SettingsError, match="cuda"):
+        main(["--quick", "--json", str(tmp_path / "gpu.json")])
+    with pytest.raises(SettingsError, match="nothing was measured"):
+        results(tmp_path, "--only", "sync")
