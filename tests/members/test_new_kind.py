@@ -79,7 +79,7 @@ def test_it_predicts_from_its_bundle(bundle: Path, home: Path, environment: dict
 def test_a_program_that_does_not_know_it_refuses_the_bundle(bundle: Path, environment: dict[str, str]) -> None:
     stranger = {name: value for name, value in environment.items() if name != "AXML_RAY_PLUGINS"}
     program = f"from axml_ray import Tagger; Tagger.load({str(bundle)!r})"
-    done = subprocess.run([sys.executable, "-c", program], env=stranger, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], env=stranger, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1 and "BundleError" in done.stderr and repr(KIND) in done.stderr
 
 
@@ -103,7 +103,7 @@ def test_it_is_served_and_explained(bundle: Path, environment: dict[str, str]) -
         answer = requests.post(f"http://127.0.0.1:{port}/v1/tag", json=body, timeout=60).json()
     finally:
         server.send_signal(signal.SIGINT)
-        server.wait(timeout=60)
+        server.wait(timeout=180)
     assert answer["members"] == answer["members_used"] == 2
     [label] = answer["results"][0]["labels"]
     why = label["explanation"]
