@@ -7,7 +7,7 @@ READY := .venv/.ready
 HOST = 127.0.0.1
 PORT = 8000
 
-# Files are spread over processes in the order of tests/conftest.py. Much of a slow test is waiting, hence 3 on 2 cores.
+# Files are spread over processes in the order of tests/conftest.py; two, as tests of clusters keep both cores busy.
 PARALLEL = --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo serve test test-unit lint format docs cluster cluster-stop lock clean
@@ -32,8 +32,8 @@ serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… 
 	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl \
 		host=$(HOST) port=$(PORT)
 
-test: setup  ## Run all tests (12 minutes on 2 cores)
-	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 3
+test: setup  ## Run all tests
+	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2
 
 test-unit: setup  ## Run the tests that need neither Ray nor other processes (below 90 seconds)
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses auto -m unit
