@@ -11,6 +11,7 @@ Every test belongs to one tier:
 import multiprocessing.process
 import os
 import secrets
+import signal
 import sys
 
 # Ray reads these when it is imported, or when it starts its processes.
@@ -22,6 +23,9 @@ os.environ.update(
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     OMP_NUM_THREADS="1",
 )
+# A shell's background jobs ignore Ctrl-C, and so would the processes of tests that are interrupted.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A test must not join a running cluster, nor write into the user's own runs.
 for name in ("RAY_ADDRESS", "AXML_RAY_HOME"):
     os.environ.pop(name, None)
