@@ -27,7 +27,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """What was measured of a level."""
+    """Measured times and memory of a level."""
 
     step_ms: float
     """Milliseconds of a training step."""

@@ -145,9 +145,9 @@ def _map_with_actors(
         RuntimeError: an actor failed.
     """
     gpus = reserved.get("GPU", 0)
-    if gpus and (fit := max_processes(reserved)) < actors:  # Ray would wait for ever
+    if gpus and (fit := max_processes(reserved)) < actors:  # Ray would wait indefinitely
         raise SettingsError(
-            f"{actors} predictors × {gpus:g} GPUs are asked for, the cluster's nodes have room for {fit}; lower the "
+            f"{actors} predictors × {gpus:g} GPUs are required, but the cluster's nodes have room for {fit}; lower the "
             "number of predictors or their GPUs, or set the GPUs to 0"
         )
     predicted = dataset.map(

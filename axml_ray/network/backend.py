@@ -1,4 +1,4 @@
-"""What differs by device, behind one object: `CpuBackend` on a CPU, `CudaBackend` on a GPU.
+"""The operations that differ by device, behind one object: `CpuBackend` on a CPU, `CudaBackend` on a GPU.
 
 The network, its loss and its optimizer are written once and call the backend of the device that their tensors are on.
 No other module asks which device it runs on. A backend can be replaced (`replaced_backend`), so that tests run the

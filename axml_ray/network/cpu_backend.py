@@ -101,15 +101,15 @@ class CpuBackend(Backend):
         return both_directions(lstms, words, states)
 
     def nodes_of_chunk(self, nodes: int, documents: int, tokens: int, values_per_node: int) -> int:
-        """Return as many nodes as fit a group of a single document and the largest chunk."""
+        """Return the number of nodes that fit a group of a single document and the largest chunk."""
         return min(nodes, CHUNK_SCORES // (documents * tokens), GROUP // values_per_node)
 
     def columns_of_chunk(self, columns: int, block_size: int, documents: int, values_per_node: int) -> int:
-        """Return as many parents as fit a group of a single document."""
+        """Return the number of parents that fit a group of a single document."""
         return min(columns, GROUP // (block_size * values_per_node))
 
     def documents_of_group(self, documents: int, nodes: int, values_per_node: int) -> int:
-        """Return as many documents as fit a group."""
+        """Return the number of documents that fit a group."""
         return min(documents, GROUP // (nodes * values_per_node))
 
     def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class CpuBackend(Backend):
         return SCORING_BATCH
 
     def rows_per_update(self, rows: int, width: int) -> int:
-        """Return as many rows as fit `CACHED_VALUES`."""
+        """Return the number of rows that fit `CACHED_VALUES`."""
         return max(1, CACHED_VALUES // max(1, width))
 
     def needs_scaling(self, scale: Tensor) -> bool:

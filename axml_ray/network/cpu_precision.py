@@ -1,4 +1,4 @@
-"""Whether this processor multiplies bfloat16 matrices faster than float32 ones, measured once for each process."""
+"""Measures, once for each process, whether this processor multiplies bfloat16 matrices faster than float32 ones."""
 
 import time
 from functools import cache

@@ -74,7 +74,7 @@ class CudaBackend(Backend):
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
-        return _Packed(tensors, self._is_gpu)
+        return _PackedTensors(tensors, self._is_gpu)
 
     def store_like(self, parameter: Tensor) -> Tensor:
         """Return a tensor in main memory for a large parameter, else one on the device."""
@@ -139,7 +139,7 @@ class CudaBackend(Backend):
         return equal_chunks(columns, most, CHUNK_MULTIPLE // math.gcd(CHUNK_MULTIPLE, block_size))
 
     def documents_of_group(self, documents: int, nodes: int, values_per_node: int) -> int:
-        """Return all documents, or as many as fit if even the smallest chunk of nodes is too large for all."""
+        """Return all documents, or the number that fits if even the smallest chunk of nodes is too large for all."""
         return min(documents, max(1, self.group_values // (nodes * values_per_node)))
 
     def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def _is_node_major(scores_gnT: Tensor) -> bool:
     return scores_gnT.stride(1) > scores_gnT.stride(0)
 
 
-class _Packed(Staged):
+class _PackedTensors(Staged):
     """Tensors one after the other in one buffer of bytes."""
 
     def __init__(self, tensors: Mapping[str, Tensor], pinned: bool):

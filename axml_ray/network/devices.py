@@ -20,7 +20,7 @@ def device_named(name: str) -> torch.device:
         raise SettingsError(f"device: {name!r} is not supported; choose cpu or cuda")
     if kind == "cuda" and number >= torch.cuda.device_count():
         raise SettingsError(
-            f"device: {name!r} was asked for, and PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPUs "
+            f"device: {name!r} is required, but PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPUs "
             "here; install PyTorch with CUDA and check nvidia-smi, or choose cpu"
         )
     return device

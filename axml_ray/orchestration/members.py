@@ -88,7 +88,7 @@ def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = n
 
 
 def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:
-    """Train members on groups of workers, as many groups at a time as fit."""
+    """Train members on groups of workers; those that fit on the cluster run concurrently."""
     directories = [run.layout.tree(number) for number in range(run.settings.ensemble.trees)]
     follower = Follower(directories)
     if specs:
@@ -176,7 +176,7 @@ def _work(config: dict[str, Any]) -> str | None:
 
 
 def _fit_in_tasks(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
-    """Fit members by one task each, as many at a time as fit."""
+    """Fit members by one task each; those that fit on the cluster run concurrently."""
     task = ray.remote(**_one_process(run.settings))(_fit_member)
     what = f"fitting {specs[0].kind.replace('_', ' ')}"
     log.info("%s · %d to fit", what, len(specs))

@@ -35,7 +35,7 @@ class ExpectedCounts(Settings):
 
 
 class CorpusSettings(Settings):
-    """Where the texts and labels are, and how they become integers."""
+    """Settings of the texts and labels, and of how they become integers."""
 
     name: Name = "corpus"
     """Directory of the prepared corpus below `corpora`."""

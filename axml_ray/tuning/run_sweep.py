@@ -42,7 +42,7 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
 
     Args:
         resources: resources of a trial.
-        at_once: number that the user requires; None for as many as fit.
+        at_once: number that the user requires; None for the number that fits.
 
     Raises:
         SettingsError: not even one trial fits, or fewer than `at_once`.
