@@ -125,7 +125,7 @@ def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
 def _predict(run: Run, split: str) -> Predictions:
     # Imported only when needed, so that stored predictions are evaluated without Ray.
     from axml_ray.cluster import connect, max_processes
-    from axml_ray.inference.batch import predict_split
+    from axml_ray.inference.predict_split import predict_split
 
     run.open_ensemble()  # a missing member is reported here in one line, in an actor with Ray's traceback
     connect()

@@ -23,7 +23,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
-from axml_ray.inference.batch import predict_split
+from axml_ray.inference.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import fit_members

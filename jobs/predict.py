@@ -103,8 +103,9 @@ def main(given: argparse.Namespace) -> None:
     """
     from axml_ray.cluster import connect, max_processes
     from axml_ray.corpus.sources import open_readers
-    from axml_ray.inference.batch import PredictionOptions, predict_files
     from axml_ray.inference.bundle import Bundle
+    from axml_ray.inference.predict_files import predict_files
+    from axml_ray.inference.prediction_files import PredictionOptions
 
     log.info("predict: checking the bundle")
     bundle = Bundle.open(given.bundle)

@@ -122,7 +122,7 @@ def storable(text: str) -> str:
 class Fields:
     """The names of a record's fields, and how labels are written.
 
-    Its `repr` is part of the identity of a batch prediction job (`inference/batch.py`), so changing the name or the
+    Its `repr` is part of the identity of a prediction job (`inference/predict_files.py`): changing the name or the
     order of an attribute makes unfinished jobs start anew.
     """
 

@@ -17,7 +17,7 @@ import results_file
 from tiny_run import train_run
 
 from axml_ray.evaluate_run import evaluate
-from axml_ray.inference.batch import predict_split
+from axml_ray.inference.predict_split import predict_split
 
 
 def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:

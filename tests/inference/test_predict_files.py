@@ -1,4 +1,4 @@
-"""Run: pytest tests/inference/test_batch.py
+"""Run: pytest tests/inference/test_predict_files.py
 
 Files through a bundle by Ray Data: the same tags as the Python API, an error row for each bad record, nothing twice.
 """
@@ -16,8 +16,9 @@ from tiny_run import texts_of
 from axml_ray import Tagger
 from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.sources import Document, open_readers
-from axml_ray.inference import batch as module
-from axml_ray.inference.batch import BundlePredictor, PredictionOptions, predict_files
+from axml_ray.inference import predict_files as module
+from axml_ray.inference.predict_files import BundlePredictor, predict_files
+from axml_ray.inference.prediction_files import PredictionOptions
 from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings, SettingsError
 

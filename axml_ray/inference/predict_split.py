@@ -1,0 +1,97 @@
+"""Prediction of a split of a run's prepared corpus with all of the run's members, by a pool of Ray Data actors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+
+from axml_ray.cluster import quiet_data
+from axml_ray.combine.combiner import Combiner
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.predictions import ENSEMBLE, MADE_BY
+from axml_ray.files import whole_directory, whole_file
+from axml_ray.heartbeat import Heartbeat
+from axml_ray.inference.actor_pool import ROWS, map_with_actors
+from axml_ray.network.devices import predictor_device
+from axml_ray.network.precision import use_threads
+from axml_ray.ragged import Ragged
+from axml_ray.run import Run
+from axml_ray.settings import Experiment
+
+
+class EnsemblePredictor:
+    """A Ray Data actor with all members of a run.
+
+    Args:
+        settings: settings of the run.
+        directory: where files are written.
+        combiner: combiner of the members' scores; None takes the run's.
+    """
+
+    def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
+        use_threads(settings.resources.threads_of_worker)
+        device = predictor_device(settings.resources.gpus_per_predictor)
+        run = Run(settings, Corpus.open(settings.corpus_directory))
+        self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
+        self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Predict `ROWS` rows of a split's file from row `start` on, write them, and return their number."""
+        table = pq.read_table(row["file"], columns=["id", "tokens", "labels"]).slice(row["start"], ROWS)
+        member_rankings = self.ensemble.rank_members(Ragged.from_arrow(table["tokens"]))
+        rankings = {ENSEMBLE: self.ensemble.combination.rank(member_rankings), **member_rankings}
+        columns = {"id": table["id"], "labels": table["labels"]}
+        for name, (labels, scores) in rankings.items():
+            columns[f"{name}.labels"], columns[f"{name}.scores"] = (
+                _lists(labels, pa.int32()),
+                _lists(scores, pa.float32()),
+            )
+        with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
+            pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
+        return {"rows": len(table)}
+
+
+def predict_split(run: Run, split: str, directory: Path | None = None, combiner: Combiner | None = None) -> Path:
+    """Predict a split of the corpus with the run's members. Ray must be initialised.
+
+    Args:
+        run: the run, with all of its members fitted.
+        split: name of the split.
+        directory: where to write; by default the run's predictions of that split.
+        combiner: combiner of the members' scores; by default the run's.
+
+    Returns:
+        A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each member
+        `<name>.labels` and `<name>.scores`, fixed-size lists, best first.
+
+    Raises:
+        RuntimeError: an actor failed.
+    """
+    resources = run.settings.resources
+    directory = directory or run.layout.predictions(split)
+    slices = []
+    for file in run.corpus.files(split):
+        rows = pq.read_metadata(file).num_rows
+        slices += [{"file": str(file), "start": start} for start in range(0, rows, ROWS)]
+    numbered = [{"number": number, **one} for number, one in enumerate(slices)]
+    with whole_directory(directory) as work:
+        quiet_data()
+        # Several blocks per actor, so that all actors are busy until the end.
+        blocks = max(1, min(len(numbered), 4 * resources.predictors))
+        items = ray.data.from_items(numbered, override_num_blocks=blocks)
+        actors = resources.predictors, resources.of_a_predictor
+        then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
+        predictor = EnsemblePredictor, (run.settings, work, combiner)
+        with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
+            for row in map_with_actors(items, *predictor, *actors, then=then):
+                heartbeat.add(int(row["rows"]))
+        assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
+    return directory
+
+
+def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Convert [rows, k] to an array of fixed-size lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), kind), values.shape[1])

@@ -1,0 +1,100 @@
+"""Files of a prediction job: the options, the identity of the job, one file per block, and the summary at the end."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from axml_ray.files import read_json, write_json
+from axml_ray.inference.tagger import Tag
+from axml_ray.settings import Settings, SettingsError
+
+JOB, RESULT = "job.json", "predictions.json"
+JOB_VERSION = 2
+"""Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels."""
+Format = Literal["parquet", "jsonl"]
+
+
+class PredictionOptions(Settings):
+    """Options of the predictions that are written."""
+
+    form: Format = "parquet"
+    """Format of the files."""
+    top_k: int = 5
+    """Largest number of labels of a text."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Omit labels with a lower probability."""
+
+
+def write_block(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], errors: list[str | None]) -> None:
+    """Write the predictions of a block in the given format."""
+    columns: dict[str, tuple[list[Any], pa.DataType]] = {
+        "id": (ids, pa.string()),
+        "labels": ([[tag.label for tag in row] for row in tags], pa.list_(pa.string())),
+        "names": ([[tag.name for tag in row] for row in tags], pa.list_(pa.string())),
+        "scores": ([[tag.score for tag in row] for row in tags], pa.list_(pa.float32())),
+        "probabilities": ([[tag.probability for tag in row] for row in tags], pa.list_(pa.float32())),
+        "error": (errors, pa.string()),
+    }
+    if form == "parquet":
+        pq.write_table(pa.table({name: pa.array(*column) for name, column in columns.items()}), path)
+        return
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*(values for values, _ in columns.values()), strict=True):
+            file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def claim_directory(output: Path, job: dict[str, Any]) -> None:
+    """Write a job's identity into its output directory, or check that the directory belongs to the same job.
+
+    Raises:
+        SettingsError: the directory contains something else, or predictions of another job.
+    """
+    path = output / JOB
+    job = json.loads(json.dumps(job))  # tuples become lists, as in the stored job
+    if not path.exists():
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(path, job)
+        return
+    try:
+        stored = read_json(path)
+    except ValueError as error:
+        raise SettingsError(f"{error}; remove {output} and start again") from None
+    changed = [key for key in job if not isinstance(stored, dict) or stored.get(key) != job[key]]
+    if changed:
+        raise SettingsError(f"--output: {output} holds predictions made with another {', another '.join(changed)}; "
+                            "choose a new directory")  # fmt: skip
+    for temporary in output.glob(".part-*"):  # left by a job that was killed
+        temporary.unlink(missing_ok=True)
+
+
+def finished_result(output: Path) -> dict[str, Any] | None:
+    """Return the result of an earlier run of the same job, if all of its files exist."""
+    path = output / RESULT
+    if not path.exists():
+        return None
+    result: dict[str, Any] = read_json(path)
+    if all((output / name).exists() for name in result["files"]):
+        return result
+    path.unlink()
+    return None
+
+
+def summarise(output: Path, form: Format) -> dict[str, Any]:
+    """Count the documents and errors in all files."""
+    files = sorted(path.name for path in output.glob(f"part-*.{form}"))
+    documents = errors = 0
+    for name in files:
+        if form == "parquet":
+            column = pq.read_table(output / name, columns=["error"])["error"]
+            documents, errors = documents + len(column), errors + len(column) - column.null_count
+        else:
+            with (output / name).open(encoding="utf-8") as file:
+                failed = [json.loads(line)["error"] is not None for line in file]
+            documents, errors = documents + len(failed), errors + sum(failed)
+    return {"format": "axml-ray predictions", "documents": documents, "errors": errors, "files": files}
