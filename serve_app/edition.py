@@ -6,7 +6,8 @@ A roll-out replaces the bundle while requests are in flight, so each call to a d
 from dataclasses import dataclass
 from pathlib import Path
 
-from axml_ray.inference.bundle import MANIFEST, Bundle, sha256
+from axml_ray.inference.bundle import Bundle
+from axml_ray.inference.manifest import MANIFEST, sha256
 from axml_ray.settings import SettingsError
 
 

@@ -13,7 +13,9 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import TRANSLATION, Split
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json, whole_directory, write_json
-from axml_ray.inference.bundle import (
+from axml_ray.inference.bundle import VECTORS, Bundle, BundleSettings
+from axml_ray.inference.calibration import Calibration
+from axml_ray.inference.manifest import (
     CALIBRATION,
     COMBINER,
     FEATURES,
@@ -22,17 +24,13 @@ from axml_ray.inference.bundle import (
     MANIFEST,
     SETTINGS,
     TOKENIZER,
-    VECTORS,
     VERSION,
     WORD_VECTORS,
-    Bundle,
-    BundleSettings,
     Manifest,
     MemberEntry,
     entries,
     tree_file,
 )
-from axml_ray.inference.calibration import Calibration
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.run import Run

@@ -19,7 +19,7 @@ from axml_ray.corpus.tables import MissingColumn
 from axml_ray.files import whole_file, write_json
 from axml_ray.heartbeat import Heartbeat
 from axml_ray.inference.actor_pool import ROWS, map_with_actors
-from axml_ray.inference.bundle import MANIFEST, sha256
+from axml_ray.inference.manifest import MANIFEST, sha256
 from axml_ray.inference.prediction_files import (
     JOB_VERSION,
     RESULT,

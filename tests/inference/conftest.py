@@ -13,8 +13,8 @@ from tiny_run import train_run  # noqa: E402
 from axml_ray.corpus.label_index import LabelIndex  # noqa: E402
 from axml_ray.corpus.store import MANIFEST, Corpus  # noqa: E402
 from axml_ray.files import read_json, write_json  # noqa: E402
-from axml_ray.inference.bundle import LABELS  # noqa: E402
 from axml_ray.inference.export import export_bundle  # noqa: E402
+from axml_ray.inference.manifest import LABELS  # noqa: E402
 from axml_ray.run import Run  # noqa: E402
 
 

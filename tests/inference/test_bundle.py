@@ -22,20 +22,19 @@ from axml_ray.combine.frequency import Coefficients, FrequencyCalibration
 from axml_ray.combine.stacking import NODES, Stacking
 from axml_ray.evaluate_run import open_run
 from axml_ray.files import read_json, write_json
-from axml_ray.inference.bundle import (
+from axml_ray.inference.bundle import VECTORS, Bundle
+from axml_ray.inference.export import export_bundle
+from axml_ray.inference.manifest import (
     CALIBRATION,
     FEATURES,
     LABELS,
     MANIFEST,
     SETTINGS,
     TOKENIZER,
-    VECTORS,
     WORD_VECTORS,
-    Bundle,
     BundleError,
     entries,
 )
-from axml_ray.inference.export import export_bundle
 from axml_ray.members.topk import weighted_sum
 from axml_ray.members.weight_files import SCALES, group_size, load_weights, quantized, restored, save_weights
 from axml_ray.network.frozen import WORDS

@@ -21,8 +21,9 @@ from axml_ray.corpus.store import MANIFEST, TRANSLATION, Corpus
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.corpus.translation import Translation
 from axml_ray.files import read_json, write_json
-from axml_ray.inference.bundle import Bundle, BundleError
+from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.export import export_bundle
+from axml_ray.inference.manifest import BundleError
 from axml_ray.members.explanation import ExplainedText
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.ragged import Ragged
