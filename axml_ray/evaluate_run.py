@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from axml_ray.configuration import read_settings
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.examples import Explainer, LabelExplanation, best_and_worst, build_examples
+from axml_ray.evaluation.label_sets import ScoredPairs
 from axml_ray.evaluation.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.report import write_metrics
@@ -46,6 +47,7 @@ def evaluate(
     *,
     other: Run | None = None,
     seconds: Mapping[str, float] | None = None,
+    with_label_sets: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a run on a split, and write its metrics and its report.
 
@@ -54,6 +56,8 @@ def evaluate(
         split: split of the corpus.
         other: a run to compare it with, on the same documents.
         seconds: seconds of each phase of the main job; by default those in the existing metrics file.
+        with_label_sets: whether to score the labels above the threshold that is best on validation, for which the
+            validation documents are predicted, too.
 
     Returns:
         The content of the metrics file.
@@ -79,6 +83,9 @@ def evaluate(
                 predictions, current_predictions(other, split), training, settings.evaluation
             ),
         }
+    if with_label_sets and corpus.documents("valid"):
+        threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
+        metrics["label_sets"] = ScoredPairs.read(predictions).scores_above(threshold)
     write_metrics(path, metrics)
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with Heartbeat("report"):

@@ -14,6 +14,7 @@ the gain of further trees.
   differ only by their seeds, so the scores of one tree are a mean over the number of trees.
 - A combiner is fitted once per run, for all trees, and applied to the members of each subset. With `--trees` it was
   fitted on more trees than the config's: train without `--trees` for figures of exactly the config.
+- `micro-F1` is that of the labels above one threshold, which is chosen on the validation documents.
 - `--part` names the results of other settings: `benchmarks/results/quality-CORPUS-NAME.json`.
 - `python benchmarks/quality_table.py` makes README's table from these files.
 """
@@ -37,6 +38,8 @@ from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluate_run import current_predictions
+from axml_ray.evaluation.label_sets import ScoredPairs
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.predictions import Predictions
@@ -46,7 +49,7 @@ from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
 
 SEEDS_APART = 100
-FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all")
+FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all", "R@5-50")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
 
@@ -112,7 +115,15 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
     found = list(by_trees(Run(chosen, corpus)))
     row |= {"by_trees": {count: means for count, means, _ in found}}
+    if corpus.documents("valid"):
+        row["label_sets"] = label_sets(Run(chosen, corpus))
     return row | {"half_spread_by_trees": {count: spreads for count, _, spreads in found}, "settings": told}
+
+
+def label_sets(run: Run) -> dict[str, float]:
+    """Return micro-F1 and so on of the labels above the threshold that is best on validation, with all trees."""
+    threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
+    return ScoredPairs.read(current_predictions(run, "test")).scores_above(threshold)
 
 
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
@@ -146,6 +157,8 @@ def figures(rows: Sequence[Mapping[str, Any]], trees: int) -> dict[str, float]:
         values = [row["by_trees"][str(trees)][name] for row in rows]
         figures[name] = round(statistics.mean(values), 4)
         figures[f"{name}_half_spread"] = round((max(values) - min(values)) / 2, 4)
+    if all("label_sets" in row and row["settings"]["ensemble"]["trees"] == trees for row in rows):
+        figures["micro-F1"] = round(statistics.mean(row["label_sets"]["micro-F1"] for row in rows), 4)
     return figures
 
 

@@ -1,6 +1,6 @@
 """Evaluate a finished run: scores with confidence intervals, by member and label frequency, and an HTML report.
 
-python jobs/evaluate.py --run runs/quickstart [--split test] [--against runs/other] [--open]
+python jobs/evaluate.py --run runs/quickstart [--split test] [--against runs/other] [--label-sets] [--open]
 
 Stored predictions are reused; the split is predicted only if they are missing or stale. The results are metrics.json
 and report/index.html in the run's directory (for other splits than test: metrics-SPLIT.json and report/SPLIT.html).
@@ -19,6 +19,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=SPLITS, default="test", help="split of the run's corpus (default: test)")
     parser.add_argument(
         "--against", type=absolute, metavar="DIRECTORY", help="a run to compare with, document by document"
+    )
+    parser.add_argument(
+        "--label-sets",
+        action="store_true",
+        help="also score the labels above one threshold (micro-F1), chosen on the validation documents",
     )
     parser.add_argument("--open", action="store_true", help="show the report in the browser")
 
@@ -41,10 +46,15 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         others = others.model_copy(update={key: now for key, now in current.items() if now != getattr(stored, key)})
         other = Run(others, Corpus.open(others.corpus_directory))
     run = Run(settings, Corpus.open(settings.corpus_directory))
-    metrics = evaluate(run, given.split, other=other)
+    metrics = evaluate(run, given.split, other=other, with_label_sets=given.label_sets)
     console = Console(width=None if Console().is_terminal else 110)
     console.print(scores_table(metrics))
     console.print(bands_table(metrics))
+    if sets := metrics.get("label_sets"):
+        console.print(
+            f"Labels with a score of at least {sets['threshold']:.3f}, {sets['labels']:.1f} a document: micro-F1 "
+            f"{sets['micro-F1']:.2f}, precision {sets['micro-precision']:.2f}, recall {sets['micro-recall']:.2f}"
+        )
     if other:
         console.print(comparison_table(metrics))
     report = run.layout.report(given.split)

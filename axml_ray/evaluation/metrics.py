@@ -9,6 +9,8 @@ the best attainable value, as in the Extreme Classification Repository. `ranking
   the inverse propensities of the hits, and the largest sum that any ranking could attain.
 - The ideal ranking of nDCG@k has min(k, number of true labels) terms. ``nDCG@10/all`` is the measure of SemEval-2025
   task 5: the top ten against an ideal ranking of *all* true labels; below 100 if a document has more than ten.
+- ``R@5-50`` is that task's main measure: the mean of R@k over k = 5, 10, …, 50. Shorter rankings have no hits beyond
+  their end.
 - A true label without training documents cannot be predicted, but it counts in every denominator.
 
 Shapes: N documents, K ranked labels per document, L labels, nnz true labels of all documents together, M metrics.
@@ -23,7 +25,8 @@ from axml_ray.evaluation.rankings import check_labels, count_true_labels, first_
 
 CUTS = (1, 3, 5, 10)
 DEEPEST = CUTS[-1]
-MEANS = (*(f"{family}@{k}" for family in ("P", "nDCG", "R") for k in CUTS), "RP@5", "F1@5", "nDCG@10/all")
+RECALL_CUTS = tuple(range(5, 55, 5))
+MEANS = (*(f"{family}@{k}" for family in ("P", "nDCG", "R") for k in CUTS), "RP@5", "F1@5", "nDCG@10/all", "R@5-50")
 RATIOS = tuple(f"{family}@{k}" for family in ("PSP", "PSnDCG") for k in CUTS)
 METRICS = (*MEANS, *RATIOS)
 
@@ -137,11 +140,11 @@ class Scores:
         self._parts = [DocumentScores(np.empty((0, len(METRICS))), np.empty((0, len(RATIOS))))]
 
     def add(self, top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
-        """Add a batch of documents; only the first ten columns of ``top`` are used.
+        """Add a batch of documents; only the first fifty columns of ``top`` are used.
 
         Args:
             top: int32[N, K], label ids, best first, without duplicates in a row, padded with -1; K may be less than
-                ten.
+                fifty.
             labels: int32[nnz], true label ids of all documents, concatenated, without duplicates in a document.
             offsets: int64[N + 1], start of each document's true labels, and nnz.
 
@@ -149,7 +152,7 @@ class Scores:
             ValueError: the shapes do not match, a label is outside 0 … L − 1, or a document has a label twice.
         """
         counts = count_true_labels(top, labels, offsets)
-        top = first_columns(top, DEEPEST)
+        top = first_columns(top, RECALL_CUTS[-1])
         check_labels(top, labels, counts, len(self._inverse_propensity))
         labelled = counts > 0
         self.documents += int(labelled.sum())
@@ -178,7 +181,8 @@ class Scores:
         Returns:
             In percent, unrounded: ``P@k``, ``nDCG@k``, ``PSP@k``, ``PSnDCG@k``, ``R@k`` for k = 1, 3, 5, 10;
             ``RP@5``: hits over min(5, true labels); ``F1@5``: 2·hits / (5 + true labels);
-            ``nDCG@10/all``: DCG of the top ten over the DCG of an ideal ranking of all true labels.
+            ``nDCG@10/all``: DCG of the top ten over the DCG of an ideal ranking of all true labels;
+            ``R@5-50``: mean of R@k over k = 5, 10, …, 50.
 
         Raises:
             ValueError: no document with a true label was added.
@@ -190,7 +194,9 @@ class Scores:
     ) -> DocumentScores:
         """Compute all metrics of documents that each have a true label."""
         counts = np.diff(offsets)
-        is_true = hits(top, labels, offsets)
+        deep_hits = np.cumsum(hits(top, labels, offsets), axis=1)
+        top = top[:, :DEEPEST]
+        is_true = np.diff(deep_hits[:, :DEEPEST], axis=1, prepend=0) > 0
         gains = np.where(is_true, self._inverse_propensity[top], 0)
         best = self._best_inverse_propensities(labels, counts, offsets)
         values: dict[str, NDArray[np.float64]] = {}
@@ -207,6 +213,7 @@ class Scores:
         values["RP@5"] = correct / np.minimum(counts, 5)
         values["F1@5"] = 2 * correct / (5 + counts)
         values["nDCG@10/all"] = _ndcg(is_true, counts)
+        values["R@5-50"] = np.mean([deep_hits[:, k - 1] / counts for k in RECALL_CUTS], axis=0)
         return DocumentScores(
             np.stack([values[name] for name in METRICS], axis=1),
             np.stack([attainable[name] for name in RATIOS], axis=1),

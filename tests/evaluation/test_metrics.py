@@ -18,6 +18,7 @@ NAMES = {f"{measure}@{k}" for measure in ("P", "nDCG", "PSP", "PSnDCG", "R") for
     "RP@5",
     "F1@5",
     "nDCG@10/all",
+    "R@5-50",
 }
 
 
@@ -64,6 +65,8 @@ def literal_scores(tops, truths, inverse):
     result["RP@5"] = mean(lambda top, true: count_hits(top, true, 5) / min(5, len(true)))
     result["F1@5"] = mean(lambda top, true: 2 * count_hits(top, true, 5) / (5 + len(true)))
     result["nDCG@10/all"] = mean(lambda top, true: dcg(flags(top, true, 10)) / dcg([1.0] * len(true)))
+    recalls = [mean(lambda top, true, k=k: count_hits(top, true, k) / len(true)) for k in range(5, 51, 5)]
+    result["R@5-50"] = sum(recalls) / len(recalls)
     return result
 
 
@@ -141,6 +144,7 @@ def test_values_computed_by_hand():
         "R@10": 75,
         "RP@5": 75,
         "F1@5": 100 * (2 / 7 + 2 / 6) / 2,
+        "R@5-50": 75,
     }
     assert {name: got[name] for name in expected} == pytest.approx(expected)
 

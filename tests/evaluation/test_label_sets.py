@@ -1,0 +1,61 @@
+"""Run: pytest tests/evaluation/test_label_sets.py
+
+Micro-averages of label sets against scikit-learn, and the threshold against all thresholds.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score, precision_score, recall_score
+
+from axml_ray.evaluation.label_sets import ScoredPairs
+from axml_ray.evaluation.predictions import Ranking
+from axml_ray.ragged import Ragged
+
+LABELS, TOP = 12, 6
+
+
+def rankings(seed: int, documents: int = 30):
+    """Random rankings, and the same as matrices [documents, LABELS]: scores (0 for labels not ranked) and truth."""
+    rng = np.random.default_rng(seed)
+    truth = rng.random((documents, LABELS)) < 0.2
+    # Few distinct scores, so that some are equal.
+    scores = (np.round(rng.random((documents, LABELS)) + 0.3 * truth, 1) + 0.1).astype(np.float32)
+    top = np.argsort(-scores, axis=1)[:, :TOP].astype(np.int32)
+    kept = np.zeros_like(scores)
+    np.put_along_axis(kept, top, np.take_along_axis(scores, top, 1), 1)
+    ranked = np.take_along_axis(scores, top, 1)
+    top[::7, -2:], ranked[::7, -2:] = -1, 0
+    for row in range(0, documents, 7):
+        kept[row, np.setdiff1d(np.arange(LABELS), top[row])] = 0
+    half = documents // 2
+    parts = [
+        Ranking(top[rows], ranked[rows], Ragged.from_rows([np.flatnonzero(row).tolist() for row in truth[rows]]))
+        for rows in (slice(half), slice(half, None))
+    ]
+    return parts, kept, truth
+
+
+@given(st.integers(0, 1_000), st.floats(0.1, 1.4))
+def test_scores_agree_with_scikit_learn(seed, threshold):
+    parts, scores, truth = rankings(seed)
+    result = ScoredPairs.of(parts).scores_above(threshold)
+    predicted = scores >= np.float32(threshold)
+    for name, function in (("F1", f1_score), ("precision", precision_score), ("recall", recall_score)):
+        expected = 100 * function(truth, predicted, average="micro", zero_division=0)
+        assert result[f"micro-{name}"] == pytest.approx(expected)
+    assert result["labels"] == pytest.approx(predicted.sum() / len(truth))
+
+
+@given(st.integers(0, 1_000))
+def test_no_threshold_is_better(seed):
+    pairs = ScoredPairs.of(rankings(seed)[0])
+    best = pairs.scores_above(pairs.best_threshold())["micro-F1"]
+    assert best == pytest.approx(max(pairs.scores_above(float(each))["micro-F1"] for each in pairs.scores))
+
+
+def test_without_a_true_prediction_there_is_no_threshold():
+    part = Ranking(np.array([[3, 1]], np.int32), np.array([[0.5, 0.4]], np.float32), Ragged.from_rows([[2]]))
+    with pytest.raises(ValueError, match="threshold"):
+        ScoredPairs.of([part]).best_threshold()
