@@ -224,28 +224,30 @@ def compare(
         "beam": BEAM,
         "threads": threads,
     }
-    rows = [ours(run)]
-    for name in systems:
-        peer = PEERS[name]
-        row = {"system": name, "scores": {}, "seconds": {}, "program": peer.program, "trees": peer.trees, **given}
-        try:
-            python = environment(console, peer.program, *INSTALLED[peer.program])
-        except PeerError as error:
-            console.print(Text(f"{name}: {error}"))
-            rows.append({**row, "failed": str(error)})
-            continue
-        with console.status(f"training {name} on {threads} threads"):
-            top, done = train_and_predict(python, task, peer, threads)
-        row |= {
-            "scores": judge(run, top, truth),
-            "seconds": {**task.seconds, **done["seconds"]},
-            "program": f"{peer.program} {done['version']}",
-            "hyperparameters": done["hyperparameters"],
-            "peak_gib": done["peak_gib"],
-            "model_bytes": done["model_bytes"],
-        }
-        rows.append(row)
-    return rows
+    return [ours(run), *(_row_of(name, run, task, truth, given, console) for name in systems)]
+
+
+def _row_of(
+    name: str, run: Run, task: Task, truth: Ragged, given: Mapping[str, Any], console: Console
+) -> dict[str, Any]:
+    """Return the row of one peer, after installing, training and judging it."""
+    peer = PEERS[name]
+    row = {"system": name, "scores": {}, "seconds": {}, "program": peer.program, "trees": peer.trees, **given}
+    try:
+        python = environment(console, peer.program, *INSTALLED[peer.program])
+    except PeerError as error:
+        console.print(Text(f"{name}: {error}"))
+        return {**row, "failed": str(error)}
+    with console.status(f"training {name} on {given['threads']} threads"):
+        top, done = train_and_predict(python, task, peer, given["threads"])
+    return row | {
+        "scores": judge(run, top, truth),
+        "seconds": {**task.seconds, **done["seconds"]},
+        "program": f"{peer.program} {done['version']}",
+        "hyperparameters": done["hyperparameters"],
+        "peak_gib": done["peak_gib"],
+        "model_bytes": done["model_bytes"],
+    }
 
 
 def open_run(directory: Path) -> Run:
