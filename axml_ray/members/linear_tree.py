@@ -26,7 +26,7 @@ from scipy import sparse
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.label_clusters import cluster_labels
-from axml_ray.members.liblinear import fit_classifiers
+from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
 from axml_ray.members.topk import TopK
 from axml_ray.settings import Experiment, Settings

@@ -30,7 +30,8 @@ from axml_ray.corpus.text_views import TextViews
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.members import linear_tree as module
 from axml_ray.members.featurizer import Featurizer
-from axml_ray.members.liblinear import ROUNDS, TOLERANCE, fit_classifiers
+from axml_ray.members.liblinear import ROUNDS, TOLERANCE
+from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.linear_tree import ABOUT, FILE, LinearTree
 from axml_ray.ragged import Ragged
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings

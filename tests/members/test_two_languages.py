@@ -8,7 +8,7 @@ from axml_ray.corpus.translation import Translation
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.knn import NearestNeighbours
 from axml_ray.members.label_names import LabelNames
-from axml_ray.members.liblinear import fit_classifiers
+from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.members.name_trie import Trie
 from axml_ray.ragged import Ragged
