@@ -30,10 +30,10 @@ from axml_ray.tree.label_tree import LabelTree
 
 CERTAIN = 10.0
 """Absolute bias of a node that is true for all (positive) or none (negative) of its parent's documents."""
-SIMILAR, SAMPLED = 100, 100
+SIMILAR, SAMPLED = 100, 300
 """Negative documents of a working set: the most similar ones, twice the number of positive documents if that is more,
 and documents that are spread evenly."""
-VIOLATION = -0.7
+VIOLATION = -0.8
 """Margin above which a negative document outside of the working set has to join it; -1 would be a fit on all."""
 MOST_MARGINS = 1 << 24
 """Largest number of margins, and of weights, of siblings that are in memory at a time."""
