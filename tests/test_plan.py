@@ -328,7 +328,7 @@ def test_counts_of_a_prepared_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> None:
     settings = load(corpora=str(tmp_path), corpus={"source": "installed_packages", "expected": {"labels": 7}})
-    with pytest.raises(SettingsError, match=r"jobs/prepare_corpus.py, or set corpus.expected.documents, .labels and"):
+    with pytest.raises(SettingsError, match=r"axml-ray prepare, or set corpus.expected.documents, .labels and"):
         count_corpus(settings)
 
 
@@ -369,7 +369,7 @@ def test_machines(tmp_path: Path) -> None:
 
 def job(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "jobs/plan.py"), *arguments],
+        [sys.executable, str(ROOT / "jobs" / "plan.py"), *arguments],
         env={**os.environ, "AXML_RAY_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
         cwd=tmp_path,
         capture_output=True,
