@@ -24,13 +24,12 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
-	$(BIN)/python jobs/train_ensemble.py --config configs/quickstart.yaml
+	$(BIN)/axml-ray demo
 
 serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… PORT=… (trains it first if there is none)
 	@test -e runs/quickstart/metrics.json || $(MAKE) demo
-	@test -e bundles/quickstart || $(BIN)/python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart
-	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl \
-		host=$(HOST) port=$(PORT)
+	@test -e bundles/quickstart || $(BIN)/axml-ray export --run runs/quickstart --to bundles/quickstart
+	$(BIN)/axml-ray serve --bundle bundles/quickstart --examples quickstart --host $(HOST) --port $(PORT)
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2

@@ -56,7 +56,7 @@ def table(findings: "list[Finding]") -> "Table":
 
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("", "here", "what it means"):
-        shown.add_column(name)
+        shown.add_column(name, overflow="fold")
     for finding in findings:
         style = "bold red" if finding.is_problem else ""
         mark = "✗ " if finding.is_problem else "✓ "

@@ -103,7 +103,10 @@ def test_help_lists_every_setting() -> None:
 
 @pytest.mark.processes
 def test_make_serve_takes_host_and_port() -> None:
-    for words, expected in [((), "host=127.0.0.1 port=8000"), (("HOST=::1", "PORT=8124"), "host=::1 port=8124")]:
+    for words, expected in [
+        ((), "--host 127.0.0.1 --port 8000"),
+        (("HOST=::1", "PORT=8124"), "--host ::1 --port 8124"),
+    ]:
         command = ["make", "-n", "serve", *words]
         environment = {**os.environ, "HOST": "a-shell's"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
