@@ -1,6 +1,6 @@
 """Show a label tree: its levels, their balance, and the clusters around a label, by name and as a picture.
 
-axml-ray inspect --config quickstart [--tree N] [--label NAME] [--picture PATH]
+axml-ray inspect --config quickstart [--tree N] [--label NAME] [--picture PATH] [--html PATH]
 
 The tree is that of the run if there is one; otherwise it is built from the prepared corpus, and not saved.
 """
@@ -38,6 +38,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--picture", type=absolute, metavar="PATH",
         help="SVG file of the clusters; default: clusters.svg in the tree's directory of the run, or NAME-tree-N.svg",
     )  # fmt: skip
+    parser.add_argument(
+        "--html", type=absolute, metavar="PATH", help="also write a page of the whole tree, to zoom into"
+    )
 
 
 @job_with_flags(__doc__, add_flags, SHOWN)
@@ -71,6 +74,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     shape = settings.tree
     console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
+    if given.html:
+        _write_page(given.html, tree, corpus, f"{settings.name}, tree {number}")
+        console.print(Text(f"page: {given.html}"))
     if not tree.height:
         console.print("The tree is flat: there are no clusters to show.")
         return
@@ -105,6 +111,20 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
             )
         return tree, f"of the run {settings.run_directory}"
     return build_tree(corpus, settings.tree, settings.seed + number), "built now and not saved (there is no run)"
+
+
+def _write_page(path: Path, tree: "LabelTree", corpus: "Corpus", title: str) -> None:
+    """Write the page of the whole tree.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    from axml_ray.tree.tree_page import write_tree_page
+
+    try:
+        write_tree_page(path, tree, corpus.labels, title)
+    except OSError as error:
+        raise SettingsError(f"--html {path}: cannot be written ({error.strerror})") from None
 
 
 def table(rows: "list[LevelSummary]", labels: int) -> "Table":
