@@ -61,7 +61,7 @@ lock: setup  ## Resolve pyproject.toml's ranges anew
 	@echo "torch==2.13.0" > .venv/constraint.txt
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --extra docs --strip-extras \
 		--allow-unsafe --no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
-	@sed -i 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements.lock
+	@sed -i -e 's/^\(torch==[0-9.]*\)+cpu/\1/' -e '/^axml-ray @/d' requirements.lock  # the extra dev names this package
 
 clean:  ## Remove the environment; runs and corpora stay
 	rm -rf .venv
