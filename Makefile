@@ -10,7 +10,7 @@ PORT = 8000
 # Files are spread over processes in the order of tests/conftest.py; two, as tests of clusters keep both cores busy.
 PARALLEL = --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo serve test test-unit lint format docs cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit lint format docs wheel cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -50,6 +50,11 @@ format: setup  ## Format the code
 docs: setup  ## Build the documentation into site/ without network access; warnings and dead links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Open site/index.html; for search: $(BIN)/python -m http.server --directory site --bind 127.0.0.1 8001"
+
+wheel: setup  ## Make the wheel in dist/: everything that `axml-ray` needs, in one file
+	rm -rf build dist  # files that no longer exist would be packed again
+	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build
 
 cluster: setup  ## Start a Ray head on this machine, for `ray job submit`; CLUSTER_FLAGS="--dashboard-port 8266 …"
 	@$(BIN)/python -m axml_ray.local_cluster start $(CLUSTER_FLAGS)
