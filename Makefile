@@ -10,7 +10,7 @@ PORT = 8000
 # Files are spread over processes in the order of tests/conftest.py; two, as tests of clusters keep both cores busy.
 PARALLEL = --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo serve test test-unit lint format docs cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit lint format docs wheel cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -24,13 +24,12 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup  ## Train three label trees on the docstrings of the installed packages (10 minutes on 2 cores, 15 with installation)
-	$(BIN)/python jobs/train_ensemble.py --config configs/quickstart.yaml
+	$(BIN)/axml-ray demo
 
 serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… PORT=… (trains it first if there is none)
 	@test -e runs/quickstart/metrics.json || $(MAKE) demo
-	@test -e bundles/quickstart || $(BIN)/python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart
-	$(BIN)/python -m serve_app bundle=bundles/quickstart examples=serve_app/examples/quickstart.jsonl \
-		host=$(HOST) port=$(PORT)
+	@test -e bundles/quickstart || $(BIN)/axml-ray export --run runs/quickstart --to bundles/quickstart
+	$(BIN)/axml-ray serve --bundle bundles/quickstart --examples quickstart --host $(HOST) --port $(PORT)
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2
@@ -52,6 +51,11 @@ docs: setup  ## Build the documentation into site/ without network access; warni
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Open site/index.html; for search: $(BIN)/python -m http.server --directory site --bind 127.0.0.1 8001"
 
+wheel: setup  ## Make the wheel in dist/: everything that `axml-ray` needs, in one file
+	rm -rf build dist  # files that no longer exist would be packed again
+	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build
+
 cluster: setup  ## Start a Ray head on this machine, for `ray job submit`; CLUSTER_FLAGS="--dashboard-port 8266 …"
 	@$(BIN)/python -m axml_ray.local_cluster start $(CLUSTER_FLAGS)
 
@@ -62,7 +66,7 @@ lock: setup  ## Resolve pyproject.toml's ranges anew
 	@echo "torch==2.13.0" > .venv/constraint.txt
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --extra docs --strip-extras \
 		--allow-unsafe --no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
-	@sed -i 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements.lock
+	@sed -i -e 's/^\(torch==[0-9.]*\)+cpu/\1/' -e '/^axml-ray @/d' requirements.lock  # the extra dev names this package
 
 clean:  ## Remove the environment; runs and corpora stay
 	rm -rf .venv

@@ -24,6 +24,8 @@ from axml_ray.storage.layout import RunLayout
 FREE = ("resources", "evaluation", "runs", "corpora")
 """Groups of settings of a finished run that may change: resources, evaluation and the paths of runs and corpora."""
 DEFAULT_PRESET = "paper"
+SHIPPED = Path(__file__).parent / "configs"
+"""Directory of the configs that are part of the package."""
 LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null stands for no value."
 
 
@@ -31,13 +33,31 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
     """Return the settings in a YAML file, with overrides.
 
     Args:
-        config: path of the file; None starts from the preset alone.
+        config: path of the file, or name of a config that is part of the package; None starts from the preset alone.
         overrides: settings by name, groups as dictionaries.
 
     Raises:
         SettingsError: the file is missing or not YAML, or a setting is unknown or has a wrong value.
     """
+    config = find_config(config) if config else None
     return _build(read_yaml(config) if config else {}, config, overrides=overrides)
+
+
+def find_config(config: str | Path) -> Path:
+    """Return the path of a config: a file that exists, otherwise the config of this name in the package.
+
+    Raises:
+        SettingsError: there is neither.
+    """
+    path = Path(config)
+    names = sorted(each.stem for each in SHIPPED.glob("*.yaml"))
+    if path.exists() and not (path.is_dir() and str(config) in names):
+        return path
+    if str(config) in names:
+        return SHIPPED / f"{config}.yaml"
+    near = difflib.get_close_matches(path.stem, names, n=1)
+    fix = f"did you mean '--config {near[0]}'?" if near else f"name a YAML file, or one of {', '.join(names)}"
+    raise SettingsError(f"{config}: there is no such file or config; {fix}")
 
 
 def read_settings(directory: Path) -> Experiment:
@@ -48,7 +68,7 @@ def read_settings(directory: Path) -> Experiment:
     """
     path = RunLayout(directory).settings
     if not path.is_file():
-        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with jobs/train_ensemble.py")
+        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with axml-ray train")
     return moved_to(load(path), directory)
 
 
@@ -58,7 +78,7 @@ def moved_to(settings: Experiment, directory: Path) -> Experiment:
 
 
 def from_command_line(description: str, arguments: list[str] | None = None) -> Experiment:
-    """Return the settings from `--config FILE` and one flag per setting; on an error, print it and exit with 2."""
+    """Return the settings from `--config CONFIG` and one flag per setting; on an error, print it and exit with 2."""
     return with_flags(description, lambda parser: None, arguments)[0]
 
 
@@ -86,7 +106,8 @@ def with_flags(
     try:
         given, rest = flags.parse_known_args(rest)
         parser = _Parser(description, flags, shown=shown, epilog=LISTS)
-        return _build(read_yaml(config) if config else {}, config, cli=rest, parser=parser), given
+        path = find_config(config) if config else None
+        return _build(read_yaml(path) if path else {}, path, cli=rest, parser=parser), given
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -170,7 +191,7 @@ class _Parser(argparse.ArgumentParser):
         """Add the flag of a setting to this parser or to one of its groups; pydantic-settings calls this.
 
         A flag of the job itself takes precedence: pydantic-settings adds a hidden flag for each group, such as
-        `--tree`, which `jobs/inspect_tree.py` uses otherwise.
+        `--tree`, which `axml-ray inspect` uses otherwise.
         """
         if not self._own & set(words):
             group.add_argument(*words, **options)
@@ -283,7 +304,9 @@ def _build(
     values = _merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen
     source: Any = None
     if cli is not None and parser is not None:
-        parser.add_argument("--config", metavar="FILE", help="YAML file of settings; the flags below override it")
+        parser.add_argument("--config", metavar="CONFIG",
+            help="YAML file of settings, or the name of a config of the package such as quickstart; the flags below "
+            "override it")  # fmt: skip
         source = CliSettingsSource(
             Experiment,
             cli_parse_args=cli,

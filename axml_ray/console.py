@@ -41,13 +41,19 @@ class Command:
         run_command(lambda: self.work(*self.parse(None)))
 
 
-def job(description: str | None) -> Callable[[Callable[[Experiment], None]], Command]:
+def job(description: str | None, config: str | None = None) -> Callable[[Callable[[Experiment], None]], Command]:
     """Return a decorator that makes a command of a function of the settings.
 
     Args:
         description: what the job does, for `--help`.
+        config: config to use if the command line names none.
     """
-    return lambda work: Command(lambda words: (from_command_line(description or "", words),), work)
+
+    def parse(words: list[str] | None) -> tuple[Experiment]:
+        default = [] if config is None else ["--config", config]  # a later --config wins
+        return (from_command_line(description or "", [*default, *(sys.argv[1:] if words is None else words)]),)
+
+    return lambda work: Command(parse, work)
 
 
 def job_with_flags(

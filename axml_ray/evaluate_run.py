@@ -158,7 +158,7 @@ def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
 def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
     split, labels, explain = str(metrics["split"]), run.corpus.labels, _explainer(run)
     best, worst = (
-        build_examples(predictions, rows, _read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
+        build_examples(predictions, rows, read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
         for rows in best_and_worst(predictions, seed=run.settings.evaluation.seed)
     )
     write_page(
@@ -200,7 +200,7 @@ def _explainer(run: Run) -> Explainer | None:
     return explain_labels
 
 
-def _read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
+def read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
     """Read the texts of some documents; empty strings if the corpus stores none. Only the files needed are read."""
     text_of: dict[int, str] = {}
     start = 0

@@ -22,7 +22,7 @@ from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
 from axml_ray.tree.label_tree import LabelTree
 
-RETRAIN = "run jobs/train_ensemble.py"
+RETRAIN = "run axml-ray train"
 COMBINER_MANIFEST = "combiner.json"
 
 

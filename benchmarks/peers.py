@@ -15,7 +15,7 @@ the table's measures, and `ours_train_seconds`, `ours_predict_seconds`, `ours_pe
   napkinXC's `PLT` and of libpecos's `XLinearModel` with PIFA label embeddings. The rows note them, libpecos's
   where they aren't its defaults, and the versions.
 - "ours" is the whole ensemble as the run was evaluated; `members` and `combiner` of its row say of what.
-  `jobs/evaluate.py` tells what each member reaches alone.
+  `axml-ray evaluate` tells what each member reaches alone.
 - `peak_gib` is of the whole process of a peer, which trains and predicts; of the run it is the largest of one worker's,
   as its networks' training noted, without the fitting of other members. `model_mib` is what lies on disk, without
   the words that features are made of.
@@ -258,7 +258,7 @@ def open_run(directory: Path) -> Run:
     """
     path = directory / "metrics.json"
     if not path.is_file():
-        raise SettingsError(f"{path}: missing; train the run first, with jobs/train_ensemble.py")
+        raise SettingsError(f"{path}: missing; train the run first, with axml-ray train")
     try:
         metrics = read_json(path)
     except ValueError as error:

@@ -70,7 +70,7 @@ def _read(run: Path) -> tuple[list[str], np.ndarray, Scores]:
     """Return the ids, the best labels (int32 [documents]) and the scores of a run's predictions."""
     predictions = Predictions.open(run / "predictions" / "test")
     if predictions is None:
-        raise SettingsError(f"{run}: no predictions of the test split; run jobs/train_ensemble.py")
+        raise SettingsError(f"{run}: no predictions of the test split; run axml-ray train")
     rankings = list(predictions.read(ENSEMBLE))
     labels = max(int(max(one.top.max(initial=0), one.truth.values.max(initial=0))) for one in rankings) + 1
     scores = Scores(np.ones(labels))

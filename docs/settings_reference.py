@@ -15,14 +15,15 @@ HEAD = """# Settings
 
 Every setting can be given in the YAML file of `--config` or on the command line, where it wins:
 `--training.batch_size 64 --tree.height 0`. A list is written `--training.epochs 4,3`, and `null` means no value.
-An unknown key or a wrong value is an error that names it. `--help` of each job prints the same descriptions.
+An unknown key or a wrong value is an error that names it. `--help` of each command prints the same descriptions.
 
 The columns are the default, which is that of the preset `paper`, and the value of the preset `recommended` where it
 differs ([Presets](presets.md)). This page is generated from the models in `axml_ray.settings`.
 """
 SERVING = """## Server
 
-Given as `key=value` to `python -m serve_app`, or under `args` in Serve's YAML file ([Serve](serving.md)).
+Given as flags to `axml-ray serve`, as `key=value` to `serve run`, or under `args` in Serve's YAML file
+([Serve](serving.md)).
 """
 
 

@@ -1,22 +1,9 @@
-"""Prepare a corpus: tokenise texts, index labels, and compute word vectors and label features.
+"""The command `axml-ray prepare` as a script, for `ray job submit`; `--help` explains it.
 
-python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
+ray job submit --working-dir . -- python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
 """
 
-from axml_ray.console import job
-from axml_ray.settings import Experiment
-
-
-@job(__doc__)
-def main(settings: Experiment) -> None:
-    """Prepare the corpus and print its path."""
-    from axml_ray.pipeline import prepare_corpus
-
-    corpus = prepare_corpus(settings)
-    print(f"Corpus: {corpus.directory}")
-    print(f"What is in it: {corpus.directory / 'report' / 'corpus.html'}")
-    print("Next: python jobs/train_ensemble.py with the same settings trains on it.")
-
+from axml_ray.commands.prepare import main
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,10 @@
 """Serve a bundle on this machine.
 
+axml-ray serve --bundle bundles/quickstart [--host 127.0.0.1] [--port 8000] …
 python -m serve_app bundle=bundles/quickstart [host=127.0.0.1] [port=8000] [key=value …]
 
-On SIGINT or SIGTERM the server refuses new requests, drains those in flight and exits. On a cluster, use `serve deploy
-serve_app/serve.yaml` instead.
+Settings are flags, or `key=value` as `serve run` takes them. On SIGINT or SIGTERM the server refuses new requests,
+drains those in flight and exits. On a cluster, use `serve deploy serve_app/serve.yaml` instead.
 """
 
 import argparse
@@ -12,15 +13,16 @@ import logging
 import os
 import signal
 import sys
-import textwrap
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from axml_ray.cluster import connect
 from axml_ray.console import job_of_flags
+from axml_ray.extras import require_extra
 from axml_ray.settings import SettingsError
 from serve_app.address import check_address
 from serve_app.settings import ApplicationSettings, common_settings
@@ -40,13 +42,13 @@ class ServerSettings(ApplicationSettings):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the positional `key=value` arguments to a parser, and the descriptions of all settings to its help."""
-    parser.prog, parser.formatter_class = "python -m serve_app", argparse.RawDescriptionHelpFormatter
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="bundle=DIRECTORY, and further settings")
-    parser.epilog = "settings:\n" + "\n".join(
-        textwrap.fill(f"{name:<18} {description}", 110, initial_indent="  ", subsequent_indent=" " * 21)
-        for name, description in descriptions().items()
-    )
+    """Add a flag for every setting to a parser, and positional arguments `key=value`."""
+    if parser.prog == Path(__file__).name:
+        parser.prog = "python -m serve_app"
+    parser.add_argument("pairs", nargs="*", metavar="key=value", help="a setting in the form that `serve run` takes")
+    for name, description in descriptions().items():
+        text = description.replace("%", "%%")
+        parser.add_argument(f"--{name}", metavar="VALUE", help=text, default=argparse.SUPPRESS)
 
 
 def descriptions() -> dict[str, str]:
@@ -62,8 +64,13 @@ def descriptions() -> dict[str, str]:
 
 @job_of_flags(__doc__, add_flags)
 def main(words: argparse.Namespace) -> None:
-    """Serve until SIGINT or SIGTERM."""
-    settings = ServerSettings.from_arguments(parse_pairs(words.settings))
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        SettingsError: the packages of the extra `serve` are not installed, or a setting is wrong.
+    """
+    require_extra("serve")
+    settings = ServerSettings.from_arguments(given_settings(words))
     end_signals = {signal.SIGINT, signal.SIGTERM}
     own_cluster = not os.environ.get("RAY_ADDRESS")
     if own_cluster:
@@ -144,6 +151,19 @@ def check_fits(settings: ApplicationSettings) -> None:
             f"replicas: {replicas} replicas of members × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the "
             f"ingress × {INGRESS_CPUS} need {required:g} CPUs, this machine has {available:g}; lower replicas or cpus"
         )
+
+
+def given_settings(words: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that flags and `key=value` arguments give, by name.
+
+    Raises:
+        SettingsError: an argument has another form, or a key is given twice.
+    """
+    flags = {name: value for name, value in vars(words).items() if name != "pairs"}
+    pairs = parse_pairs(words.pairs)
+    if twice := sorted(flags.keys() & pairs.keys()):
+        raise SettingsError(f"command line: {twice[0]} is given twice; keep one of them")
+    return pairs | flags
 
 
 def parse_pairs(words: list[str]) -> dict[str, Any]:

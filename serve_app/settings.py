@@ -2,11 +2,22 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from axml_ray.settings import AbsolutePath, Positive, Precision, Settings, SettingsError
+
+SHIPPED_EXAMPLES = Path(__file__).parent / "examples"
+"""Directory of the example texts that are part of the package."""
+
+
+def _shipped_examples(given: Any) -> Any:
+    """Return the file of the package's examples of this name, unless a file is called so."""
+    shipped = SHIPPED_EXAMPLES / f"{given}.jsonl"
+    return shipped if isinstance(given, str) and shipped.is_file() and not Path(given).is_file() else given
+
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -54,8 +65,8 @@ class ServingSettings(Settings):
     """Largest number of words in a batch; a larger request is a batch of its own."""
     batches_at_once: Positive = 2
     """Batches in flight to each replica of the members: one that it computes and one that waits."""
-    examples: AbsolutePath | None = None
-    """File of JSON lines with a field `text`: example texts for the web page."""
+    examples: Annotated[AbsolutePath | None, BeforeValidator(_shipped_examples)] = None
+    """File of JSON lines with a field `text`: example texts for the web page; `quickstart` for those of the demo."""
 
     @model_validator(mode="after")
     def _replicas_are_a_range(self) -> Self:
@@ -85,7 +96,7 @@ class ApplicationSettings(ServingSettings):
     """Settings of the application: which bundle it serves, and how."""
 
     bundle: AbsolutePath
-    """Directory that `jobs/export_bundle.py` wrote; on a cluster, all nodes must see it under this path."""
+    """Directory that `axml-ray export` wrote; on a cluster, all nodes must see it under this path."""
     revision: Annotated[str, BeforeValidator(str)] = ""
     """Any text; change it to make `serve deploy` open a bundle again that was exported to the same directory."""
 

@@ -98,7 +98,7 @@ def test_missing_files_are_named(run, tmp_path, monkeypatch):
     shutil.rmtree(run / "predictions")
     started = []
     monkeypatch.setattr("axml_ray.cluster.connect", lambda: started.append(True))
-    with pytest.raises(SettingsError, match=r"tree-0/network_tree: no network tree 1 .*run jobs/train_ensemble\.py"):
+    with pytest.raises(SettingsError, match=r"tree-0/network_tree: no network tree 1 .*run axml-ray train"):
         evaluate_split(run)
     assert not started
 

@@ -328,7 +328,7 @@ def test_counts_of_a_prepared_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> None:
     settings = load(corpora=str(tmp_path), corpus={"source": "installed_packages", "expected": {"labels": 7}})
-    with pytest.raises(SettingsError, match=r"jobs/prepare_corpus.py, or set corpus.expected.documents, .labels and"):
+    with pytest.raises(SettingsError, match=r"axml-ray prepare, or set corpus.expected.documents, .labels and"):
         count_corpus(settings)
 
 
@@ -369,7 +369,7 @@ def test_machines(tmp_path: Path) -> None:
 
 def job(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "jobs/plan.py"), *arguments],
+        [sys.executable, str(ROOT / "jobs" / "plan.py"), *arguments],
         env={**os.environ, "AXML_RAY_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
         cwd=tmp_path,
         capture_output=True,
@@ -383,7 +383,7 @@ def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
     result = job(
         tmp_path, "--config", str(ROOT / "configs/quickstart.yaml"), "--network.hidden=16",
         "--network.fully_connected=[16]", "--corpus.expected.documents=8000", "--corpus.expected.labels=6500",
-        "--corpus.expected.tokens=20", "--corpus.vocabulary_size=9000", "--json", "plan.json",
+        "--corpus.expected.tokens=20", "--corpus.expected.words=9000", "--json", "plan.json",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
@@ -420,7 +420,7 @@ def test_the_job_plans_gpus_that_are_not_here(tmp_path: Path) -> None:
         (["--gpus", "0"], "argument --gpus: expected a whole number above 0 (given: '0')"),
         (["--rate", "-1"], "argument --rate: expected"),
         (["--gpu", "8"], "--gpu: unknown setting; did you mean '--gpus'?"),
-        (["--corpus.name", "none"], "set corpus.expected.documents, .labels and .tokens"),
+        (["--config", "docstrings"], "set corpus.expected.documents, .labels and .tokens"),
     ],
 )
 def test_the_job_ends_in_one_line(tmp_path: Path, arguments: list[str], expected: str) -> None:

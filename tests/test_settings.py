@@ -191,7 +191,7 @@ def test_a_wrong_flag_ends_in_one_line_that_names_it(
 def test_a_missing_config_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.yaml"
     said = message(capsys, f"--config={path}")
-    assert said == f"{path}: cannot be read (No such file or directory); --config takes a YAML file"
+    assert said.startswith(f"{path}: there is no such file or config; ")
     assert f"{tmp_path}: cannot be read (Is a directory)" in message(capsys, "--config", str(tmp_path))
 
 
@@ -267,7 +267,7 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeyp
     assert caught.value.code == 0
     shown = capsys.readouterr().out
     assert "Train something." in shown
-    assert "--config FILE" in shown
+    assert "--config CONFIG" in shown
     fields: dict[str, Any] = {name: field for name, field in Experiment.model_fields.items() if name not in GROUPS}
     for group, model in GROUPS.items():
         fields |= {f"{group}.{name}": field for name, field in model.model_fields.items()}

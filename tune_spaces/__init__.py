@@ -1,1 +1,1 @@
-"""Search spaces for `jobs/tune.py`: copy one, change it, and name the copy with --space."""
+"""Search spaces for `axml-ray tune`: copy one, change it, and name the copy with --space."""

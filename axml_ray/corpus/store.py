@@ -89,7 +89,7 @@ class Corpus:
         Raises:
             SettingsError: there is no corpus, it has another version, or a file is missing or truncated.
         """
-        fix = "prepare it with jobs/prepare_corpus.py"
+        fix = "prepare it with axml-ray prepare"
         path = directory / MANIFEST
         if not path.is_file():
             raise SettingsError(f"{directory}: no prepared corpus ({MANIFEST} is missing); {fix}")

@@ -7,7 +7,9 @@
   share that is true. Recall: of the true labels of that bin, the share that is in the top five.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,12 @@ def frequency_bands(counts: NDArray[np.int64], *, head_from: int, torso_from: in
         Band(name, low, high, (counts >= low) & (counts <= (counts.max(initial=0) if high is None else high)))
         for name, low, high in limits
     ]
+
+
+def band_name(band: Mapping[str, Any]) -> str:
+    """Return the name and range of a band's row in `metrics.json`, such as "torso (10–99)"."""
+    upper = "" if band["to"] == band["from"] else "+" if band["to"] is None else f"–{band['to']:,}"
+    return f"{band['name']} ({band['from']:,}{upper})"
 
 
 @dataclass(slots=True)

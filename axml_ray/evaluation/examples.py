@@ -99,17 +99,41 @@ def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], l
         Row numbers of the best documents, best first, and of the worst, worst first: at most ten each, and no document
         in both.
     """
-    parts = []
-    for part in predictions.read(ENSEMBLE):
-        ndcg = ndcg_at(part.top, part.truth.values, part.truth.offsets, 5)
-        parts.append(np.where(part.truth.lengths > 0, ndcg, np.nan))
-    scores = np.concatenate(parts or [np.empty(0)])
+    scores = _ndcg_of_documents(predictions)
     labelled = np.flatnonzero(~np.isnan(scores))
     # Shuffled before the stable sort, so that ties are in random order.
     shuffled = np.random.default_rng(seed).permutation(labelled)
     order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     size = min(EXAMPLES_PER_GROUP, len(order) // 2)
     return order[:size].tolist(), order[::-1][:size].tolist()
+
+
+def largest_differences(first: Predictions, second: Predictions) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Select the documents whose nDCG@5 rises most, and those whose nDCG@5 falls most, from one run to another.
+
+    Args:
+        first: predictions of a split.
+        second: predictions of the same documents, in any order.
+
+    Returns:
+        The rows of each document in both, the largest difference first: at most ten that rise, and ten that fall.
+    """
+    row_of = {document: row for row, document in enumerate(second.documents()[0])}
+    order = np.array([row_of[document] for document in first.documents()[0]], np.int64)
+    gains = _ndcg_of_documents(second)[order] - _ndcg_of_documents(first)
+    ranked = [row for row in np.argsort(-gains, kind="stable").tolist() if not np.isnan(gains[row])]
+    rising = [row for row in ranked[:EXAMPLES_PER_GROUP] if gains[row] > 0]
+    falling = [row for row in ranked[::-1][:EXAMPLES_PER_GROUP] if gains[row] < 0]
+    return [(row, int(order[row])) for row in rising], [(row, int(order[row])) for row in falling]
+
+
+def _ndcg_of_documents(predictions: Predictions) -> np.ndarray:
+    """Return the ensemble's nDCG@5 of each document, float64[N]; NaN for those without a true label."""
+    parts = []
+    for part in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(part.top, part.truth.values, part.truth.offsets, 5)
+        parts.append(np.where(part.truth.lengths > 0, ndcg, np.nan))
+    return np.concatenate(parts or [np.empty(0)])
 
 
 def build_examples(

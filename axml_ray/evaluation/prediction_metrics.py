@@ -96,6 +96,69 @@ def compare_predictions(
         SettingsError: the documents or their true labels differ, or document ids are not unique.
     """
     inverse = inverse_propensity(training, settings)
+    (pair,) = score_pairs(predictions, others, inverse)
+    assert pair is not None
+    return paired_differences(*pair, settings)
+
+
+def paired_differences(
+    one: DocumentScores, other: DocumentScores, settings: EvaluationSettings
+) -> dict[str, dict[str, Any]]:
+    """Return by metric the `difference` in percentage points (`one` minus `other`), its `interval`, and `p`.
+
+    Args:
+        one: document scores of one ranking.
+        other: those of another ranking of the same documents, in the same order.
+        settings: number of samples for intervals and tests, and their seed.
+    """
+    differences = compare_paired(one, other, resamples=settings.resamples, seed=settings.seed)
+    return {
+        name: {"difference": each.points, "interval": list(each.interval), "p": each.p}
+        for name, each in differences.items()
+    }
+
+
+def score_pairs(
+    predictions: Predictions, others: Predictions, inverse: np.ndarray, bands: Sequence[Band] = ()
+) -> list[tuple[DocumentScores, DocumentScores] | None]:
+    """Score the ensembles of two runs on the same documents.
+
+    Args:
+        predictions: predictions of a split by one run.
+        others: predictions of the same documents by the other run, in any order.
+        inverse: 1 / propensity of each label, float64[L].
+        bands: bands of labels to score by themselves.
+
+    Returns:
+        The scores of both, with the documents in the same order: of all labels, and then of each band; None for a band
+        of which no document has a true label.
+
+    Raises:
+        SettingsError: the documents or their true labels differ, or document ids are not unique.
+    """
+    order, truth = _match_documents(predictions, others)
+    pairs: list[tuple[DocumentScores, DocumentScores] | None] = []
+    scores = (_score_documents(each, each.read(ENSEMBLE), inverse, bands) for each in (predictions, others))
+    for number, (one, other) in enumerate(zip(*scores, strict=True)):
+        if one is None or other is None:
+            pairs.append(None)
+            continue
+        # Document scores exist only for documents with a true label of the band: `row_of` maps rows of `others` to
+        # rows of `other`.
+        is_scored = truth.lengths > 0 if number == 0 else _have_label(truth, bands[number - 1].is_member)
+        row_of = np.full(len(order), -1)
+        row_of[np.sort(order[is_scored])] = np.arange(int(is_scored.sum()))
+        rows = row_of[order[is_scored]]
+        pairs.append((one, DocumentScores(other.values[rows], other.attainable[rows])))
+    return pairs
+
+
+def _match_documents(predictions: Predictions, others: Predictions) -> tuple[np.ndarray, Ragged]:
+    """Return the row of each document of `predictions` in `others` (int64[N]), and the true labels.
+
+    Raises:
+        SettingsError: the documents or their true labels differ, or document ids are not unique.
+    """
     ids, truth = predictions.documents()
     other_ids, other_truth = others.documents()
     other_row = {document: row for row, document in enumerate(other_ids)}
@@ -110,20 +173,13 @@ def compare_predictions(
     order = np.array([other_row[document] for document in ids], np.int64)
     if not _have_equal_labels(truth, other_truth.take(order)):
         raise SettingsError(f"{directories}: the true labels differ. Compare runs on the same corpus and split")
-    (one,) = _score_documents(predictions, predictions.read(ENSEMBLE), inverse)
-    (other,) = _score_documents(others, others.read(ENSEMBLE), inverse)
-    assert one is not None and other is not None
-    # Document scores exist only for documents with a true label: `rank` maps rows of `others` to rows of `other`.
-    labelled = np.flatnonzero(other_truth.lengths)
-    rank = np.full(len(other_ids), -1)
-    rank[labelled] = np.arange(len(labelled))
-    rows = rank[order[truth.lengths > 0]]
-    aligned = DocumentScores(other.values[rows], other.attainable[rows])
-    differences = compare_paired(one, aligned, resamples=settings.resamples, seed=settings.seed)
-    return {
-        name: {"difference": each.points, "interval": list(each.interval), "p": each.p}
-        for name, each in differences.items()
-    }
+    return order, truth
+
+
+def _have_label(truth: Ragged, is_member: np.ndarray) -> np.ndarray:
+    """Return whether each document has a true label of a band, bool[N]."""
+    document = np.repeat(np.arange(len(truth)), truth.lengths)
+    return np.bincount(document[is_member[truth.values]], minlength=len(truth)) > 0
 
 
 def inverse_propensity(training: TrainingCounts, settings: EvaluationSettings) -> np.ndarray:

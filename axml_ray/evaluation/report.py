@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.evaluation.bands import band_name
 from axml_ray.evaluation.predictions import title_of
 from axml_ray.files import whole_file
 
@@ -76,9 +77,7 @@ def bands_table(metrics: Mapping[str, Any]) -> Table:
             f"{scores[name]:.2f} ({intervals[name][0]:.1f}–{intervals[name][1]:.1f})" if name in scores else "–"
             for name in BAND_COLUMNS
         ]
-        upper = "" if band["to"] == band["from"] else "+" if band["to"] is None else f"–{band['to']:,}"
-        name = f"{band['name']} ({band['from']:,}{upper})"
-        table.add_row(name, f"{band['labels']:,}", f"{band['documents']:,}", *cells)
+        table.add_row(band_name(band), f"{band['labels']:,}", f"{band['documents']:,}", *cells)
     return table
 
 

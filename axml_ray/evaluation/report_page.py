@@ -5,18 +5,15 @@ Names and texts come from users: the template escapes everything, and charts esc
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from axml_ray.evaluation.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.charts import Axis, Bars, Line, bar_chart, line_chart
 from axml_ray.evaluation.examples import Example
+from axml_ray.evaluation.html_file import write_html
 from axml_ray.evaluation.metrics import CUTS
-from axml_ray.evaluation.predictions import title_of
-from axml_ray.files import whole_file
 
 METRIC_FAMILIES = {
     "P": "precision: share of true labels among the top k",
@@ -54,31 +51,17 @@ def write_page(
         best: documents with the best predictions.
         worst: documents with the worst predictions.
     """
-    environment = Environment(
-        loader=PackageLoader("axml_ray.evaluation", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "score": _format_score,
-        "interval": _format_interval,
-        "thousands": lambda number: f"{number:,}",
-        "p_value": _format_p_value,
-        "title_of": title_of,
-    }
-    html = environment.get_template("report.html.jinja").render(
+    write_html(
+        path,
+        "report.html.jinja",
         metrics=metrics,
         name=name,
-        today=datetime.now().strftime("%Y-%m-%d"),
         cuts=CUTS,
         metric_families=METRIC_FAMILIES,
         single_metrics=SINGLE_METRICS,
         member_columns=MEMBER_COLUMNS,
         band_columns=BAND_COLUMNS,
         compared=COMPARED,
-        style=Markup(STYLE),
         training_charts=training_charts(journals),
         frequency_chart=frequency_chart(metrics["frequency"]),
         score_histogram=score_histogram(metrics["calibration"]),
@@ -86,9 +69,6 @@ def write_page(
         example_groups=[("Best predictions", "best", best), ("Worst predictions", "worst", worst)],
         is_explained=any(label.spans for example in (*best, *worst) for label in example.predicted),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
-        temporary.write_text(html, encoding="utf-8")
 
 
 def training_charts(journals: Sequence[Path]) -> list[Markup]:
@@ -163,15 +143,3 @@ def reliability_chart(calibration: Mapping[str, Any]) -> Markup:
     x = Axis(label="mean score", minimum=0, maximum=1)
     y = Axis(label="share of true labels", minimum=0, maximum=1)
     return line_chart("Reliability", x, y, [Line(name="predicted labels", points=points)], diagonal=True)
-
-
-def _format_score(number: float | None) -> str:
-    return "–" if number is None else f"{number:.2f}"
-
-
-def _format_interval(limits: Sequence[float] | None) -> str:
-    return "" if limits is None else f"{limits[0]:.1f} – {limits[1]:.1f}"
-
-
-def _format_p_value(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -20,7 +20,7 @@ FORMAT, VERSION = "axml-ray bundle", 2
 MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.yaml", "tokenizer.json"
 LABELS, CALIBRATION, WORD_VECTORS = "labels.parquet", "calibration.json", "word_vectors.safetensors"
 FEATURES, COMBINER = "features.safetensors", "combiner"
-EXPORT_AGAIN = "copy or export it again (jobs/export_bundle.py)"
+EXPORT_AGAIN = "copy or export it again (axml-ray export)"
 
 
 class BundleError(SettingsError):
@@ -109,7 +109,7 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     if not path.is_file():
-        raise BundleError(f"{directory}: no bundle ({MANIFEST} is missing); make one with jobs/export_bundle.py")
+        raise BundleError(f"{directory}: no bundle ({MANIFEST} is missing); make one with axml-ray export")
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:
@@ -117,7 +117,7 @@ def read_manifest(directory: Path) -> Manifest:
     except RecursionError:
         raise BundleError(f"{path}: not a manifest (nested too deeply); {EXPORT_AGAIN}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BundleError(f"{path}: not the manifest of a bundle; make one with jobs/export_bundle.py")
+        raise BundleError(f"{path}: not the manifest of a bundle; make one with axml-ray export")
     if content.get("version") != VERSION:
         raise BundleError(
             f"{path}: a bundle of version {content.get('version')!r}, written by axml-ray "

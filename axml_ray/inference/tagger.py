@@ -65,7 +65,7 @@ class Tagger:
         verify: bool = True,
         device: str = "cpu",
     ) -> "Tagger":
-        """Open a bundle that `jobs/export_bundle.py` wrote.
+        """Open a bundle that `axml-ray export` wrote.
 
         Args:
             path: directory of the bundle.

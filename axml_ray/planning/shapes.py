@@ -56,7 +56,7 @@ def count_corpus(settings: Experiment) -> Counts:
     if expected.documents is None or expected.labels is None or expected.tokens is None:
         raise SettingsError(
             f"{settings.corpus_directory}: no prepared corpus, and corpus.expected does not say how large it will be; "
-            "prepare it with jobs/prepare_corpus.py, or set corpus.expected.documents, .labels and .tokens"
+            "prepare it with axml-ray prepare, or set corpus.expected.documents, .labels and .tokens"
         )
     return Counts(
         documents=min(expected.documents, settings.training.documents or expected.documents),

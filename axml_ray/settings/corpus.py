@@ -20,7 +20,7 @@ from axml_ray.settings.base import (
 
 
 class ExpectedCounts(Settings):
-    """The expected size of a corpus, for `jobs/plan.py` before the corpus is prepared; nothing else reads it."""
+    """The expected size of a corpus, for `axml-ray plan` before the corpus is prepared; nothing else reads it."""
 
     documents: Positive | None = None
     """Training documents."""

@@ -69,7 +69,7 @@ class Choice:
     Attributes:
         key: path of the setting, such as `tree.height`.
         value: the chosen value.
-        reason: one sentence for `jobs/plan.py` to print.
+        reason: one sentence for `axml-ray plan` to print.
     """
 
     key: str

@@ -119,7 +119,7 @@ def _config(sweep: Sweep, trial: Trial, name: str, documents: int) -> str:
     return (
         f"# Trial {trial.number} of the sweep {sweep.name}: nDCG@5 {trial.score:.2f} on validation after training on "
         f"{documents:,} documents{cost}.\n"
-        "# To train on all documents: python jobs/train_ensemble.py --config with this file.\n"
+        "# To train on all documents: axml-ray train --config with this file.\n"
         + as_yaml(trial_settings(sweep, trial, name))
     )
 

@@ -53,7 +53,7 @@ def test_documents_are_taken_together() -> None:
 def error_of(directory: Path) -> str:
     with pytest.raises(SettingsError) as caught:
         Corpus.open(directory)
-    assert "prepare it with jobs/prepare_corpus.py" in str(caught.value)
+    assert "prepare it with axml-ray prepare" in str(caught.value)
     return str(caught.value)
 
 

@@ -156,7 +156,7 @@ class TestExport:
             update={"linear_tree": run.settings.members.linear_tree.model_copy(update={"weight": 0.1})}
         )
         more = Run(run.settings.model_copy(update={"members": members}), run.corpus)
-        with pytest.raises(SettingsError, match="combiner: the combiner is not fitted for these members; run jobs/"):
+        with pytest.raises(SettingsError, match="combiner: the combiner is not fitted for these members; run axml-ray"):
             more.open_ensemble()
         for path in (tmp_path / "bundle" / "combiner").iterdir():
             content = path.read_bytes()
@@ -460,7 +460,7 @@ def test_a_manifest_is_plain_json(bundle_directory):
 
 
 def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
-    from jobs.predict import record_fields
+    from axml_ray.commands.predict import record_fields
 
     def read(bundle: Bundle, **given: str) -> dict[str, str | None]:
         flags = {"text_field": None, "title_field": None, "id_field": None} | given

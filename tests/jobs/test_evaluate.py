@@ -3,23 +3,13 @@
 python -m pytest tests/jobs/test_evaluate.py
 """
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 from evaluation.toy_run import write_corpus, write_run
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def job():
-    spec = importlib.util.spec_from_file_location("evaluate_job", ROOT / "jobs" / "evaluate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from axml_ray.commands import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +22,7 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def command(job, home, monkeypatch, capsys):
+def command(home, monkeypatch, capsys):
     """Run the job with some words below `home`; returns exit code, output and error."""
 
     def call(*words):
@@ -43,7 +33,7 @@ def command(job, home, monkeypatch, capsys):
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(type(sys.stdout), "reconfigure", lambda *_, **__: None, raising=False)
-                job.main()
+                evaluate.main()
         except SystemExit as ended:
             code = ended.code
         said = capsys.readouterr()
@@ -52,9 +42,9 @@ def command(job, home, monkeypatch, capsys):
     return call
 
 
-def test_tables_files_and_browser(command, home, job, monkeypatch):
+def test_tables_files_and_browser(command, home, monkeypatch):
     opened = []
-    monkeypatch.setattr(job.webbrowser, "open", opened.append)
+    monkeypatch.setattr(evaluate.webbrowser, "open", opened.append)
     code, out, err = command("--run", "runs/run", "--against", "runs/other", "--open", "--evaluation.resamples", "30")
     assert code == 0, err
     for words in ("tree 2", "ensemble", "head (100+)", "tail (1–9)", "unseen (0)", "points above other"):

@@ -262,7 +262,7 @@ class TestOpen:
         spec = copy.spec(NAME)
         path = spec.directory / f"level-{len(SHAPES[copy.settings.tree.height])}" / name
         path.write_bytes(b"\xff" * path.stat().st_size)
-        with pytest.raises(SettingsError, match=rf"{path.parent.name}.*remove .*tree-0/network_tree, and run jobs/"):
+        with pytest.raises(SettingsError, match=rf"{path.parent.name}.*remove .*tree-0/network_tree, and run axml-ray"):
             copy.open_member(spec, None)
 
     def test_other_settings(self, run):

@@ -132,7 +132,8 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
     assert "tree 1 of tiny" in shown
     run("--tree=1")
     assert (path.parent / "clusters.svg").is_file()
-    assert "flat" in run("--tree.height=0", "--tree=3")
+    assert "flat" in run("--tree.height=0", "--tree=3", "--html", "flat.html")
+    assert "label-7" in (tmp_path / "flat.html").read_text(encoding="utf-8")
 
     for wrong, message in (
         ("--label=lable-7", "error: --label: no label with training documents is called 'lable-7'; did you mean"),

@@ -1,0 +1,143 @@
+"""Predict the labels of new texts with a bundle: from files of texts to Parquet or JSON lines.
+
+axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
+
+After a stop, the same command continues with the missing blocks. A text that cannot be read becomes a row with its id
+and an error.
+"""
+
+import argparse
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from axml_ray.console import count, job_of_flags
+from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_place
+
+if TYPE_CHECKING:
+    from axml_ray.inference.bundle import Bundle
+
+log = logging.getLogger(__name__)
+
+READING = ("text_field", "title_field", "id_field")
+"""Settings of a corpus that name the fields of a record."""
+
+
+def _share(word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1 (given: {word!r})")
+    return number
+
+
+def _gpus(word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not number >= 0 or (number > 1 and number % 1):
+        raise argparse.ArgumentTypeError(f"expected a whole number, or a share of one GPU (given: {word!r})")
+    return number
+
+
+def _delimiter(word: str) -> str:
+    if word != "tab" and len(word) != 1:
+        raise argparse.ArgumentTypeError(f"expected one character, or tab (given: {word!r})")
+    return "\t" if word == "tab" else word
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command to a parser."""
+    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
+    parser.add_argument(
+        "--input", type=absolute_place, required=True, nargs="+", metavar="PATTERN",
+        help="files, directories, globs or URLs, in any format that a corpus can have",
+    )  # fmt: skip
+    for name, field in CorpusSettings.model_fields.items():
+        if name in READING:
+            text = f"{field.description} By default as in training" + (
+                "; '' for none." if field.default is None else "."
+            )
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=text)
+    parser.add_argument(
+        "--csv-delimiter", type=_delimiter, metavar="CHARACTER",
+        help=CorpusSettings.model_fields["csv_delimiter"].description,
+    )  # fmt: skip
+    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
+    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the predictions")
+    parser.add_argument("--top-k", type=count, default=5, metavar="N", help="largest number of labels of a text")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--threshold", type=_share, metavar="PROBABILITY", help="omit labels with a lower probability, 0 to 1"
+    )
+    group.add_argument(
+        "--precision", type=_share, metavar="SHARE",
+        help="use the lowest threshold at which this share of labels was correct on validation, such as 0.8",
+    )  # fmt: skip
+    parser.add_argument("--actors", type=count, metavar="N", help="number of predictors; default: as many as fit")
+    parser.add_argument(
+        "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
+    )
+    parser.add_argument(
+        "--gpus-per-actor", type=_gpus, default=0.0, metavar="N",
+        help="GPUs of a predictor; below 1, several share one; default 0, which predicts on CPUs",
+    )  # fmt: skip
+
+
+def record_fields(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
+    """Return the names of the fields to read: those of the flags, by default those of the training texts."""
+    flags = {name: getattr(given, name) for name in READING}
+    return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
+
+
+@job_of_flags(__doc__, add_flags)
+def main(given: argparse.Namespace) -> None:
+    """Predict the texts, and print their number and the number of errors.
+
+    Raises:
+        SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
+    """
+    from axml_ray.cluster import connect, max_processes
+    from axml_ray.corpus.sources import open_readers
+    from axml_ray.inference.bundle import Bundle
+    from axml_ray.inference.predict_files import predict_files
+    from axml_ray.inference.prediction_files import PredictionOptions
+
+    log.info("predict: checking the bundle")
+    bundle = Bundle.open(given.bundle)
+    threshold = given.threshold
+    if given.precision is not None:
+        threshold = bundle.calibration.threshold(precision=given.precision)
+        print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
+    try:
+        reading = CorpusSettings.model_construct(**record_fields(given, bundle), csv_delimiter=given.csv_delimiter)
+        readers = open_readers(given.input, reading, labelled=False)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--input: {error}") from None
+    options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
+    connect()
+    cpus, gpus = given.cpus_per_actor, given.gpus_per_actor
+    fit = max_processes({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
+    if gpus and not fit:
+        raise SettingsError(
+            f"--gpus-per-actor: no node of the cluster has {gpus:g} GPUs and {cpus} CPUs; lower it, or leave it out to "
+            "predict on CPUs"
+        )
+    actors = given.actors or max(1, fit)
+    if actors > fit:
+        raise SettingsError(
+            f"--actors: {actors} × {cpus} CPUs, the cluster's nodes have room for {fit}; lower --actors or "
+            "--cpus-per-actor"
+        )
+    began = time.monotonic()
+    result = predict_files(
+        given.bundle, readers, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
+    )
+    seconds = time.monotonic() - began
+    print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
+    files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
+    print(f"Predictions: {given.output} ({files} and predictions.json)")

@@ -1,0 +1,58 @@
+"""The main job: prepare a corpus if necessary, train an ensemble, and evaluate it on the test split.
+
+axml-ray train --config quickstart
+ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
+
+After a stop, the same command continues: finished levels are not trained again.
+"""
+
+import shlex
+from pathlib import Path
+
+from axml_ray.console import job
+from axml_ray.settings import Experiment
+
+OWN_TEXTS = """  For texts of your own, write JSON lines {"text": …, "labels": […]}, and name the files:
+  axml-ray train --config mine --corpus.train FILE; --help explains every setting."""
+
+
+def train(settings: Experiment) -> None:
+    """Run the main job, and print its scores and the next commands."""
+    from rich.console import Console
+
+    from axml_ray.evaluation.report import scores_table
+    from axml_ray.pipeline import run
+    from axml_ray.storage.layout import RunLayout
+
+    metrics = run(settings)
+    Console(width=None if Console().is_terminal else 110).print(scores_table(metrics))
+    print(f"Run: {settings.run_directory} (metrics.json, predictions/test, tree-*/level-*)")
+    print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
+    print(next_steps(settings))
+
+
+main = job(__doc__)(train)
+
+
+def next_steps(settings: Experiment) -> str:
+    """Return the commands that evaluate, export, use and serve a finished run, with its paths."""
+    run = settings.run_directory
+    bundle = run.parent.parent / "bundles" / run.name
+    commands = (
+        ("evaluate", "--run", run, "--open"),
+        ("export", "--run", run, "--to", bundle),
+        ("predict", "--bundle", bundle, "--input", "new.jsonl", "--output", "predictions"),
+        ("serve", "--bundle", bundle),
+    )
+    lines = [f"  axml-ray {shlex.join(map(str, _as_typed(command)))}" for command in commands]
+    if settings.corpus.source == "installed_packages":
+        lines.append(OWN_TEXTS)
+    return "\n".join(["Next:", *lines])
+
+
+def _as_typed(command: tuple[str | Path, ...]) -> list[str | Path]:
+    """Return the words of a command, with paths below the current directory made relative."""
+    here = Path.cwd()
+    return [
+        word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word for word in command
+    ]

@@ -1,0 +1,166 @@
+"""What this machine offers a training, and the settings that follow: the findings of `axml-ray doctor`."""
+
+import math
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+import axml_ray
+from axml_ray.authentication import MODE, token_file
+from axml_ray.configuration import SHIPPED
+from axml_ray.extras import EXTRAS, missing_module
+from axml_ray.network.precision import bfloat16_is_faster
+from axml_ray.planning.machines import cores_here, memory_here
+from axml_ray.planning.memory import GIB, copies
+from axml_ray.settings import HOME_VARIABLE, NetworkSettings, TrainingSettings, absolute
+
+TREES = 3
+"""Label trees of the paper's ensemble, which should train side by side."""
+LEAST_MEMORY_GIB, LEAST_DISK_GIB = 4.0, 5.0
+"""Memory and disk space below which even the demo may fail."""
+SHARED_MEMORY = Path("/dev/shm")
+"""Linux's shared memory, in which Ray keeps its objects."""
+OBJECT_STORE_GIB = 1.0
+"""Size of the object store that a job on this machine starts."""
+LONGEST_TEMPORARY_PATH = 20
+"""Characters of the temporary directory's path with which the paths of Ray's sockets below it stay within the limit of
+the operating system, about 105."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the diagnosis.
+
+    Attributes:
+        subject: what was looked at.
+        value: what is here.
+        meaning: what follows for the settings, or how to fix it.
+        is_problem: whether a training may fail because of it.
+    """
+
+    subject: str
+    value: str
+    meaning: str
+    is_problem: bool = False
+
+
+def diagnose() -> list[Finding]:
+    """Look at this machine. Ray is not started."""
+    return [*_software(), *_cores(), *_memory(), *_gpus(), *_ray(), *_disk()]
+
+
+def _software() -> Iterator[Finding]:
+    python = (
+        f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()} {platform.machine()}"
+    )
+    configs = f"configs for --config are in {SHIPPED}"
+    yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", configs)
+    installed = [extra for extra in EXTRAS if not missing_module(extra)]
+    missing = [extra for extra in EXTRAS if extra not in installed]
+    advice = (
+        f'pip install "axml-ray[{",".join(missing)}]" adds {", ".join(missing)}' if missing else "all are installed"
+    )
+    yield Finding("extras", ", ".join(installed) or "none", advice)
+
+
+def _cores() -> Iterator[Finding]:
+    cores = cores_here()
+    share, threads = tree_share(cores)
+    together = (
+        f"{TREES} trees train side by side with --resources.cpus_per_worker {share:g} --resources.threads {threads}"
+    )
+    yield Finding("cores", f"{cores:g}", together)
+    faster = bfloat16_is_faster(torch.device("cpu"))
+    meaning = f"--training.precision auto computes in {'bfloat16' if faster else 'float32'} on this CPU"
+    yield Finding("bfloat16", "faster than float32" if faster else "not faster than float32", meaning)
+
+
+def tree_share(cores: float, trees: int = TREES) -> tuple[float, int]:
+    """Return the CPUs and threads of a worker with which `trees` trees of one worker each train side by side."""
+    share = math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
+    return share, max(1, int(share))
+
+
+def _memory() -> Iterator[Finding]:
+    memory = memory_here() / GIB
+    small = memory < LEAST_MEMORY_GIB
+    hidden = NetworkSettings().hidden
+    meaning = (
+        f"less than {LEAST_MEMORY_GIB:g} GiB: set --corpus.max_train_documents and --network.hidden lower"
+        if small
+        else f"room to train about {trainable_labels(memory):,} labels of --network.hidden {hidden}; axml-ray plan "
+        "computes it for a config"
+    )
+    yield Finding("memory", f"{memory:.1f} GiB", meaning, small)
+    if SHARED_MEMORY.is_dir():
+        shared = shutil.disk_usage(SHARED_MEMORY).free / GIB
+        small = shared < OBJECT_STORE_GIB
+        fix = "in a container, start it with --shm-size 2g; Ray uses files instead, which are slow"
+        meaning = fix if small else f"enough for Ray's object store of {OBJECT_STORE_GIB:g} GiB"
+        yield Finding("shared memory", f"{shared:.1f} GiB free", meaning, small)
+
+
+def trainable_labels(memory_gib: float) -> int:
+    """Return about how many labels a worker can train with half of its memory, to two digits.
+
+    A label has an attention vector of 2 · hidden floats (one for each direction of the LSTM), and every copy that
+    training keeps of it: gradient moments and averages.
+    """
+    bytes_of_label = 2 * NetworkSettings().hidden * 4 * copies(TrainingSettings())
+    labels = int(memory_gib * GIB / 2 / bytes_of_label)
+    return round(labels, 2 - len(str(labels)))
+
+
+def _gpus() -> Iterator[Finding]:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count:
+        workers = max(1, count // TREES)
+        names = sorted({torch.cuda.get_device_properties(number).name for number in range(count)})
+        memory = min(torch.cuda.get_device_properties(number).total_memory for number in range(count)) / GIB
+        meaning = f"train on them with --resources.gpus_per_worker 1 --resources.workers {workers}"
+        yield Finding("GPUs", f"{count} × {', '.join(names)}, {memory:.0f} GiB", meaning)
+    elif shutil.which("nvidia-smi"):
+        fix = "install a PyTorch with CUDA for this driver (pytorch.org); nvidia-smi is here, but PyTorch sees no GPU"
+        yield Finding("GPUs", "none that PyTorch can use", fix, True)
+    else:
+        meaning = "training runs on the CPU; leave --resources.gpus_per_worker at 0"
+        yield Finding("GPUs", "none", meaning)
+
+
+def _ray() -> Iterator[Finding]:
+    try:
+        release = version("ray")
+    except PackageNotFoundError:
+        yield Finding("Ray", "not installed", "run: pip install axml-ray; only Tagger works without Ray", True)
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    where = f"jobs run on the cluster at RAY_ADDRESS={address}" if address else "a job starts Ray on this machine"
+    if os.environ.get(MODE, "token").lower() == "disabled":
+        fix = f"unset {MODE}: anyone who can reach this machine can run commands as you"
+        yield Finding("Ray", f"{release}, without a token", fix, True)
+    else:
+        yield Finding("Ray", release, f"{where}; others need the token in {token_file()}")
+    temporary = os.environ.get("RAY_TMPDIR") or ("/tmp" if platform.system() == "Darwin" else tempfile.gettempdir())
+    if len(temporary) > LONGEST_TEMPORARY_PATH and not address:
+        fix = "set RAY_TMPDIR to a shorter path, such as /tmp: Ray's sockets are below it, and their paths are limited"
+        yield Finding("temporary files", temporary, fix, True)
+
+
+def _disk() -> Iterator[Finding]:
+    home = absolute("")
+    base = next(path for path in (home, *home.parents) if path.exists())
+    free = shutil.disk_usage(base).free / GIB
+    meaning, is_problem = f"corpora, runs and bundles are written below {home}; {HOME_VARIABLE} changes it", False
+    if not os.access(base, os.W_OK):
+        meaning, is_problem = f"{home} cannot be written; set {HOME_VARIABLE} to a directory of yours", True
+    elif free < LEAST_DISK_GIB:
+        fix = f"less than {LEAST_DISK_GIB:g} GiB are left at {home}; set {HOME_VARIABLE} to a larger disk"
+        meaning, is_problem = fix, True
+    yield Finding("disk", f"{free:,.0f} GiB free", meaning, is_problem)

@@ -1,0 +1,68 @@
+"""A page of a whole label tree, to zoom into: one HTML file that needs nothing else.
+
+Clusters are rectangles whose area is their number of labels. A click opens a cluster; a search finds the cluster of a
+label.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.files import whole_file
+from axml_ray.tree.inspection import label_starts
+from axml_ray.tree.label_tree import LabelTree
+
+MOST_LABELS = 200_000
+"""Most labels of a page; of a larger tree, each cluster keeps its most frequent labels."""
+
+Node = dict[str, Any]
+"""A cluster: `n` (labels below), and `c` (child clusters) or `l` (labels)."""
+
+
+def write_tree_page(path: Path, tree: LabelTree, index: LabelIndex, title: str) -> None:
+    """Write the page atomically.
+
+    Args:
+        path: file to write; its directories are created.
+        tree: a tree over the trained labels of `index`.
+        index: names and training documents of the labels.
+        title: title of the page.
+    """
+    root, kept = nested_clusters(tree, MOST_LABELS)
+    labels = [[index.names[label], int(index.counts[label])] for label in kept]
+    environment = Environment(loader=PackageLoader("axml_ray.tree", ""), autoescape=True, undefined=StrictUndefined)
+    html = environment.get_template("tree_page.html.jinja").render(title=title, labels=labels, root=root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+def nested_clusters(tree: LabelTree, most_labels: int) -> tuple[Node, list[int]]:
+    """Return the root with all clusters below it, and the ids of the labels that are kept, ascending.
+
+    Args:
+        tree: a tree over L labels.
+        most_labels: about how many labels to keep, at least one of each cluster: its most frequent ones.
+
+    Returns:
+        The root, whose `l` are positions in the list of kept labels; and that list.
+    """
+    starts = label_starts(tree, tree.height)
+    clusters = len(starts) - 1
+    of_each = len(tree.label_order) if len(tree.label_order) <= most_labels else max(1, most_labels // clusters)
+    # Label ids are numbered by decreasing frequency.
+    members = [np.sort(tree.label_order[first:last])[:of_each] for first, last in pairwise(starts)]
+    kept = np.sort(np.concatenate(members))
+    nodes: list[Node] = [
+        {"n": int(size), "l": np.searchsorted(kept, labels).tolist()}
+        for size, labels in zip(np.diff(starts), members, strict=True)
+    ]
+    for first_child in reversed(tree.first_child[: tree.height]):
+        children = (nodes[first:last] for first, last in pairwise(first_child))
+        nodes = [{"n": sum(child["n"] for child in each), "c": each} for each in children]
+    [root] = nodes
+    return root, kept.tolist()
