@@ -4,13 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from axml_ray.estimator import AttentionXMLClassifier
     from axml_ray.inference.tagger import Tag, Tagger
     from axml_ray.settings import LabelConditions
 
 __version__ = "0.1.0"
-__all__ = ["LabelConditions", "Tag", "Tagger", "__version__"]
+__all__ = ["AttentionXMLClassifier", "LabelConditions", "Tag", "Tagger", "__version__"]
 
 _MODULES = {
+    "AttentionXMLClassifier": "axml_ray.estimator",
     "LabelConditions": "axml_ray.settings",
     "Tag": "axml_ray.inference.tagger",
     "Tagger": "axml_ray.inference.tagger",
