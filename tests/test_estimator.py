@@ -27,15 +27,10 @@ from axml_ray.settings import SettingsError
 CLASSES = 6
 SETTINGS: dict[str, Any] = {
     "corpus": {"word_vectors": "random", "word_dimension": 8},
-    "network": {"hidden": 8, "fully_connected": [8]},
-    "training": {"epochs": [2], "average_after": [1], "batch_size": 8},
-    "members": {"knn": {"weight": 0}},
+    "members": {"network_tree": {"weight": 0}, "knn": {"weight": 0}, "linear_tree": {"weight": 1}},
     "ensemble": {"combiner": "mean"},
-    "resources": {"cpus_per_worker": 0.5},
 }
-"""Small networks and linear classifiers; the mean needs no prediction of the validation texts."""
-LINEAR = {**SETTINGS, "members": {"network_tree": {"weight": 0}, "knn": {"weight": 0}, "linear_tree": {"weight": 1}}}
-"""Linear classifiers alone."""
+"""Linear classifiers alone, which are fitted in a moment."""
 
 
 def write_texts(count: int) -> tuple[list[str], list[list[str]]]:
@@ -211,6 +206,8 @@ class TestFitted:
         [[tag]] = fitted.explain(["own3 filler1"], 1)
         assert tag.label == "label 3" and tag.explanation is not None
         assert tag.explanation.words == ("own3", "filler1")
+        assert [each.member.kind for each in tag.explanation.contributions] == ["linear_tree"]
+        assert tag.explanation.contributions[0].points == pytest.approx(tag.score, rel=1e-4)
 
     def test_the_threshold_may_change(self, fitted: AttentionXMLClassifier) -> None:
         everything = clone_with_model(fitted).set_params(threshold=0.0).predict(TEXTS[:3])
@@ -258,7 +255,7 @@ def lower(texts: list[str]) -> list[str]:
 
 def test_cross_validation_of_a_pipeline(ray_cluster: None, tmp_path: Path) -> None:
     """With an indicator matrix, a cluster that goes on, and files that stay."""
-    classifier = AttentionXMLClassifier(trees=1, settings=LINEAR, directory=tmp_path)
+    classifier = AttentionXMLClassifier(trees=1, settings=SETTINGS, directory=tmp_path)
     pipeline = make_pipeline(FunctionTransformer(lower), classifier)
     result = cross_validate(pipeline, TEXTS, INDICATOR.toarray(), cv=2, return_estimator=True, error_score="raise")
     assert (result["test_score"] > 0.8).all()
