@@ -24,6 +24,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
+from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
@@ -138,7 +139,10 @@ def small_corpus_warning(current: Run) -> str | None:
 
 
 def fit_combiner(current: Run) -> Combiner:
-    """Fit the combiner on the members' rankings of the validation documents. Ray must be initialised.
+    """Fit the combiner on the members' rankings of the validation documents, and the calibration of its scores.
+
+    Ray must be initialised. The evaluation needs the calibration to tell how reliable probabilities are; a bundle has
+    one of its own, fitted with its number format.
 
     Raises:
         SettingsError: there are no validation documents.
@@ -150,10 +154,12 @@ def fit_combiner(current: Run) -> Combiner:
     directory = predict_split(current, "valid", layout.directory / "uncombined", Mean())
     predictions = Predictions.open(directory)
     assert predictions is not None
-    combiner = combiner_class(current.settings.ensemble.combiner).fit(
-        validation_of(current, predictions), current.settings.ensemble.top_labels
-    )
+    validation, top_labels = validation_of(current, predictions), current.settings.ensemble.top_labels
+    combiner = combiner_class(current.settings.ensemble.combiner).fit(validation, top_labels)
     current.keep_combiner(combiner)
+    ranking = combiner.rank(validation.members, validation.rankings, top_labels)
+    calibration = Calibration.fit(*ranking, validation.truth)
+    write_json(layout.calibration, {"key": current.predictions_key, "calibration": calibration.as_json()})
     shutil.rmtree(directory)
     return combiner
 
