@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import orjson
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -44,7 +44,7 @@ class SavedEstimator(Settings):
     version: Literal[1] = 1
     parameters: dict[str, Any]
     """Parameters of the constructor."""
-    classes: list[int] | list[str]
+    classes: Annotated[list[int] | list[str], Field(min_length=1)]
     """Names of the classes; the numbers of columns for an indicator matrix without names."""
     is_indicator: bool
     """Whether labels were given as an indicator matrix."""
