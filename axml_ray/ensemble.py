@@ -58,10 +58,16 @@ class Combination:
     combiner: Combiner
     top_labels: int
 
-    def rank(self, rankings: Mapping[str, TopK]) -> TopK:
-        """Return the ensemble's best labels, from the rankings of its members, or of some of them, by name."""
+    def rank(self, rankings: Mapping[str, TopK], allowed: np.ndarray | None = None) -> TopK:
+        """Return the ensemble's best labels.
+
+        Args:
+            rankings: rankings of the members, or of some of them, by name.
+            allowed: whether each label is allowed, bool [L]; None allows all labels.
+        """
         present, weighted = self._present(rankings)
-        return self.combiner.rank(weighted, [rankings[each.name] for each in present], self.top_labels)
+        chosen = [rankings[each.name] if allowed is None else rankings[each.name].among(allowed) for each in present]
+        return self.combiner.rank(weighted, chosen, self.top_labels)
 
     def score(self, labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the ensemble's scores of given labels (integer [n]), float32 [N, n], from its members' by name."""
@@ -115,13 +121,14 @@ class Ensemble:
     members: Mapping[str, Member]
     translation: Translation | None = None
 
-    def rank(self, tokens: Ragged) -> TopK:
+    def rank(self, tokens: Ragged, allowed: np.ndarray | None = None) -> TopK:
         """Return the best `top_labels` labels of each document.
 
         Args:
             tokens: word ids, at least one per document.
+            allowed: whether each label is allowed, bool [L]; None allows all labels.
         """
-        return self.combination.rank(self.rank_members(tokens))
+        return self.combination.rank(self.rank_members(tokens), allowed)
 
     def rank_members(self, tokens: Ragged) -> dict[str, TopK]:
         """Return each member's best `top_labels` labels of each document, by the member's name."""

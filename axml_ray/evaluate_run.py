@@ -5,7 +5,7 @@ Ray.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from axml_ray.evaluation.report import write_metrics
 from axml_ray.evaluation.report_page import write_page
 from axml_ray.files import read_json
 from axml_ray.heartbeat import Heartbeat
+from axml_ray.inference.calibration import Calibration
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import SettingsError
@@ -71,7 +72,7 @@ def evaluate(
     training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
     with Heartbeat("evaluate"):
-        scores = evaluate_predictions(predictions, training, settings.evaluation)
+        scores = evaluate_predictions(predictions, training, settings.evaluation, _open_calibration(run))
     path = run.layout.metrics(split)
     metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
     if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
@@ -127,6 +128,17 @@ def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
             f"{stored.directory}: the predictions are of another corpus than {corpus.directory}. If the run belongs to "
             "this corpus, remove the directory to predict the split again"
         )
+
+
+def _open_calibration(run: Run) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return the function from the ensemble's scores to probabilities; None if the run has none for its members."""
+    try:
+        stored = read_json(run.layout.calibration)
+        if stored["key"] != run.predictions_key:
+            return None
+        return Calibration.from_json(stored["calibration"]).probability
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _predict(run: Run, split: str) -> Predictions:

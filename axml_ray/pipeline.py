@@ -8,9 +8,10 @@ directory, and a run of the same name with other settings is refused.
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import yaml
@@ -23,6 +24,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
+from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
@@ -39,8 +41,6 @@ log = logging.getLogger(__name__)
 ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
 """Settings that may change when a run is started again, since no network depends on them."""
 
-T = TypeVar("T")
-
 
 def prepare_corpus(settings: Experiment) -> Corpus:
     """Prepare the experiment's corpus, unless it is up to date."""
@@ -54,27 +54,15 @@ def run(settings: Experiment) -> dict[str, Any]:
         SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
         RuntimeError: a member failed.
     """
+    if not settings.corpus.has_test:
+        raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
     current = begin(settings)
     if warning := small_corpus_warning(current):
         log.warning("WARNING: %s", warning)
-    connect()
-    seconds = {"prepare": float(current.corpus.manifest["seconds"])}
-    # A run that is started again adds the seconds of its earlier starts.
-    before = read_phase_seconds(current.layout.metrics(), current.corpus)
-
-    def timed(name: str, step: Callable[[], T]) -> T:
-        began = time.monotonic()
-        result = step()
-        seconds[name] = time.monotonic() - began
-        return result
-
-    timed("cluster", partial(build_trees, current))
-    seconds |= fit_members(current)
-    seconds |= {phase: spent + before.get(phase, 0) for phase, spent in seconds.items() if phase != "prepare"}
-    if not current.has_combiner():
-        timed("combiner", partial(fit_combiner, current))
+    seconds = train(current)
     log.info("predict: %s test documents", f"{current.corpus.documents('test'):,}")
-    timed("predict", partial(predict_split, current, "test"))
+    with _timed(seconds, "predict"):
+        predict_split(current, "test")
     return evaluate(current, seconds=seconds)
 
 
@@ -97,6 +85,40 @@ def begin(settings: Experiment) -> Run:
     return Run(settings, corpus)
 
 
+def train(current: Run) -> dict[str, float]:
+    """Build the label trees, and fit the members and the combiner, as far as they are not finished.
+
+    Args:
+        current: the run, from `begin`.
+
+    Returns:
+        Seconds of each phase; a run that is started again adds those of its earlier starts.
+
+    Raises:
+        SettingsError: the cluster is too small, or there are no validation documents to fit the combiner on.
+        RuntimeError: a member failed.
+    """
+    connect()
+    seconds = {"prepare": float(current.corpus.manifest["seconds"])}
+    before = read_phase_seconds(current.layout.metrics(), current.corpus)
+    with _timed(seconds, "cluster"):
+        build_trees(current)
+    seconds |= fit_members(current)
+    seconds |= {phase: spent + before.get(phase, 0) for phase, spent in seconds.items() if phase != "prepare"}
+    if not current.has_combiner():
+        with _timed(seconds, "combiner"):
+            fit_combiner(current)
+    return seconds
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Store the seconds that the block takes."""
+    began = time.monotonic()
+    yield
+    seconds[phase] = time.monotonic() - began
+
+
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     """Return the settings with the choices of the preset `auto` for a corpus; other presets are unchanged."""
     settings, choices = adapt(settings, corpus.documents("train"), corpus.trained)
@@ -117,7 +139,10 @@ def small_corpus_warning(current: Run) -> str | None:
 
 
 def fit_combiner(current: Run) -> Combiner:
-    """Fit the combiner on the members' rankings of the validation documents. Ray must be initialised.
+    """Fit the combiner on the members' rankings of the validation documents, and the calibration of its scores.
+
+    Ray must be initialised. The evaluation needs the calibration to tell how reliable probabilities are; a bundle has
+    one of its own, fitted with its number format.
 
     Raises:
         SettingsError: there are no validation documents.
@@ -129,10 +154,12 @@ def fit_combiner(current: Run) -> Combiner:
     directory = predict_split(current, "valid", layout.directory / "uncombined", Mean())
     predictions = Predictions.open(directory)
     assert predictions is not None
-    combiner = combiner_class(current.settings.ensemble.combiner).fit(
-        validation_of(current, predictions), current.settings.ensemble.top_labels
-    )
+    validation, top_labels = validation_of(current, predictions), current.settings.ensemble.top_labels
+    combiner = combiner_class(current.settings.ensemble.combiner).fit(validation, top_labels)
     current.keep_combiner(combiner)
+    ranking = combiner.rank(validation.members, validation.rankings, top_labels)
+    calibration = Calibration.fit(*ranking, validation.truth)
+    write_json(layout.calibration, {"key": current.predictions_key, "calibration": calibration.as_json()})
     shutil.rmtree(directory)
     return combiner
 

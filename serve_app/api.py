@@ -71,7 +71,9 @@ def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:
         texts = request.texts if request.text is None else [request.text]
         with meter.request(len(texts)) as count:
             async with asyncio.timeout(serving.time_limit_s):
-                tagged = await service.tag(texts, request.top_k, request.explain, request.threshold, request.labels)
+                tagged = await service.tag(
+                    texts, request.top_k, request.explain, request.threshold, request.labels, request.conditions
+                )
             count(len(tagged.members_used))
         content = {
             "edition": tagged.served.edition.name,

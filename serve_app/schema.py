@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
 
+from axml_ray.settings import LabelConditions
 from serve_app.settings import ServingSettings
 
 ABSENT: Any = None
@@ -38,11 +39,28 @@ class TagRequest(BaseModel):
     labels: list[str] = Field(ABSENT)
     """Score these labels only, and return all of them regardless of `top_k`; their scores are 0 for a text without a
     word."""
+    allowed_labels: list[str] = Field(ABSENT)
+    """Return the best of these labels only, or of those of `allowed_prefixes`."""
+    allowed_prefixes: list[str] = Field(ABSENT)
+    """Return only labels that begin with one of these, or are among `allowed_labels`."""
+    excluded_labels: list[str] = Field(ABSENT)
+    """Return none of these labels."""
+    excluded_prefixes: list[str] = Field(ABSENT)
+    """Return no label that begins with one of these."""
+
+    @property
+    def conditions(self) -> LabelConditions | None:
+        """The conditions on labels, if there are any."""
+        fields = {name: getattr(self, name) for name in LabelConditions.model_fields}
+        given = {name: tuple(values) for name, values in fields.items() if values is not None}
+        return LabelConditions(**given) if given else None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.text is None) == (self.texts is None):
             raise ValueError("give either text or texts")
+        if self.labels is not None and self.conditions is not None:
+            raise ValueError("give either labels, or labels and prefixes that are allowed or excluded")
         return self
 
 
@@ -216,10 +234,11 @@ class Ready(BaseModel):
 def limited_request(serving: ServingSettings) -> type[TagRequest]:
     """Return the class of requests with the limits of the settings, so that OpenAPI and error messages name them."""
     text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
+    labels = Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)]
     limited: dict[str, Any] = {
         "text": text,
         "texts": Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)],
-        "labels": Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)],
+        **dict.fromkeys(("labels", *LabelConditions.model_fields), labels),
     }
     known = TagRequest.model_fields
     fields: dict[str, Any] = {

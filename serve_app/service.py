@@ -18,11 +18,12 @@ from axml_ray.corpus.records import Fields, Rejection, storable
 from axml_ray.ensemble import Contribution
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag
+from axml_ray.inference.conditions import AllowedLabels
 from axml_ray.inference.explain import assemble
 from axml_ray.members.explanation import TreePath
 from axml_ray.members.topk import TopK, rank_given
 from axml_ray.ragged import Ragged
-from axml_ray.settings import SettingsError
+from axml_ray.settings import LabelConditions, SettingsError
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError
 from serve_app.fan_out import FanOut
@@ -126,19 +127,23 @@ class RankRequest:
     Attributes:
         served: the bundle that must answer.
         tokens: word ids of the texts.
-        labels: ids of the only labels to be scored; None ranks all labels.
+        labels: ids of the only labels to be scored; None ranks labels.
+        allowed: whether each label may be ranked, bool [L]; None allows all.
+        conditions: the conditions that `allowed` meets, or `labels`.
         explained: number of first labels of each text whose contributions are returned.
     """
 
     served: ServedBundle
     tokens: Ragged
-    labels: tuple[int, ...] | None
+    labels: tuple[int, ...] | None = None
+    allowed: np.ndarray | None = None
+    conditions: LabelConditions | None = None
     explained: int = 0
 
     @property
     def kind(self) -> Hashable:
         """The key of the requests that can share a batch."""
-        return self.served.edition, self.labels, self.explained
+        return self.served.edition, self.labels, self.conditions, self.explained
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +234,7 @@ class Service:
         explain: bool = False,
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
+        conditions: LabelConditions | None = None,
     ) -> TagResult:
         """Return the best labels of each text, as `Tagger.tag` does.
 
@@ -238,23 +244,35 @@ class Service:
             explain: also return each member's contribution and the words that each label attends to.
             threshold: omit labels with a lower probability.
             labels: score these labels only, and return all of them.
+            conditions: which labels are allowed or excluded; not with `labels`.
 
         Raises:
-            SettingsError: a label is unknown, or more explanations are requested than the limit allows.
+            SettingsError: a label or prefix is unknown, or more explanations are requested than the limit allows.
             Busy: the queue is full.
         """
         served, some = self.served, [storable(text) for text in texts]
         if explain:
             each = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
             self._check_explanations(served, len(some) * each)
-        label_ids = None if labels is None else tuple((await asyncio.to_thread(served.codec.ids, labels)).tolist())
+        label_ids = None if labels is None else await asyncio.to_thread(served.codec.ids, labels)
+        allowed = None
+        if conditions is not None:
+            allowed = await asyncio.to_thread(AllowedLabels.of, conditions, served.codec)
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(served.codec.encode, some) if long else served.codec.encode(some)
-        shown = top_k if label_ids is None else len(label_ids)
-        request = RankRequest(served, tokens, label_ids, shown if explain else 0)
+        shown = min(top_k, served.bundle.settings.top_labels) if label_ids is None else len(label_ids)
+        scored = label_ids if allowed is None else allowed.scored
+        request = RankRequest(
+            served,
+            tokens,
+            labels=None if scored is None else tuple(scored.tolist()),
+            allowed=None if allowed is None or scored is not None else allowed.mask,
+            conditions=conditions,
+            explained=shown if explain else 0,
+        )
         result = await self._rank_batcher.submit(request, request.kind, len(some), len(tokens.values))
         has_words = served.codec.has_words(some)
-        ids, scores = served.codec.mask(result.ranking, has_words, None if label_ids is None else np.array(label_ids))
+        ids, scores = served.codec.mask(result.ranking, has_words, label_ids)
         tags = served.codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
             ready = zip(some, tags, result.contributions, strict=True)
@@ -272,7 +290,7 @@ class Service:
         tokens, combination = Ragged.concatenate([request.tokens for request in requests]), served.bundle.combination
         if label_ids is None:
             rankings = await self.fan_out.call("rank", served.edition, tokens)
-            ranking = await asyncio.to_thread(combination.rank, rankings)
+            ranking = await asyncio.to_thread(combination.rank, rankings, requests[0].allowed)
         else:
             ids = np.array(label_ids)
             scores = await self.fan_out.call("score", served.edition, tokens, ids)

@@ -48,7 +48,7 @@ class ServingSettings(Settings):
     max_characters: Positive = 100_000
     """Largest number of characters in a text."""
     max_labels: Positive = 1_000
-    """Largest number of labels whose scores a request may ask for."""
+    """Largest number of labels whose scores a request may ask for, and of labels or prefixes in a condition."""
     max_explanations: Positive = 320
     """Largest number of labels, over all texts of a request, that may be explained."""
     max_body_bytes: Positive = 4 << 20

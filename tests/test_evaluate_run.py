@@ -17,6 +17,9 @@ from evaluation.toy_run import write_corpus, write_predictions, write_run
 from axml_ray.configuration import load
 from axml_ray.evaluate_run import evaluate, open_run
 from axml_ray.evaluation.predictions import MADE_BY
+from axml_ray.files import write_json
+from axml_ray.inference.calibration import Calibration
+from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
 
@@ -43,6 +46,20 @@ def test_metrics_and_report_are_written(run):
     assert evaluate_split(run, seconds={"knn": 3.0})["seconds"] == {"knn": 3.0}
     (run / "metrics.json").write_text("{")
     assert "seconds" not in evaluate_split(run)
+
+
+def test_probabilities_are_evaluated_if_their_calibration_is_of_these_members(run):
+    current = open_run(run)
+    scores = np.linspace(0.01, 0.99, 50, dtype=np.float32)[None]
+    truth = Ragged.from_rows([np.arange(30, 50)])
+    calibration = Calibration.fit(np.arange(50)[None], scores, truth).as_json()
+    write_json(current.layout.calibration, {"key": current.predictions_key, "calibration": calibration})
+    metrics = evaluate_split(run)
+    assert sum(metrics["probabilities"]["labels"]) == sum(metrics["calibration"]["labels"])
+    assert metrics["probabilities"]["mean_score"] != metrics["calibration"]["mean_score"]
+    assert 0 < metrics["probabilities"]["expected_error"] < 1
+    write_json(current.layout.calibration, {"key": "another", "calibration": calibration})
+    assert "probabilities" not in evaluate_split(run)
 
 
 def test_other_splits_have_their_own_files(run, tmp_path):

@@ -114,7 +114,6 @@ def test_there_are_shipped_configs() -> None:
         ),
         (PACKAGES + "tree: 16", "tree: expected a group of 'key: value' lines"),
         (PACKAGES + "  train: [a.jsonl]", "corpus.train, .valid and .test: leave them out for installed_packages"),
-        ("corpus: {train: [a.jsonl], test_share: 0}", "corpus.test_share is 0 and corpus.test names no file"),
         ("corpus: {test: [a.jsonl]}", "corpus.train: give at least one file for source auto"),
         ("name: x", "corpus.train: give at least one file for source auto"),
         ("- a\n- b", "expected 'key: value' lines, found list"),

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from axml_ray.console import count, job_of_flags
-from axml_ray.settings import CorpusSettings, SettingsError, absolute, absolute_place
+from axml_ray.settings import CorpusSettings, LabelConditions, SettingsError, absolute, absolute_place
 
 if TYPE_CHECKING:
     from axml_ray.inference.bundle import Bundle
@@ -78,6 +78,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--precision", type=_share, metavar="SHARE",
         help="use the lowest threshold at which this share of labels was correct on validation, such as 0.8",
     )  # fmt: skip
+    for name, field in LabelConditions.model_fields.items():
+        kind = "LABEL" if name.endswith("labels") else "PREFIX"
+        parser.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=(), metavar=kind, help=field.description)
     parser.add_argument("--actors", type=count, metavar="N", help="number of predictors; default: as many as fit")
     parser.add_argument(
         "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
@@ -94,6 +97,12 @@ def record_fields(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]
     return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
 
 
+def label_conditions(given: argparse.Namespace) -> LabelConditions | None:
+    """Return the conditions on labels that the flags give, if any."""
+    flags = {name: tuple(getattr(given, name)) for name in LabelConditions.model_fields}
+    return LabelConditions(**flags) if any(flags.values()) else None
+
+
 @job_of_flags(__doc__, add_flags)
 def main(given: argparse.Namespace) -> None:
     """Predict the texts, and print their number and the number of errors.
@@ -104,6 +113,8 @@ def main(given: argparse.Namespace) -> None:
     from axml_ray.cluster import connect, max_processes
     from axml_ray.corpus.sources import open_readers
     from axml_ray.inference.bundle import Bundle
+    from axml_ray.inference.codec import Codec
+    from axml_ray.inference.conditions import AllowedLabels
     from axml_ray.inference.predict_files import predict_files
     from axml_ray.inference.prediction_files import PredictionOptions
 
@@ -118,7 +129,10 @@ def main(given: argparse.Namespace) -> None:
         readers = open_readers(given.input, reading, labelled=False)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
-    options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold)
+    conditions = label_conditions(given)
+    if conditions is not None:
+        AllowedLabels.of(conditions, Codec(bundle))  # an unknown label is reported here, before Ray starts
+    options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold, conditions=conditions)
     connect()
     cpus, gpus = given.cpus_per_actor, given.gpus_per_actor
     fit = max_processes({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})

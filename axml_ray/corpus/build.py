@@ -152,14 +152,14 @@ def _lay_out_files(workspace: Workspace, staged: StagedInput, summary: Summary) 
     """Drop the documents without a label of the corpus, and lay out the others in files.
 
     Raises:
-        SettingsError: a split is empty.
+        SettingsError: a split that the settings ask for is empty.
     """
     settings = workspace.settings
     for path, split in zip(staged.paths, staged.splits, strict=True):
         summary.drop_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
     layout = FileLayout.from_splits(staged.paths, staged.splits)
     for name in SPLITS:
-        if not layout.documents(name):
+        if not layout.documents(name) and (name != "test" or settings.has_test):
             raise SettingsError(f"{workspace.describe_split(name)}: no document with a label is left in this split")
     valid = layout.documents("valid")
     if not settings.valid and valid < settings.valid_documents:

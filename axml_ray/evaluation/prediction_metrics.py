@@ -3,7 +3,7 @@
 Rankings (the ensemble's and each member's) are read one after the other, so memory holds the document scores of one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,10 @@ class TrainingCounts:
 
 
 def evaluate_predictions(
-    predictions: Predictions, training: TrainingCounts, settings: EvaluationSettings
+    predictions: Predictions,
+    training: TrainingCounts,
+    settings: EvaluationSettings,
+    probability: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Compute all metrics of the ensemble and of each member.
 
@@ -41,12 +44,13 @@ def evaluate_predictions(
         predictions: predictions of a split.
         training: label frequencies of the corpus.
         settings: propensity constants, limits of the bands, and number of bootstrap samples.
+        probability: calibration of the ensemble's scores to probabilities, if there is one.
 
     Returns:
         `documents` (those with a true label), `ensemble` and `members` (scores in percent by metric), `intervals` (with
         the same names), `bands` (one row for each band: `name`, `from`, `to`, `labels`, `documents`, and again scores
         and intervals), `frequency` (of `bands.FrequencyCurve`), `calibration` (of `reliability.ReliabilityCurve`),
-        `propensity`.
+        `propensity`; and with a calibration, `probabilities` (like `calibration`, of probabilities instead of scores).
 
     Raises:
         SettingsError: the predictions contain labels outside the corpus, or no document has a true label.
@@ -58,11 +62,13 @@ def evaluate_predictions(
         for band in bands
     ]
     metrics: dict[str, Any] = {"documents": 0, "members": {}, "intervals": {"members": {}}, "bands": rows}
-    frequency, reliability = FrequencyCurve(training.counts), ReliabilityCurve()
+    frequency = FrequencyCurve(training.counts)
+    maps = {"calibration": lambda scores: scores} | ({} if probability is None else {"probabilities": probability})
+    curves = {name: ReliabilityCurve() for name in maps}
     for name in predictions.rankings:
         parts: Iterable[Ranking] = predictions.read(name)
         if name == ENSEMBLE:
-            parts = _add_to_curves(parts, frequency, reliability)
+            parts = _add_to_curves(parts, frequency, [(maps[key], curve) for key, curve in curves.items()])
         overall, *of_bands = _score_documents(predictions, parts, inverse, bands)
         assert overall is not None
         _store(metrics, name, overall, settings)
@@ -73,7 +79,7 @@ def evaluate_predictions(
         metrics["documents"] = len(overall)
     return metrics | {
         "frequency": frequency.result(),
-        "calibration": reliability.result(),
+        **{key: curve.result() for key, curve in curves.items()},
         "propensity": {"A": settings.propensity_a, "B": settings.propensity_b},
     }
 
@@ -202,16 +208,25 @@ def _have_equal_labels(one: Ragged, other: Ragged) -> bool:
 
 
 def _add_to_curves(
-    parts: Iterable[Ranking], frequency: FrequencyCurve, reliability: ReliabilityCurve
+    parts: Iterable[Ranking],
+    frequency: FrequencyCurve,
+    reliability: Sequence[tuple[Callable[[np.ndarray], np.ndarray], ReliabilityCurve]],
 ) -> Iterable[Ranking]:
-    """Yield each part of a ranking, and then add it to both curves."""
+    """Yield each part of a ranking, and then add it to the curves.
+
+    Args:
+        parts: the ranking.
+        frequency: curve over label frequency.
+        reliability: each curve of reliability, with the function of the scores whose reliability it counts.
+    """
     for part in parts:
         # Yielded first, because `Scores.add` validates the label ids that the curves index with.
         yield part
         frequency.add(part.top, part.truth.values, part.truth.offsets)
         is_predicted = part.top >= 0
         is_true = hits(part.top, part.truth.values, part.truth.offsets)
-        reliability.add(part.scores[is_predicted], is_true[is_predicted])
+        for of_scores, curve in reliability:
+            curve.add(of_scores(part.scores[is_predicted]), is_true[is_predicted])
 
 
 def _score_documents(

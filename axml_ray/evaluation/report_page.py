@@ -65,7 +65,7 @@ def write_page(
         training_charts=training_charts(journals),
         frequency_chart=frequency_chart(metrics["frequency"]),
         score_histogram=score_histogram(metrics["calibration"]),
-        reliability_chart=reliability_chart(metrics["calibration"]),
+        reliability_chart=reliability_chart(metrics["calibration"], metrics.get("probabilities")),
         example_groups=[("Best predictions", "best", best), ("Worst predictions", "worst", worst)],
         is_explained=any(label.spans for example in (*best, *worst) for label in example.predicted),
     )
@@ -136,10 +136,14 @@ def score_histogram(calibration: Mapping[str, Any]) -> Markup:
     )
 
 
-def reliability_chart(calibration: Mapping[str, Any]) -> Markup:
-    """Draw the share of true labels against the score; on the diagonal, a score is a probability."""
-    bins = zip(calibration["mean_score"], calibration["true"], calibration["labels"], strict=True)
-    points = [(mean, correct / labels) for mean, correct, labels in bins if mean is not None]
-    x = Axis(label="mean score", minimum=0, maximum=1)
+def reliability_chart(scores: Mapping[str, Any], probabilities: Mapping[str, Any] | None) -> Markup:
+    """Draw the share of true labels against the score, and against the calibrated probability if there is one."""
+    lines = []
+    for name, curve in (("score", scores), ("calibrated probability", probabilities)):
+        if curve is not None:
+            bins = zip(curve["mean_score"], curve["true"], curve["labels"], strict=True)
+            points = [(mean, correct / labels) for mean, correct, labels in bins if mean is not None]
+            lines.append(Line(name=name, points=points))
+    x = Axis(label="mean of the labels in a bin", minimum=0, maximum=1)
     y = Axis(label="share of true labels", minimum=0, maximum=1)
-    return line_chart("Reliability", x, y, [Line(name="predicted labels", points=points)], diagonal=True)
+    return line_chart("Reliability", x, y, lines, diagonal=True)

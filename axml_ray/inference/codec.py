@@ -4,11 +4,13 @@ A server does this in the process that receives requests, while the members may 
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.explain import Explanation
@@ -117,22 +119,47 @@ class Codec:
         """The id of each label."""
         return {label: number for number, label in enumerate(self.index.labels)}
 
-    def ids(self, labels: Sequence[str]) -> np.ndarray:
+    @cached_property
+    def _labels(self) -> pa.Array:
+        """The labels by id, for searches."""
+        return pa.array(self.index.labels, pa.large_string())
+
+    def ids(self, labels: Sequence[str], field: str = "labels") -> np.ndarray:
         """Return the ids of labels in their order, without duplicates, int64 [n].
+
+        Args:
+            labels: the labels.
+            field: name of the argument or field, for the error.
 
         Raises:
             SettingsError: a label is unknown.
         """
         for label in labels:
             if label not in self.id_of:
-                raise self._unknown(label)
+                raise self._unknown(f"{field}: no label is called", label, self.id_of)
         return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
 
-    def _unknown(self, label: str) -> SettingsError:
-        """Return the error for an unknown label, with the most similar known one."""
+    def ids_of_prefixes(self, prefixes: Sequence[str], field: str) -> np.ndarray:
+        """Return the ids of the labels that begin with any of some prefixes, int64 [n]; `field` is as in `ids`.
+
+        Raises:
+            SettingsError: no label begins with one of them.
+        """
+        is_found = np.zeros(len(self.index), dtype=bool)
+        for prefix in prefixes:
+            begins = pc.starts_with(self._labels, prefix).to_numpy(zero_copy_only=False)
+            if not begins.any():
+                known = {label[: len(prefix)] for label in self.index.labels[: NEAR_LABELS + 1]}
+                raise self._unknown(f"{field}: no label begins with", prefix, known)
+            is_found |= begins
+        return np.flatnonzero(is_found)
+
+    @staticmethod
+    def _unknown(problem: str, label: str, known: Collection[str]) -> SettingsError:
+        """Return the error for an unknown label or prefix, with the most similar known one."""
         # The comparison takes about a second for 100,000 labels.
-        is_fast = len(label) <= NEAR_CHARACTERS and len(self.id_of) <= NEAR_LABELS
-        near = difflib.get_close_matches(label, self.id_of, n=1) if is_fast else []
+        is_fast = len(label) <= NEAR_CHARACTERS and len(known) <= NEAR_LABELS
+        near = difflib.get_close_matches(label, known, n=1) if is_fast else []
         fix = f"did you mean {near[0]!r}?" if near else "tagger.labels and GET /v1/labels list all labels"
         shown = label if len(label) <= NEAR_CHARACTERS else f"{label[:NEAR_CHARACTERS]}…"
-        return SettingsError(f"labels: no label is called {shown!r}; {fix}")
+        return SettingsError(f"{problem} {shown!r}; {fix}")

@@ -89,7 +89,8 @@ class BundlePredictor:
             return f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
 
     def _tag(self, texts: list[str]) -> list[list[Tag]]:
-        return self.tagger.tag(texts, top_k=self.options.top_k, threshold=self.options.threshold)
+        options = self.options
+        return self.tagger.tag(texts, top_k=options.top_k, threshold=options.threshold, conditions=options.conditions)
 
 
 def predict_files(

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from axml_ray.files import read_json, write_json
 from axml_ray.inference.tagger import Tag
-from axml_ray.settings import Settings, SettingsError
+from axml_ray.settings import LabelConditions, Settings, SettingsError
 
 JOB, RESULT = "job.json", "predictions.json"
 JOB_VERSION = 2
@@ -27,6 +27,8 @@ class PredictionOptions(Settings):
     """Largest number of labels of a text."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """Omit labels with a lower probability."""
+    conditions: LabelConditions | None = None
+    """Which labels are allowed or excluded."""
 
 
 def write_block(path: Path, form: Format, ids: list[str], tags: list[list[Tag]], errors: list[str | None]) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 from axml_ray.corpus.records import storable
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag
+from axml_ray.inference.conditions import AllowedLabels
 from axml_ray.inference.explain import explain
 from axml_ray.members.topk import TopK, rank_given
 from axml_ray.network.devices import device_named
 from axml_ray.network.precision import keep_memory, use_threads
-from axml_ray.settings import Precision, SettingsError
+from axml_ray.ragged import Ragged
+from axml_ray.settings import LabelConditions, Precision, SettingsError
 
 __all__ = ["Tag", "Tagger"]
 
@@ -96,6 +98,7 @@ class Tagger:
         explain: bool = False,
         threshold: float | None = None,
         labels: Sequence[str] | None = None,
+        conditions: LabelConditions | None = None,
     ) -> list[list[Tag]]:
         """Return the best labels of each text, best first. A text without a word, such as an empty one, has none.
 
@@ -107,10 +110,14 @@ class Tagger:
             threshold: omit labels with a lower probability, 0 to 1; see `threshold`.
             labels: score these labels only, and return all of them regardless of `top_k`. Labels that beam search would
                 have pruned have a score here, too. For a text without a word all scores are 0.
+            conditions: which labels are allowed or excluded. Up to 1,000 allowed labels are scored one by one;
+                otherwise only the members' `ensemble.top_labels` best labels are looked at, which may leave fewer than
+                `top_k`.
 
         Raises:
             TypeError: texts or labels are not sequences of strings.
-            SettingsError: a label is unknown, or `top_k` or `threshold` is out of range.
+            SettingsError: a label or prefix is unknown, `top_k` or `threshold` is out of range, or both `labels` and
+                `conditions` are given.
         """
         _check_strings("texts", texts)
         if not isinstance(top_k, int) or top_k < 1:
@@ -121,19 +128,22 @@ class Tagger:
         if labels is not None:
             _check_strings("labels", labels)
             label_ids = self.codec.ids(labels)
+            if conditions is not None:
+                raise SettingsError("conditions: labels= names the only labels to score; give one of them")
+        allowed = None if conditions is None else AllowedLabels.of(conditions, self.codec)
+        is_scored = label_ids is not None or (allowed is not None and allowed.scored is not None)
         results: list[list[Tag]] = []
         for start in range(0, len(texts), TEXTS):
             batch = [storable(text) for text in texts[start : start + TEXTS]]
             tokens = self.codec.encode(batch)
             with self._lock:
                 if label_ids is None:
-                    ids, scores = self.ensemble.rank(tokens)
-                    best = TopK(ids[:, :top_k], scores[:, :top_k])
+                    best = self._best(tokens, top_k, allowed)
                 else:
                     best = rank_given(label_ids, self.ensemble.score(tokens, label_ids))
             rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
             if explain:
-                rows = [self._explain(*each, labels is not None) for each in zip(batch, rows, strict=True)]
+                rows = [self._explain(*each, is_scored) for each in zip(batch, rows, strict=True)]
             results += rows
         return results
 
@@ -149,6 +159,17 @@ class Tagger:
             SettingsError: not exactly one of the two is given, or validation never reached it.
         """
         return self.codec.calibration.threshold(precision=precision, count=count)
+
+    def _best(self, tokens: Ragged, top_k: int, allowed: AllowedLabels | None) -> TopK:
+        """Return the best k labels of each text, of those that are allowed."""
+        if allowed is None:
+            ranking = self.ensemble.rank(tokens)
+        elif allowed.scored is None:
+            ranking = self.ensemble.rank(tokens, allowed.mask)
+        else:
+            ranking = rank_given(allowed.scored, self.ensemble.score(tokens, allowed.scored))
+        shown = min(top_k, self.bundle.settings.top_labels)
+        return TopK(ranking.labels[:, :shown], ranking.scores[:, :shown])
 
     def _explain(self, text: str, tags: list[Tag], given: bool) -> list[Tag]:
         """Return a text's tags with explanations."""

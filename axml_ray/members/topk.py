@@ -37,6 +37,15 @@ class TopK(NamedTuple):
         scores: np.ndarray = np.where(same, self.scores[:, None, :], np.float32(0)).sum(axis=2, dtype=np.float32)
         return scores
 
+    def among(self, allowed: np.ndarray) -> "TopK":
+        """Return the ranking without the labels that are not allowed.
+
+        Args:
+            allowed: whether each label is allowed, bool [L].
+        """
+        keep = np.append(allowed, False)[self.labels]  # the appended entry is what the padding -1 indexes
+        return TopK(*best_of(np.where(keep, self.labels, -1), self.labels.shape[1], self.scores))
+
 
 def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> TopK:
     """Rank labels by the weighted sum of their scores; a label that a ranking leaves out has the score 0 in it.

@@ -29,6 +29,7 @@ from axml_ray.settings.base import (
     at_level,
     fingerprint,
 )
+from axml_ray.settings.conditions import LabelConditions
 from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts
 from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
@@ -51,6 +52,7 @@ __all__ = [
     "ExpectedCounts",
     "Experiment",
     "FeatureSettings",
+    "LabelConditions",
     "LabelFeatures",
     "MemberSettings",
     "Name",

@@ -64,7 +64,8 @@ class CorpusSettings(Settings):
     """Documents drawn from train for validation, limited to a tenth of train (the authors' program: 200, or 4,000 for
     its large corpora)."""
     test_share: Share = 0.1
-    """Share of the documents that becomes the test split where `test` names no files, by a hash of the text."""
+    """Share of the documents that becomes the test split where `test` names no files, by a hash of the text. With 0
+    there is no test split, which the main job needs for its evaluation."""
     max_train_documents: Positive | None = None
     """Number of training documents to use, drawn by a hash of the text; by default all."""
     max_test_documents: Positive | None = None
@@ -123,8 +124,6 @@ class CorpusSettings(Settings):
     def _source_has_files(self) -> Self:
         if self.source != "installed_packages" and not self.train:
             raise ValueError(f"corpus.train: give at least one file for source {self.source}")
-        if not self.test and not self.test_share:
-            raise ValueError("corpus.test_share is 0 and corpus.test names no file; give one of them")
         if self.source == "installed_packages" and (self.train or self.valid or self.test):
             raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
         return self
@@ -132,7 +131,12 @@ class CorpusSettings(Settings):
     @property
     def draws_test(self) -> bool:
         """Whether the test split is drawn from the documents of train."""
-        return not self.test
+        return not self.test and self.test_share > 0
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test split, of files or drawn."""
+        return bool(self.test) or self.draws_test
 
     @property
     def word_vectors_path(self) -> Path | None:

@@ -64,6 +64,11 @@ class RunLayout:
         return self.directory / "combiner"
 
     @property
+    def calibration(self) -> Path:
+        """Return the file of the calibration of scores to probabilities, with the key of the ensemble, JSON."""
+        return self.directory / "calibration.json"
+
+    @property
     def all_predictions(self) -> Path:
         """Return the directory of the predictions of all splits."""
         return self.directory / "predictions"

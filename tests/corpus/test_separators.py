@@ -112,6 +112,11 @@ def _texts(corpus: Corpus) -> list[str]:
     return found
 
 
+def test_without_a_share_there_is_no_test_split(run: Prepare) -> None:
+    corpus = run(train=many(40), test=(), test_share=0)
+    assert {split: corpus.documents(split) for split in SPLITS} == {"train": 37, "valid": 3, "test": 0}
+
+
 def test_given_validation_is_no_part_of_the_drawn_test_split(run: Prepare) -> None:
     corpus = run(train=many(200), valid=many(50, "valid"), test=())
     assert corpus.documents("valid") == 50
@@ -121,7 +126,6 @@ def test_given_validation_is_no_part_of_the_drawn_test_split(run: Prepare) -> No
 @pytest.mark.parametrize(
     ("given", "key"),
     [
-        ({"test_share": 0}, "corpus.test_share"),
         ({"test_share": 1e-9}, "corpus.test_share"),
         ({"test_share": 1}, "corpus.train"),
     ],

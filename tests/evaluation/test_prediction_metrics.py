@@ -105,6 +105,20 @@ def test_reliability_and_frequency_count_all_predictions(home, metrics):
     assert sum(row["true"] for row in metrics["frequency"]) == sum(map(len, truths))
 
 
+def test_reliability_of_probabilities(home, training, metrics):
+    _, _, table = columns(home, "ensemble")
+    probability = np.array(table["ensemble.scores"].to_pylist(), np.float32).ravel() ** 2
+    both = evaluate_predictions(open_predictions(home), training, SETTINGS, lambda scores: scores**2)
+    found = both.pop("probabilities")
+    assert both == metrics
+    assert found["labels"] == np.histogram(probability, 20, (0, 1))[0].tolist()
+    assert sum(found["true"]) == sum(metrics["calibration"]["true"])
+    bins = zip(found["mean_score"], found["true"], found["labels"], strict=True)
+    distances = [abs(mean * labels - true) for mean, true, labels in bins if mean is not None]
+    assert found["expected_error"] == pytest.approx(sum(distances) / len(probability))
+    assert found["expected_error"] != metrics["calibration"]["expected_error"]
+
+
 def test_comparison_does_not_depend_on_the_order_of_documents(home, training, tmp_path):
     one, worse = open_predictions(home), open_predictions(home, "worse")
     comparison = compare_predictions(one, worse, training, SETTINGS)

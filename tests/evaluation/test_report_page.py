@@ -131,6 +131,15 @@ def test_all_sections_contain_their_numbers(content, tmp_path):
     assert len(re.findall(r"<details[^>]*><summary><b>test-", html)) == 20
 
 
+def test_probabilities_have_a_line_and_their_error(content, tmp_path):
+    _, metrics, _, _ = content
+    assert "calibrated probability" not in write_html(content, tmp_path)
+    probabilities = metrics["calibration"] | {"expected_error": 0.1234}
+    html = write_html(content, tmp_path, metrics=metrics | {"probabilities": probabilities})
+    page = " ".join("".join(Tags(html).text).split())
+    assert "calibrated probability" in html and " 12.3." in page
+
+
 def test_page_is_accessible_and_responsive(content, tmp_path):
     html = write_html(content, tmp_path)
     page = Tags(html)

@@ -140,3 +140,11 @@ def test_the_best_of_a_sparse_matrix(table: np.ndarray, k: int) -> None:
         missing = k - len(best)
         assert ranking.labels[row].tolist() == best + [-1] * missing
         assert ranking.scores[row].tolist() == [own[label] for label in best] + [0.0] * missing
+
+
+def test_labels_that_are_not_allowed_leave_no_gap() -> None:
+    ranking = TopK(np.array([[2, 0, 3], [1, -1, -1]], np.int32), np.array([[0.9, 0.5, 0.4], [0.7, 0, 0]], np.float32))
+    labels, scores = ranking.among(np.array([True, False, False, True]))
+    assert labels.tolist() == [[0, 3, -1], [-1, -1, -1]]
+    assert scores.tolist() == [[0.5, np.float32(0.4), 0], [0, 0, 0]]
+    assert labels.dtype == np.int32 and scores.dtype == np.float32

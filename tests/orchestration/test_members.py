@@ -192,6 +192,8 @@ def test_a_combiner_is_fitted_on_the_validation_documents(again: Callable[..., E
     for name, found in before["members"].items():
         assert metrics["members"][name] == pytest.approx(found, abs=1e-3)
     assert metrics["seconds"]["combiner"] > 0
+    assert sum(metrics["probabilities"]["labels"]) == sum(metrics["calibration"]["labels"])
+    assert metrics["probabilities"]["expected_error"] < 0.2
     current = Run(settings, plain.corpus)
     assert not (current.layout.directory / "uncombined").exists()
     # The combiner's scores are what it makes of the members' stored rankings.

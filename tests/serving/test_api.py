@@ -11,7 +11,7 @@ import pytest
 import requests
 from small_server import MEMBERS, SMALL, TREES
 
-from axml_ray import Tagger
+from axml_ray import LabelConditions, Tagger
 
 PROBLEM = "application/problem+json"
 
@@ -80,6 +80,26 @@ class TestTag:
         [tags] = tagger.tag([texts[1]], labels=wanted)
         assert [one["label"] for one in found] == [one.label for one in tags] and len(found) == 3
         np.testing.assert_allclose([one["score"] for one in found], [one.score for one in tags], rtol=1e-4)
+
+    @pytest.mark.parametrize("explain", [False, True])
+    def test_conditions_are_those_of_the_tagger(
+        self, server: str, tagger: Tagger, texts: list[str], explain: bool
+    ) -> None:
+        some = tagger.labels[:3]
+        for given in (
+            {"allowed_labels": some, "excluded_prefixes": [some[0]]},
+            {"excluded_labels": some},
+            {"allowed_prefixes": [some[0][:2]]},
+        ):
+            found = tag(server, texts=texts[:3], top_k=2, explain=explain, **given).json()["results"]
+            rows = tagger.tag(texts[:3], top_k=2, conditions=LabelConditions(**given))
+            assert [[one["label"] for one in row["labels"]] for row in found] == [
+                [one.label for one in row] for row in rows
+            ]
+            assert all(len(row["labels"]) == 2 for row in found)
+            assert [one["score"] for row in found for one in row["labels"]] == pytest.approx(
+                [one.score for row in rows for one in row], rel=1e-4
+            )
 
     def test_explains(self, server: str, tagger: Tagger, texts: list[str]) -> None:
         [first, *_] = tag(server, text=texts[2], explain=True, top_k=2).json()["results"][0]["labels"]
@@ -168,6 +188,15 @@ class TestRefusals:
     def test_an_unknown_label_is_met_with_one_like_it(self, server: str, tagger: Tagger) -> None:
         content = refused(tag(server, text="a", labels=[tagger.labels[0] + "x"]), 422, "labels")
         assert tagger.labels[0] in content["detail"]
+
+    def test_conditions(self, server: str, tagger: Tagger) -> None:
+        label = tagger.labels[0]
+        content = refused(tag(server, text="a", excluded_labels=[label + "x"]), 422, "excluded_labels")
+        assert label in content["detail"]
+        refused(tag(server, text="a", allowed_prefixes=["x" + label]), 422, "allowed_prefixes")
+        refused(tag(server, text="a", excluded_prefixes=[""]), 422, "excluded_labels")
+        refused(tag(server, text="a", allowed_labels=[]), 422, "allowed_labels")
+        refused(tag(server, text="a", labels=[label], excluded_labels=[label]), 422, "body")
 
     def test_a_long_or_unknown_label_comes_back_short(self, server: str) -> None:
         assert len(refused(tag(server, text="a", labels=["x" * 50_000]), 422, "labels")["detail"]) < 200
