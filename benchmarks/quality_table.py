@@ -242,7 +242,7 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
                 continue
             seeds = [row["by_trees"][count] for row in content["rows"]]
             means = {name: sum(one[name] for one in seeds) / len(seeds) for name in scores}
-            if "micro-F1" in content["figures"] and int(count) == first["trees"]:
+            if "micro-F1" in content.get("figures", {}) and int(count) == first["trees"]:
                 means["micro-F1"] = content["figures"]["micro-F1"]
             name = f"axml-ray, {'one tree' if count == '1' else f'{count} trees'}" + (f", {variant}" if variant else "")
             source = _recorded(content, path, f"`configs/{corpus}.yaml`" + (f"; {chosen}" if chosen else ""))

@@ -1,14 +1,13 @@
 """Conditions on labels: the best of those that are allowed, and the same labels as without conditions otherwise."""
 
 import json
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny_run import texts_of
 
 from axml_ray import LabelConditions, Tagger
+from axml_ray.commands import predict
 from axml_ray.inference import conditions as module
 from axml_ray.inference.conditions import AllowedLabels
 from axml_ray.inference.predict_files import BundlePredictor
@@ -125,9 +124,8 @@ def test_predictors_of_files_keep_to_conditions(bundle_directory, tmp_path):
 
 
 def test_flags_of_the_job():
-    job = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "predict.py"))
     words = ["--bundle", "b", "--input", "i", "--output", "o"]
-    [given] = job["main"].parse(words)
-    assert job["label_conditions"](given) is None
-    [given] = job["main"].parse([*words, "--excluded-labels", "a", "b", "--allowed-prefixes", "c"])
-    assert job["label_conditions"](given) == LabelConditions(excluded_labels=("a", "b"), allowed_prefixes=("c",))
+    [given] = predict.main.parse(words)
+    assert predict.label_conditions(given) is None
+    [given] = predict.main.parse([*words, "--excluded-labels", "a", "b", "--allowed-prefixes", "c"])
+    assert predict.label_conditions(given) == LabelConditions(excluded_labels=("a", "b"), allowed_prefixes=("c",))
