@@ -59,7 +59,8 @@ def test_a_config_names_its_preset_and_only_what_differs_from_it(path):
 
 
 FREE = {*PAPER, "eurlex4k_partial", "mine"}
-"""The paper's table is written out, with that of its EUR-Lex for a part of it, also where it is the default; so is what users are to change."""
+"""The paper's table is written out, also where it is the default and for a part of its EUR-Lex; so is what users are to
+change."""
 ALLOWED = {"finna_titles": {"height", "cluster_size", "hidden", "fully_connected"}}
 
 
