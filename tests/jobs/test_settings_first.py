@@ -12,46 +12,35 @@ JOBS = sorted(path.name for path in (ROOT / "jobs").glob("*.py"))
 HEAVY = ("torch", "ray", "pyarrow", "sklearn", "scipy", "numpy")
 TRY = f"""
 import json, runpy, sys
-job, *words = sys.argv[1:]
-sys.argv = [job, *words]
-try:
-    runpy.run_path(job, run_name="__main__")
-except SystemExit as ended:
-    print(json.dumps([ended.code, [name for name in {HEAVY} if name in sys.modules]]))
+job, *commands = sys.argv[1:]
+for words in map(json.loads, commands):
+    sys.argv = [job, *words]
+    try:
+        runpy.run_path(job, run_name="__main__")
+    except SystemExit as ended:
+        print(json.dumps([ended.code, [name for name in {HEAVY} if name in sys.modules]]))
 """
-
-
-def run(job: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", TRY, str(ROOT / "jobs" / job), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+"""Runs a job with some words after the other, in one process."""
+WRONG = ["--config", str(ROOT / "configs" / "quickstart.yaml"), "--training.epoch", "3", "--rum", "x"]
+LISTED = {
+    "inspect_tree.py": ["--tree N", "--label NAME", "--tree.kind", "--seed"],
+    "evaluate.py": ["--run DIRECTORY", "--resources.", "--evaluation."],
+    "train_ensemble.py": ["--training.epochs N,N,...", "--corpus.train PATH,PATH,..."],
+}
+HIDDEN = {"inspect_tree.py": ["--training.", "--resources."], "evaluate.py": ["--training.", "--tree."]}
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("job", JOBS)
-def test_a_mistyped_setting_needs_no_heavy_import(job: str) -> None:
-    done = run(job, "--config", str(ROOT / "configs" / "quickstart.yaml"), "--training.epoch", "3", "--rum", "x")
-    assert json.loads(done.stdout.splitlines()[-1]) == [2, []], done.stderr
+def test_a_mistyped_setting_and_help_need_no_heavy_import(job: str) -> None:
+    commands = [json.dumps(words) for words in (WRONG, ["--help"])]
+    command = [sys.executable, "-c", TRY, str(ROOT / "jobs" / job), *commands]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    wrong, *shown, helped = done.stdout.splitlines()
+    assert json.loads(wrong) == [2, []], done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("job", JOBS)
-def test_help_needs_no_heavy_import(job: str) -> None:
-    done = run(job, "--help")
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, []], done.stderr
-    assert "tuple" not in done.stdout
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("job", "listed", "hidden"),
-    [
-        ("inspect_tree.py", ["--tree N", "--label NAME", "--tree.kind", "--seed"], ["--training.", "--resources."]),
-        ("evaluate.py", ["--run DIRECTORY", "--resources.", "--evaluation."], ["--training.", "--tree."]),
-        ("train_ensemble.py", ["--training.epochs N,N,...", "--corpus.train PATH,PATH,..."], []),
-    ],
-)
-def test_help_lists_what_applies(job: str, listed: list[str], hidden: list[str]) -> None:
-    shown = run(job, "--help").stdout
-    assert all(flag in shown for flag in listed)
-    assert not any(flag in shown for flag in hidden)
+    assert json.loads(helped) == [0, []], done.stderr
+    text = "\n".join(shown)
+    assert "--help" in text and "tuple" not in text
+    assert all(flag in text for flag in LISTED.get(job, []))
+    assert not any(flag in text for flag in HIDDEN.get(job, []))

@@ -60,6 +60,7 @@ class Load:
         with requests.Session() as session:
             while not self._stop.is_set():
                 self.answers.append(session.post(f"{self.url}/v1/tag", json={"text": self.text}, timeout=SECONDS))
+                time.sleep(0.01)  # without it, clients take the cores from a replica that starts
 
     def until(self, holds: Any, what: str) -> None:
         """Go on until some answers have come for which it holds."""
