@@ -5,7 +5,7 @@ Every test belongs to one tier:
 - `unit`: runs in this process, without Ray; what `make test-unit` runs. Starting a process in it is an error.
 - `ray`: takes the fixture `ray_cluster`, directly or through another fixture.
 - `processes`: starts processes of its own; marked in its module.
-- `slow`: starts clusters or kills processes; marked in its module.
+- `slow`: starts clusters, kills processes, or trains or reads for a while; marked in its module.
 """
 
 import multiprocessing.process
@@ -20,6 +20,7 @@ os.environ.update(
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
+    RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # as `axml_ray.cluster.connect` sets it for a cluster of its own
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     OMP_NUM_THREADS="1",
 )

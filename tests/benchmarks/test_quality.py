@@ -20,6 +20,7 @@ from axml_ray.evaluate_run import evaluate
 from axml_ray.inference.predict_split import predict_split
 
 
+@pytest.mark.slow
 def test_scores_by_number_of_trees(tmp_path: Path) -> None:
     trained = train_run(tmp_path, trees=3)
     predict_split(trained, "test")

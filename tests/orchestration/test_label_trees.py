@@ -105,6 +105,7 @@ def test_trees_that_cannot_be_built_are_one_line(in_tasks, tmp_path):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins(tmp_path: Path) -> None:
     parents = tmp_path / "parents.tsv"
     parents.write_text("".join(f"label {i}\tfamily {i // 8}\n" for i in range(40)))
