@@ -143,14 +143,9 @@ def _open_calibration(run: Run) -> Callable[[np.ndarray], np.ndarray] | None:
 
 def _predict(run: Run, split: str) -> Predictions:
     # Imported only when needed, so that stored predictions are evaluated without Ray.
-    from axml_ray.cluster import connect, max_processes
     from axml_ray.inference.predict_split import predict_split
 
     run.open_ensemble()  # a missing member is reported here in one line, in an actor with Ray's traceback
-    connect()
-    cpus = run.settings.resources.cpus_per_worker
-    if not max_processes({"CPU": cpus}):
-        raise SettingsError(f"resources.cpus_per_worker: no node of the cluster has {cpus:g} CPUs. Lower it")
     log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
     stored = Predictions.open(predict_split(run, split))
     assert stored is not None

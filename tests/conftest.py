@@ -5,7 +5,7 @@ Every test belongs to one tier:
 - `unit`: runs in this process, without Ray; what `make test-unit` runs. Starting a process in it is an error.
 - `ray`: takes the fixture `ray_cluster`, directly or through another fixture.
 - `processes`: starts processes of its own; marked in its module.
-- `slow`: starts clusters or kills processes; marked in its module.
+- `slow`: starts clusters, kills processes, or trains or reads for a while; marked in its module.
 """
 
 import multiprocessing.process
@@ -20,6 +20,7 @@ os.environ.update(
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
+    RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # as `axml_ray.cluster.connect` sets it for a cluster of its own
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     OMP_NUM_THREADS="1",
 )
@@ -42,6 +43,8 @@ hypothesis.settings.load_profile("house")
 
 TIERS = ("slow", "processes", "ray")
 PROCESS_STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system")
+ALLOWED = ("fc-list", "uname")
+"""Programs that libraries run once: matplotlib lists the fonts of a new home, gensim asks for the kind of processor."""
 _unit_test: str | None = None
 """The unit test that is running, if any."""
 
@@ -74,8 +77,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 
 def _refuse_processes(event: str, arguments: tuple = ()) -> None:
-    """Fail a unit test, or its fixture, that starts a process; matplotlib may list the fonts, once for a new home."""
-    if event in PROCESS_STARTS and _unit_test is not None and arguments[:1] != ("fc-list",):
+    """Fail a unit test, or its fixture, that starts a process, other than those of `ALLOWED`."""
+    if event in PROCESS_STARTS and _unit_test is not None and (arguments[:1] or ("",))[0] not in ALLOWED:
         raise RuntimeError(f"{_unit_test} is a unit test and started a process; mark it as `processes`")
 
 

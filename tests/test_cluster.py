@@ -19,24 +19,12 @@ NONE = dict.fromkeys(ONE_ARENA, "0")
 """As many arenas as glibc likes: what a person set stays."""
 
 KEPT = """
-import os, re, sys, threading
-from pathlib import Path
-
-import ray
-from ray.cluster_utils import Cluster
-
-from axml_ray.cluster import connect
-from axml_ray.memory import keep_freed_memory
-
-if sys.argv[1] == "given":
-    cluster = Cluster()
-    cluster.add_node(num_cpus=1, object_store_memory=128 << 20, include_dashboard=False)
-    os.environ["RAY_ADDRESS"] = cluster.address
-connect()
-
-
-@ray.remote(num_cpus=1)
 def kept():
+    import re, threading
+    from pathlib import Path
+
+    from axml_ray.memory import keep_freed_memory
+
     found = []
 
     def held():
@@ -52,28 +40,15 @@ def kept():
     thread.start()
     thread.join()
     return found[0]
-
-
-print(ray.get(kept.remote()))
 """
+"""A task of a worker: how many MiB of 100 a thread still holds that freed them."""
 
-
-@pytest.mark.processes
-@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read as Linux writes it")
-@pytest.mark.parametrize(("cluster", "arenas", "kept"), [("own", {}, True), ("given", {}, True), ("own", NONE, False)])
-def test_a_workers_thread_keeps_the_memory_that_it_freed(cluster: str, arenas: dict[str, str], kept: bool) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ONE_ARENA} | arenas
-    done = subprocess.run(
-        [sys.executable, "-c", KEPT, cluster], capture_output=True, text=True, timeout=120, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    held = float(done.stdout.splitlines()[-1])  # MiB of the 100
-    assert held > 90 if kept else held < 10
-
-
-SMALL_NODES = """
+GIVEN = (
+    KEPT
+    + """
 import os
 
+import ray
 from ray.cluster_utils import Cluster
 
 from axml_ray.cluster import check_fits, connect, max_processes
@@ -84,6 +59,7 @@ for cpus in (3, 2):
     cluster.add_node(num_cpus=cpus, object_store_memory=128 << 20, include_dashboard=False)
 os.environ["RAY_ADDRESS"] = cluster.address
 connect()
+print(ray.get(ray.remote(num_cpus=1)(kept).remote()))
 print([max_processes({"CPU": cpus}) for cpus in (0.5, 1, 1.5, 2, 3, 4)])
 check_fits(ResourceSettings(workers=2, cpus_per_worker=2))
 try:
@@ -91,13 +67,18 @@ try:
 except SettingsError as error:
     print(error)
 """
+)
 
 
 @pytest.mark.processes
-def test_what_no_single_node_has_room_for_is_an_error() -> None:
-    done = subprocess.run([sys.executable, "-c", SMALL_NODES], capture_output=True, text=True, timeout=120)
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read as Linux writes it")
+def test_a_cluster_of_two_nodes_that_is_there_already() -> None:
+    """A worker's thread keeps the memory that it freed; what no single node has room for is an error."""
+    environment = {name: value for name, value in os.environ.items() if name not in ONE_ARENA}
+    done = subprocess.run([sys.executable, "-c", GIVEN], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
-    rooms, error = done.stdout.splitlines()[-2:]
+    kept, rooms, error = done.stdout.splitlines()[-3:]
+    assert float(kept) > 90
     assert rooms == "[10, 5, 3, 2, 1, 0]"
     assert error.startswith("resources: 1 of 2 workers fit") and "resources.workers" in error
 
@@ -119,7 +100,9 @@ def test_an_address_where_no_cluster_can_be_joined_is_named() -> None:
     assert "unset RAY_ADDRESS" in last
 
 
-OWN = """
+OWN = (
+    KEPT
+    + """
 import sys
 
 from axml_ray.cluster import connect
@@ -129,20 +112,30 @@ def work():
     connect()
     import ray
 
-    assert ray.get(ray.remote(num_cpus=0)(lambda: 3).remote()) == 3
-    print("connected", flush=True)
+    print("kept", ray.get(ray.remote(num_cpus=1)(kept).remote()), flush=True)
     if sys.stdin.readline().strip() == "fail":
         raise RuntimeError("as told")
 
 run_command(work)
 """
+)
 
 
-def own_cluster(home: Path, **more: str) -> subprocess.Popen[str]:
-    """Start a process with its own cluster; it fails on the line `fail`, and ends well on another."""
+def own_cluster(home: Path, *, kept: bool = True, **more: str) -> subprocess.Popen[str]:
+    """Start a process with its own cluster; it fails on the line `fail`, and ends well on another.
+
+    Args:
+        home: its home.
+        kept: whether a thread of its worker is to keep the memory that it freed.
+        more: variables of its environment.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", OWN],
-        env=without_ray(HOME=str(home), **more),
+        env={
+            **{name: value for name, value in without_ray().items() if name not in ONE_ARENA},
+            "HOME": str(home),
+            **more,
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -150,7 +143,10 @@ def own_cluster(home: Path, **more: str) -> subprocess.Popen[str]:
         start_new_session=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "connected\n", process.communicate()
+    word, _, held = process.stdout.readline().partition(" ")
+    assert word == "kept", process.communicate()
+    if sys.platform == "linux":
+        assert float(held) > 90 if kept else float(held) < 10
     return process
 
 
@@ -198,7 +194,7 @@ def test_a_failed_job_leaves_its_logs_alone_and_a_good_one_is_silent(tmp_path: P
     (progress,) = said.splitlines()
     assert good.returncode == 0 and progress.endswith("  ray: starting on this machine")
     assert list(short_path.iterdir()) == []
-    failed = own_cluster(tmp_path, TMPDIR=str(short_path))
+    failed = own_cluster(tmp_path, kept=False, TMPDIR=str(short_path), **NONE)
     _, said = failed.communicate("fail\n", timeout=60)
     assert failed.returncode == 1
     (own,) = short_path.iterdir()

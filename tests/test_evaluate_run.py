@@ -114,7 +114,7 @@ def test_missing_files_are_named(run, tmp_path, monkeypatch):
     # Without stored predictions the members are needed; that they are missing is reported before Ray starts.
     shutil.rmtree(run / "predictions")
     started = []
-    monkeypatch.setattr("axml_ray.cluster.connect", lambda: started.append(True))
+    monkeypatch.setattr("axml_ray.inference.predict_split.connect", lambda: started.append(True))
     with pytest.raises(SettingsError, match=r"tree-0/network_tree: no network tree 1 .*run axml-ray train"):
         evaluate_split(run)
     assert not started

@@ -36,4 +36,9 @@ def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> No
     assert small_corpus_warning(Run(small, corpus)) is None
     metrics = run(settings)
     assert metrics["documents"] == documents["test"]
+    # A tree without levels between root and leaves.
+    models = settings.run_directory.glob("tree-*/network_tree/level-*/model.safetensors")
+    assert [path.parent.relative_to(settings.run_directory).as_posix() for path in models] == [
+        "tree-0/network_tree/level-1"
+    ]
     assert metrics["ensemble"]["P@1"] > 80  # each label has a word of its own

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from axml_ray.cluster import connect
 from axml_ray.corpus import tasks
 from axml_ray.corpus.input_changes import input_state
 from axml_ray.corpus.passes import stage_inputs
@@ -42,6 +43,8 @@ class StagedInput:
 def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> StagedInput:
     """Read all sources into staged blocks, and list the rejected records in `rejected.jsonl`.
 
+    Ray is started or joined if the input is large.
+
     Args:
         workspace: where to write; its `in_process` is set according to the size of the input.
         readers: split and reader of each source; the split is empty for a source that has no splits.
@@ -56,6 +59,8 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> St
         for part in (reader.split(settings.block_bytes) if hasattr(reader, "split") else [reader])
     ]
     workspace.in_process = sum(size for _, _, size in parts) < tasks.SMALL_BYTES
+    if not workspace.in_process:
+        connect()
     groups = group_by_size(
         [(number, part) for number, (_, part, _) in enumerate(parts)],
         [min(size, settings.block_bytes) for _, _, size in parts],

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from axml_ray.cluster import connect
 from axml_ray.corpus import sources
 from axml_ray.corpus.build import build_corpus
 from axml_ray.corpus.dictionary import read_dictionary
@@ -30,8 +29,8 @@ logging.getLogger("gensim").setLevel(logging.WARNING)
 def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpus], None] = lambda _: None) -> Corpus:
     """Prepare a corpus in `directory`, unless it was already prepared there from the same settings and inputs.
 
-    Everything that can be checked without reading the texts is checked before Ray is started or joined. An older corpus
-    in `directory` stays as it is until the new one is complete.
+    Everything that can be checked without reading the texts is checked before Ray is started or joined, and a small
+    corpus is prepared without Ray. An older corpus in `directory` stays as it is until the new one is complete.
 
     Args:
         settings: settings of the corpus.
@@ -57,7 +56,6 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         log.info("prepare: %s; preparing %s anew", changes, directory)
     entries = read_dictionary(settings.dictionary, settings.segmentation) if settings.dictionary else None
     directory.parent.mkdir(parents=True, exist_ok=True)  # before Ray starts: it may not be writable
-    connect()
     with whole_directory(directory) as work:
         build_corpus(Workspace(settings, work), readers, inputs, entries)
         check(Corpus.open(work))

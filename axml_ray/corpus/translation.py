@@ -24,7 +24,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors import safe_open
 from scipy import sparse
 
@@ -135,6 +134,8 @@ class Translation:
 
     def save(self, path: Path) -> None:
         """Write the translation as a safetensors file."""
+        import torch  # slow to import, and the other passes of preparation don't need it
+
         arrays = {"values": self.words.values, "offsets": self.words.offsets, "sides": self.sides}
         save_tensors({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
 

@@ -1,5 +1,10 @@
-"""Prediction of a split of a run's prepared corpus with all of the run's members, by a pool of Ray Data actors."""
+"""Prediction of a split of a run's prepared corpus with all of the run's members.
 
+A split of several blocks is predicted by a pool of Ray Data actors. Starting an actor takes longer than predicting one
+block, which this process does itself, unless predictors use GPUs: this machine may have none.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
+import torch
 
-from axml_ray.cluster import quiet_data
+from axml_ray.cluster import connect, max_processes, quiet_data
 from axml_ray.combine.combiner import Combiner
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.predictions import ENSEMBLE, MADE_BY
@@ -19,11 +25,14 @@ from axml_ray.network.devices import predictor_device
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, SettingsError
+
+BLOCKS_HERE = 1
+"""Largest number of blocks of a split that this process predicts itself."""
 
 
 class EnsemblePredictor:
-    """A Ray Data actor with all members of a run.
+    """All members of a run, open for prediction; the class of the Ray Data actors.
 
     Args:
         settings: settings of the run.
@@ -55,7 +64,7 @@ class EnsemblePredictor:
 
 
 def predict_split(run: Run, split: str, directory: Path | None = None, combiner: Combiner | None = None) -> Path:
-    """Predict a split of the corpus with the run's members. Ray must be initialised.
+    """Predict a split of the corpus with the run's members. Ray is started or joined if the split has several blocks.
 
     Args:
         run: the run, with all of its members fitted.
@@ -68,28 +77,55 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         `<name>.labels` and `<name>.scores`, fixed-size lists, best first.
 
     Raises:
+        SettingsError: no node of the cluster has the CPUs or GPUs of an actor.
         RuntimeError: an actor failed.
     """
-    resources = run.settings.resources
     directory = directory or run.layout.predictions(split)
     slices = []
     for file in run.corpus.files(split):
         rows = pq.read_metadata(file).num_rows
         slices += [{"file": str(file), "start": start} for start in range(0, rows, ROWS)]
-    numbered = [{"number": number, **one} for number, one in enumerate(slices)]
+    blocks = [{"number": number, **one} for number, one in enumerate(slices)]
+    predict = _by_actors
+    if len(blocks) <= BLOCKS_HERE and not run.settings.resources.gpus_per_predictor:
+        predict = _in_this_process
     with whole_directory(directory) as work:
-        quiet_data()
-        # Several blocks per actor, so that all actors are busy until the end.
-        blocks = max(1, min(len(numbered), 4 * resources.predictors))
-        items = ray.data.from_items(numbered, override_num_blocks=blocks)
-        actors = resources.predictors, resources.of_a_predictor
-        then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
-        predictor = EnsemblePredictor, (run.settings, work, combiner)
+        arguments = run.settings, work, combiner
         with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
-            for row in map_with_actors(items, *predictor, *actors, then=then):
+            for row in predict(blocks, arguments, split):
                 heartbeat.add(int(row["rows"]))
         assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
     return directory
+
+
+def _in_this_process(blocks: list[dict[str, Any]], arguments: tuple[Any, ...], split: str) -> Iterator[dict[str, Any]]:
+    """Yield what the predictor returns for each block."""
+    threads = torch.get_num_threads()
+    try:
+        yield from map(EnsemblePredictor(*arguments), blocks)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _by_actors(blocks: list[dict[str, Any]], arguments: tuple[Any, ...], split: str) -> Iterator[dict[str, Any]]:
+    """Yield what actors return for each block, in any order.
+
+    Raises:
+        SettingsError, RuntimeError: as in `predict_split`.
+    """
+    settings: Experiment = arguments[0]
+    resources = settings.resources
+    connect()
+    if not max_processes({"CPU": resources.cpus_per_worker}):
+        raise SettingsError(
+            f"resources.cpus_per_worker: no node of the cluster has {resources.cpus_per_worker:g} CPUs. Lower it"
+        )
+    quiet_data()
+    # Several blocks per actor, so that all actors are busy until the end.
+    items = ray.data.from_items(blocks, override_num_blocks=max(1, min(len(blocks), 4 * resources.predictors)))
+    then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
+    actors = resources.predictors, resources.of_a_predictor
+    yield from map_with_actors(items, EnsemblePredictor, arguments, *actors, then=then)
 
 
 def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -23,7 +23,6 @@ from typing import Any, ClassVar
 import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
-from sklearn.linear_model import LogisticRegression
 
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
@@ -114,6 +113,8 @@ class LabelNames(SparseMember):
             targets.append(is_true[in_other_texts])
         x, y = np.concatenate(features), np.concatenate(targets)
         if y.any() and not y.all():
+            from sklearn.linear_model import LogisticRegression  # slow to import, and only fitting needs it
+
             regression = LogisticRegression(C=100, max_iter=1_000).fit(x, y)
             member.coefficients[:] = *regression.coef_[0], regression.intercept_[0]
         else:  # all pairs have the same target: the probability is q

@@ -26,7 +26,6 @@ from scipy import sparse
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.label_clusters import cluster_labels
-from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
 from axml_ray.members.topk import TopK
 from axml_ray.settings import Experiment, Settings
@@ -80,6 +79,8 @@ class LinearTree(Member):
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
         """Fit the classifiers on the training documents and write them."""
+        from axml_ray.members.linear_fit import fit_classifiers  # imports scikit-learn, which only fitting needs
+
         config, tree = spec.config, inputs.label_tree
         assert isinstance(config, LinearTreeConfig)
         texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)

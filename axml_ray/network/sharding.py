@@ -30,6 +30,10 @@ class Shard:
         """Return the rows that the shard holds of a table of `rows` rows, int64, in the order it holds them in."""
         return torch.arange(min(self.rank, rows), rows, self.count)
 
+    def size(self, rows: int) -> int:
+        """Return the number of rows that the shard holds of a table of `rows` rows."""
+        return len(range(self.rank, rows, self.count))
+
 
 WHOLE = Shard()
 """The shard that holds all rows."""
@@ -47,9 +51,9 @@ def uniform_rows(rows: int, width: int, bound: float, shard: Shard) -> Tensor:
         shard: the rows to draw.
     """
     if torch.get_default_device().type == "meta":  # weights are loaded later, so drawing them would be in vain
-        return torch.empty(len(shard.ids(rows)), width)
+        return torch.empty(shard.size(rows), width)
     seed = int(torch.randint(2**62, ()))
-    table = torch.empty(len(shard.ids(rows)), width)
+    table = torch.empty(shard.size(rows), width)
     filled = 0
     for start in range(0, rows, DRAWN_ROWS):
         generator = torch.Generator().manual_seed(seed + start)

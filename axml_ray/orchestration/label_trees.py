@@ -1,8 +1,9 @@
 """The label trees of a run, built by Ray tasks.
 
-A small tree is a matter of seconds for one core. From `LARGE_LABELS` labels on, the first halvings take all cores of
-one machine, one tree at a time for the sake of its memory, and the subtrees below go out as further tasks to
-wherever there is a core. The tree is the same either way.
+Trees of fewer than `SMALL_LABELS` labels are built by the calling process, as starting a task takes longer. A larger
+one is a matter of seconds for one core. From `LARGE_LABELS` labels on, the first halvings take all cores of one
+machine, one tree at a time for the sake of its memory, and the subtrees below go out as further tasks to wherever there
+is a core. The tree is the same either way.
 """
 
 import logging
@@ -26,23 +27,28 @@ from axml_ray.tree.subtree import Subtree
 
 log = logging.getLogger(__name__)
 
+SMALL_LABELS = 2_000
 LARGE_LABELS = 300_000
 AHEAD = 2  # subtrees that wait in the object store for each core of the cluster
 
 
 def build_trees(run: Run) -> None:
-    """Build and save the label trees that are not yet in the run's directory. Ray must be initialised.
+    """Build and save the label trees that are not yet in the run's directory. Ray must be initialised for larger trees.
 
     Raises:
         SettingsError: a given hierarchy is not of these labels.
         RuntimeError: a tree could not be built.
     """
     check_hierarchy(run.settings.tree, run.corpus)
-    task = ray.remote(num_cpus=_cpus_of_a_tree(run.corpus), **ANYWHERE)(_build_tree)
     missing = [number for number in range(run.settings.ensemble.trees) if not run.has_tree(number)]
     if not missing:
         return
     log.info("clustering %s labels into %d trees", f"{run.corpus.trained:,}", len(missing))
+    if run.corpus.trained < SMALL_LABELS:
+        for number in missing:
+            run.keep_tree(number, cluster_labels(run.settings, run.corpus, number))
+        return
+    task = ray.remote(num_cpus=_cpus_of_a_tree(run.corpus), **ANYWHERE)(_build_tree)
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
             for done in as_completed([task.remote(run.settings, number) for number in missing]):

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights
@@ -90,6 +89,8 @@ def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
         corpus: a prepared corpus; a label without a readable name is its own name.
         tokens: word ids of the training documents, from which the document frequencies are counted.
     """
+    from sklearn.preprocessing import normalize  # slow to import, and only this start needs it
+
     centroids = normalize(corpus.label_features())
     frequency = np.zeros(centroids.shape[1], dtype=np.int64)
     for start in range(0, len(tokens), TEXTS_AT_ONCE):

@@ -8,8 +8,6 @@ Legend: L labels, F features, V words, E dimension of the word vectors.
 
 import numpy as np
 from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import normalize
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import LabelFeatures
@@ -37,6 +35,8 @@ def name_ngrams(names: tuple[str, ...]) -> sparse.csr_matrix:
 
     A name without a letter or digit has an empty row.
     """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import, and only this kind needs it
+
     cleaned = [" ".join(_words(name)) for name in names]
     if not any(cleaned):
         return sparse.csr_matrix((len(names), 1))  # the vectorizer refuses an empty vocabulary
@@ -53,6 +53,8 @@ def vector_centroids(centroids: sparse.csr_matrix, vectors: np.ndarray) -> spars
     Returns:
         float32 CSR [L, E] with all values stored; zero for a label without features.
     """
+    from sklearn.preprocessing import normalize  # slow to import, and only this kind needs it
+
     dense = normalize(centroids @ vectors)
     known = dense.any(axis=1)
     if known.any():

@@ -20,7 +20,8 @@ from axml_ray.evaluate_run import evaluate
 from axml_ray.inference.predict_split import predict_split
 
 
-def test_scores_by_number_of_trees(ray_cluster: None, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_scores_by_number_of_trees(tmp_path: Path) -> None:
     trained = train_run(tmp_path, trees=3)
     predict_split(trained, "test")
     metrics = evaluate(trained)

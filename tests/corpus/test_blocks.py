@@ -13,8 +13,6 @@ from axml_ray.corpus.sources import open_readers
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import CorpusSettings
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
-
 
 def test_how_the_input_is_split_changes_nothing(run: Prepare, tmp_path: Path) -> None:
     records = many(FILE_DOCUMENTS + 100)
@@ -86,6 +84,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(("blocks", "subwords"), [(2, False), (8, True)])
 def test_the_number_of_blocks_changes_nothing(
     run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int, subwords: bool

@@ -2,12 +2,9 @@
 
 from html.parser import HTMLParser
 
-import pytest
 from corpus.preparing import Prepare, many
 
 from axml_ray.settings import SPLITS
-
-pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 class Page(HTMLParser):

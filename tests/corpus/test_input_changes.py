@@ -12,9 +12,6 @@ from corpus.preparing import Prepare, content, error_of, leftovers, lines, many
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, SettingsError
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
-
-
 KILLED = """
 import os, sys, time
 from pathlib import Path
@@ -22,7 +19,6 @@ from pathlib import Path
 from axml_ray.corpus import prepare, word_vectors
 from axml_ray.settings import CorpusSettings
 
-prepare.connect = lambda: None
 word_vectors.save_vectors = lambda *a: (print("here", flush=True), time.sleep(600))
 folder = Path(sys.argv[1])
 prepare.prepare(
@@ -150,6 +146,7 @@ def test_a_file_of_two_splits_is_named(run: Prepare, tmp_path: Path) -> None:
     assert said == f"corpus.train and corpus.test both name {tmp_path}/data/b.jsonl; leave it out of one"
 
 
+@pytest.mark.processes
 def test_what_a_killed_preparation_left_is_removed(run: Prepare, tmp_path: Path) -> None:
     def hidden() -> list[str]:
         return sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".corpus."))

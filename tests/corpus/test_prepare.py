@@ -16,9 +16,6 @@ from axml_ray.corpus.tokenizer import LONGEST_WORD, split_words
 from axml_ray.corpus.word_vectors import random_vectors, train_vectors
 from axml_ray.settings import SPLITS
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
-
-
 # What comes out
 
 
@@ -124,6 +121,7 @@ def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
     assert len({plain.fingerprint, corpus.fingerprint, other.fingerprint}) == 3
 
 
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("small", [True, False])
 def test_label_features_are_of_translated_texts(
     run: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool

@@ -12,8 +12,6 @@ from axml_ray.corpus.sources import open_readers
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, CorpusSettings
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
-
 
 def write(path: Path, labels: list[str], delimiter: str = ",") -> tuple[Path, ...]:
     with path.open("w", newline="") as file:

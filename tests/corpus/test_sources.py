@@ -147,7 +147,7 @@ def test_truncated_gzip_keeps_what_was_read(tmp_path: Path, kept_bytes: int) -> 
 
 @pytest.mark.parametrize("damage", ["deflate", "checksum", "trailing"])
 def test_corrupt_gzip_ends_in_a_rejection(tmp_path: Path, damage: str) -> None:
-    zipped = bytearray(gzip.compress(record_lines(60_000)))
+    zipped = bytearray(gzip.compress(record_lines(24_000)))
     if damage == "trailing":
         zipped += b"not gzip"
     else:
@@ -156,7 +156,7 @@ def test_corrupt_gzip_ends_in_a_rejection(tmp_path: Path, damage: str) -> None:
     *documents, last = JsonLines(write(tmp_path / "bad.gz", bytes(zipped))).read()
     assert isinstance(last, Rejection)
     assert "truncated or corrupt" in last.reason
-    assert len(documents) > 20_000
+    assert len(documents) > 8_000
 
 
 # Below 40 bytes hypothesis finds few records by itself, so whole lines are mixed in.
@@ -353,6 +353,7 @@ def test_readers_and_records_travel_to_tasks(site_packages: Path, tmp_path: Path
         assert pickle.loads(pickle.dumps(records)) == records
 
 
+@pytest.mark.slow  # reads all of SciPy
 def test_this_environment_is_a_corpus() -> None:
     readers = {reader.path.name: reader for reader in installed_package_readers()}
     assert {"scipy", "numpy", "torch", "ray"} <= set(readers)

@@ -1,11 +1,8 @@
 """Which documents go to which split."""
 
-import pytest
 from corpus.preparing import Prepare, ids, many, rows
 
 from axml_ray.settings import SPLITS
-
-pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def test_validation_is_drawn_from_train_by_the_seed(run: Prepare) -> None:

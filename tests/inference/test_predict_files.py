@@ -81,19 +81,6 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
         predict_files(bundle_directory, read_otherwise, tmp_path / "out", wanted)
 
 
-def test_json_lines_and_a_file_without_texts(ray_cluster, bundle_directory, tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n")
-    (tmp_path / "b.jsonl").write_text('{"text": "key1 ÿ", "id": "ÿ"}\n{"text": 1}\n')
-    found = open_readers([tmp_path / "*.jsonl"], CorpusSettings.model_construct(), labelled=False)
-    result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions(form="jsonl", top_k=2))
-    assert (result["documents"], result["errors"], result["files"]) == (2, 1, ["part-00001-000000.jsonl"])
-    good, bad = rows_of(tmp_path / "out", "jsonl")
-    [tags] = Tagger.load(bundle_directory).tag(["key1 ÿ"], top_k=2)
-    assert (good["id"], good["labels"], good["error"]) == ("ÿ", [tag.label for tag in tags], None)
-    assert good["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
-    assert bad["id"] == "b.jsonl:2" and "'text' is a number" in bad["error"]
-
-
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
 def test_a_table_without_the_column_is_no_job(bundle_directory, tmp_path, name):
     table = pa.table({"body": ["key1"] * 3})
@@ -106,16 +93,24 @@ def test_a_table_without_the_column_is_no_job(bundle_directory, tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
-def test_more_files_than_readers_at_once(ray_cluster, bundle_directory, tmp_path):
+def test_json_lines_of_more_files_than_readers_at_once(ray_cluster, bundle_directory, tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(12):
         (tmp_path / "in" / f"{number:02d}.jsonl").write_text(json.dumps({"text": f"key{number}", "id": f"{number}"}))
     latin = tmp_path / "in" / os.fsdecode(b"M\xfcnchen.jsonl")
     latin.write_text("not JSON")
+    (tmp_path / "in" / "a.jsonl").write_text("\n")
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "key1 ÿ", "id": "ÿ"}\n{"text": 1}\n')
     found = open_readers([tmp_path / "in"], CorpusSettings.model_construct(), labelled=False)
-    result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions())
-    assert (result["documents"], result["errors"]) == (13, 1)
-    assert sorted(row["id"] for row in rows_of(tmp_path / "out", "parquet"))[:12] == sorted(map(str, range(12)))
+    result = predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions(form="jsonl", top_k=2))
+    assert (result["documents"], result["errors"], len(result["files"])) == (15, 2, 14)  # none of the empty file
+    rows = {row["id"]: row for row in rows_of(tmp_path / "out", "jsonl")}
+    assert set(map(str, range(12))) < rows.keys() and len(rows) == 15
+    good, bad = rows["ÿ"], rows["b.jsonl:2"]
+    [tags] = Tagger.load(bundle_directory).tag(["key1 ÿ"], top_k=2)
+    assert (good["labels"], good["error"]) == ([tag.label for tag in tags], None)
+    assert good["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
+    assert "'text' is a number" in bad["error"]
 
 
 def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):

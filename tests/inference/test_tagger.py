@@ -159,7 +159,7 @@ class TestTag:
                         assert np.array_equal(tag.explanation.weights, same.explanation.weights)
 
     @given(st.lists(st.text(st.characters(exclude_categories=()), max_size=60) | st.just("key2 " * 3_000), max_size=4))
-    @settings(max_examples=60)
+    @settings(max_examples=25)
     def test_any_text(self, tagger, texts):
         rows = tagger.tag(texts, top_k=20)
         assert len(rows) == len(texts)

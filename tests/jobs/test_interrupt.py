@@ -81,10 +81,16 @@ def job(name: str, *words: object) -> list[str]:
     return [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *map(str, words)]
 
 
+def long_training(directory: Path) -> Path:
+    """The config of a run that nobody waits for."""
+    training = {"epochs": [400], "score_every": 5, "patience": 10_000}
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(synthetic.experiment(directory, training=training, ensemble={"trees": 1})))
+    return path
+
+
 def test_training_is_stopped(tmp_path: Path) -> None:
-    settings = synthetic.experiment(tmp_path, training={"epochs": [400], "score_every": 5, "patience": 10_000})
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(settings))
+    path = long_training(tmp_path)
     command = job("train_ensemble", "--config", path)
     code, after = interrupted(command, "level 1/2", presses=2)
     check(command, code, after)
@@ -111,10 +117,9 @@ def test_prediction_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_sweep_is_stopped(tmp_path: Path) -> None:
-    settings = synthetic.experiment(tmp_path, training={"epochs": [400], "score_every": 5, "patience": 10_000})
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(settings))
+    path = long_training(tmp_path)
     (tmp_path / "mine.py").write_text('def space(draw):\n    draw.suggest_int("network.hidden", 4, 12)\n')
-    command = job("tune", "--config", path, "--space", tmp_path / "mine.py", "--trials", 2, "--sweep", "small-sweep")
+    command = job("tune", "--config", path, "--space", tmp_path / "mine.py", "--trials", 2, "--sweep", "small-sweep",
+                  "--at-once", 1)  # fmt: skip
     code, after = interrupted(command, "trial 0")
     check(command, code, after)

@@ -1,4 +1,7 @@
-"""The job as a process: killed in the middle of a level, started again, submitted to a cluster."""
+"""The job as a process: driver and worker killed in the middle of a level, and submitted to a cluster.
+
+What comes of it has the same bytes as what this process trains without Ray and without a kill.
+"""
 
 import json
 import os
@@ -12,20 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 import synthetic
+import torch
 import yaml
+
+from axml_ray.configuration import load
+from axml_ray.corpus.prepare import prepare
+from axml_ray.fitting import fit_run
+from axml_ray.run import Run
 
 ROOT = Path(__file__).parents[2]
 JOB = [sys.executable, str(ROOT / "jobs" / "train_ensemble.py")]
 SECONDS = 240
 
 pytestmark = pytest.mark.slow
-
-
-def config(directory: Path, **groups: dict[str, object]) -> Path:
-    path = directory / "config.yaml"
-    path.write_text(yaml.safe_dump(synthetic.experiment(directory, **groups)))
-    return path
 
 
 def wait_for(what: str, check, process: subprocess.Popen | None = None) -> None:  # type: ignore[no-untyped-def]
@@ -41,32 +45,6 @@ def environment(**more: str) -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
     }
     return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **more}
-
-
-def test_a_killed_driver_goes_on_without_training_a_finished_level_again(tmp_path: Path) -> None:
-    # A second level too long to finish before the kill, which then is shortened by nothing: it must run to its end.
-    path = config(tmp_path, training={"epochs": [1, 40], "score_every": 5}, ensemble={"trees": 1, "top_labels": 10})
-    run = tmp_path / "runs" / "small"
-    first, second = (run / "tree-0" / "network_tree" / f"level-{number}" / "level.json" for number in (1, 2))
-    journal = run / "tree-0" / "training.jsonl"
-    killed = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    wait_for("the first level", first.exists, killed)
-    wait_for("its candidates", lambda: '"scored"' in journal.read_text(), killed)
-    assert not second.exists()
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    state = first.stat()
-    # The cluster goes with its driver; what a worker may still write would be taken for the second run's.
-    time.sleep(5)
-    done = subprocess.run([*JOB, "--config", str(path)], env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (state.st_ino, state.st_mtime_ns)
-    records = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert 1 in [record["level"] for record in records if "opened" in record]
-    assert second.exists()
-    assert json.loads((run / "metrics.json").read_text())["documents"] == 60
-    assert "ensemble" in done.stdout and str(run) in done.stdout
 
 
 def train_worker(driver: int) -> int:
@@ -91,17 +69,47 @@ def train_worker(driver: int) -> int:
     return found[0] if found else 0
 
 
-def test_a_killed_worker_goes_on_inside_its_level_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    training = {"epochs": [1, 20], "score_every": 5, "patience": 1_000, "precision": "float32"}
-    path = config(
-        tmp_path,
-        training=training,
+EPOCHS, STEPS = 50, 14
+"""Epochs of the second level, and steps of one: too many to end before both kills, as workers outlive their driver."""
+
+
+def experiment(directory: Path, epochs: int) -> dict[str, object]:
+    """Settings with these epochs of the second level; checkpoints are saved at every scoring."""
+    return synthetic.experiment(
+        directory,
+        training={"epochs": [1, epochs], "score_every": 5, "patience": 1_000, "precision": "float32"},
         network={"embedding_dropout": 0.2, "encoder_dropout": 0.3},
         ensemble={"trees": 1, "top_labels": 10},
         resources={"checkpoint_minutes": 0},
     )
-    trees = {name: tmp_path / "runs" / name / "tree-0" for name in ("small", "calm")}
-    checkpoint = trees["small"] / "network_tree" / "level-2.checkpoint" / "checkpoint.json"
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """The files of all levels of the run's networks."""
+    files = sorted(run.glob("tree-0/network_tree/level-*/*.safetensors"))
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+def undisturbed(directory: Path, epochs: int) -> dict[str, bytes]:
+    """Train the same networks in this process."""
+    directory.mkdir()
+    settings = load(None, **experiment(directory, epochs))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    fit_run(Run(settings, prepare(settings.corpus, settings.corpus_directory)))
+    torch.set_num_threads(threads)
+    found = weights(settings.run_directory)
+    assert len(found) == 4
+    return found
+
+
+def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(experiment(tmp_path, EPOCHS)))
+    run = tmp_path / "runs" / "small"
+    tree, journal = run / "tree-0" / "network_tree", run / "tree-0" / "training.jsonl"
+    first, second = (tree / f"level-{number}" / "level.json" for number in (1, 2))
+    checkpoint = tree / "level-2.checkpoint" / "checkpoint.json"
 
     def step() -> int:
         try:
@@ -109,37 +117,50 @@ def test_a_killed_worker_goes_on_inside_its_level_and_ends_as_if_nothing_had_bee
         except (OSError, ValueError):
             return 0
 
+    def records(kind: str) -> list[int]:
+        """Levels of the journal's records of a kind."""
+        lines = (json.loads(line) for line in journal.read_text().splitlines())
+        return [record["level"] for record in lines if kind in record]
+
+    killed = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    wait_for("a checkpoint inside the second level", lambda: step() >= 10, killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    # The cluster goes with its driver; what a worker may still write would be taken for the second run's.
+    time.sleep(5)
+    state, left_at = first.stat(), step()
+    assert not second.exists() and records("scored") == [1] and left_at >= 10
     with (tmp_path / "job.log").open("w") as log:
         job = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
                                stdout=log, stderr=log)  # fmt: skip
-    wait_for("a checkpoint inside the second level", lambda: step() >= 20, job)
+    wait_for("a later checkpoint", lambda: step() >= left_at + 10, job)
     worker = train_worker(job.pid)
     assert worker
     os.kill(worker, signal.SIGKILL)
     time.sleep(0.2)
     killed_at, steps = step(), []
-    assert 20 <= killed_at < 200, "too late for a kill inside the level"
+    assert left_at + 10 <= killed_at, "too late for a kill inside the level"
     end = time.monotonic() + SECONDS
     while job.poll() is None and time.monotonic() < end:
         steps.append(step() or killed_at)
         time.sleep(0.05)
-    assert job.poll() == 0, (tmp_path / "job.log").read_text()[-5_000:]
+    said = (tmp_path / "job.log").read_text()
+    assert job.poll() == 0, said[-5_000:]
     assert min(steps) >= killed_at  # never from its beginning
-    journal = [json.loads(line) for line in (trees["small"] / "training.jsonl").read_text().splitlines()]
-    assert [record["level"] for record in journal if "scored" in record] == [1]
-    assert [record["level"] for record in journal if "opened" in record] == [1]
-    calm = subprocess.run([*JOB, "--config", str(path), "--name", "calm"], env=environment(), capture_output=True,
-                          text=True)  # fmt: skip
-    assert calm.returncode == 0, calm.stdout + calm.stderr
-    found, expected = ({}, {})
-    for name, state in (("small", found), ("calm", expected)):
-        metrics = json.loads((trees[name].parent / "metrics.json").read_text())
-        state |= {"ensemble": metrics["ensemble"], "members": metrics["members"]}
-        for file in sorted(trees[name].glob("network_tree/level-*/*.safetensors")):
-            state[str(file.relative_to(trees[name]))] = file.read_bytes()
-        state["steps"] = json.loads((trees[name] / "network_tree" / "level-2" / "level.json").read_text())["steps"]
-    assert found == expected
-    assert len(found) == 2 + 4 + 1 and found["steps"] == 20 * 14
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (state.st_ino, state.st_mtime_ns)
+    assert records("scored") == [1] and records("opened") == [1, 1]  # after each kill
+    assert weights(run) == undisturbed(tmp_path / "undisturbed", EPOCHS)
+    assert json.loads(second.read_text())["steps"] == EPOCHS * STEPS
+    assert json.loads((run / "metrics.json").read_text())["documents"] == 60
+    assert "ensemble" in said and str(run) in said
+
+
+def answers(url: str, headers: dict[str, str]) -> bool:
+    try:
+        return requests.get(url, headers=headers, timeout=5).ok
+    except requests.RequestException:
+        return False
 
 
 @pytest.fixture
@@ -166,8 +187,8 @@ def head(tmp_path: Path) -> Iterator[str]:
                                    stderr=log, start_new_session=True)  # fmt: skip
     try:
         address = f"http://127.0.0.1:{port}"
-        wait_for("the head", lambda: subprocess.run([ray, "job", "list", "--address", address], env=environment(),
-                 capture_output=True).returncode == 0, process)  # fmt: skip
+        token = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
+        wait_for("the head", lambda: answers(f"{address}/api/jobs/", token), process)
         yield address
     finally:
         process.terminate()
@@ -177,7 +198,7 @@ def head(tmp_path: Path) -> Iterator[str]:
 
 def test_a_submitted_job_outlives_its_terminal_and_gives_the_same_result(head: str, tmp_path: Path) -> None:
     ray = str(Path(sys.executable).with_name("ray"))
-    settings = synthetic.experiment(tmp_path, ensemble={"trees": 1, "top_labels": 10})
+    settings = experiment(tmp_path, 2)
     settings |= {"runs": "runs", "corpora": "corpora"}  # relative: they must not end up in the job's snapshot
     working = tmp_path / "upload"
     shutil.copytree(ROOT / "axml_ray", working / "axml_ray")
@@ -192,8 +213,5 @@ def test_a_submitted_job_outlives_its_terminal_and_gives_the_same_result(head: s
     os.killpg(terminal.pid, signal.SIGKILL)
     metrics = tmp_path / "runs" / "small" / "metrics.json"
     wait_for("the result", metrics.exists)
-    local = subprocess.run([*JOB, "--config", str(working / "config.yaml"), "--name", "local"],
-                           env=environment(AXML_RAY_HOME=str(tmp_path)), capture_output=True, text=True)  # fmt: skip
-    assert local.returncode == 0, local.stdout + local.stderr
-    here = json.loads((tmp_path / "runs" / "local" / "metrics.json").read_text())
-    assert json.loads(metrics.read_text())["ensemble"] == pytest.approx(here["ensemble"], abs=1e-3)
+    assert weights(metrics.parent) == undisturbed(tmp_path / "undisturbed", 2)
+    assert json.loads(metrics.read_text())["documents"] == 60

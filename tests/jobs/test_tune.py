@@ -20,7 +20,7 @@ from axml_ray.tuning.search import Search
 from axml_ray.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
-TRIALS, SECONDS = 4, 300
+TRIALS, SECONDS = 3, 300
 SPACE = """
 def space(draw):
     if draw.suggest_int("tree.height", 0, 1):

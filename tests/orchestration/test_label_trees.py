@@ -11,9 +11,12 @@ from tiny_corpus import experiment, write_corpus
 
 from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
+from axml_ray.evaluate_run import evaluate
+from axml_ray.fitting import fit_run
+from axml_ray.inference.predict_split import predict_split
 from axml_ray.orchestration import label_trees as module
 from axml_ray.orchestration.label_trees import build_trees, cluster_labels, map_in_tasks
-from axml_ray.pipeline import run
+from axml_ray.pipeline import begin
 from axml_ray.run import Run
 from axml_ray.settings import SettingsError
 from axml_ray.tree import clustering
@@ -61,7 +64,21 @@ def test_a_task_that_holds_every_cpu_gives_them_to_its_subtrees(ray_cluster, mon
     assert np.array_equal(found.label_order, expected.label_order)
 
 
-def test_trees_are_built_once(ray_cluster, tmp_path):
+@pytest.fixture
+def in_tasks(ray_cluster, monkeypatch) -> None:
+    """Small trees are built by Ray tasks too."""
+    monkeypatch.setattr(module, "SMALL_LABELS", 0)
+
+
+def test_small_trees_are_built_without_ray(tmp_path):
+    current = Run(experiment(tmp_path), write_corpus(tmp_path / "corpora" / "tiny"))
+    build_trees(current)
+    for number in range(3):
+        expected = cluster_labels(current.settings, current.corpus, number)
+        assert np.array_equal(current.open_tree(number).label_order, expected.label_order)
+
+
+def test_trees_are_built_once(in_tasks, tmp_path):
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     current = Run(experiment(tmp_path), corpus)
     build_trees(current)
@@ -76,7 +93,7 @@ def test_trees_are_built_once(ray_cluster, tmp_path):
     assert not all(np.array_equal(orders[0], order) for order in orders[1:])
 
 
-def test_trees_that_cannot_be_built_are_one_line(ray_cluster, tmp_path):
+def test_trees_that_cannot_be_built_are_one_line(in_tasks, tmp_path):
     """As on a node that doesn't see the directory of the corpus."""
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     settings = experiment(tmp_path)
@@ -88,7 +105,8 @@ def test_trees_that_cannot_be_built_are_one_line(ray_cluster, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins(ray_cluster, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins(tmp_path: Path) -> None:
     parents = tmp_path / "parents.tsv"
     parents.write_text("".join(f"label {i}\tfamily {i // 8}\n" for i in range(40)))
     tree = {"kind": "hierarchy", "hierarchy": str(parents)}
@@ -96,11 +114,15 @@ def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins
     wrong.write_text("label 1\tfamily 0\nlabel 2\n")
     settings = synthetic.experiment(tmp_path, tree={**tree, "hierarchy": str(wrong)})
     with pytest.raises(SettingsError, match=r"wrong\.tsv:2: found no tab"):
-        run(load(None, **settings))
+        begin(load(None, **settings))
     assert not (tmp_path / "corpora").exists()
     wrong.write_text("1\tfamily 0\n")
     with pytest.raises(SettingsError, match=r"wrong\.tsv names none of the corpus's 40 labels"):
-        run(load(None, **settings))
+        build_trees(begin(load(None, **settings)))
     training = {"epochs": [12], "learning_rate": 0.02}
     again = synthetic.experiment(tmp_path, tree=tree, training=training, ensemble={"trees": 1}, name="right")
-    assert run(load(None, **again))["ensemble"]["P@1"] > 12  # twice what is had by chance
+    current = begin(load(None, **again))
+    build_trees(current)
+    fit_run(current)
+    predict_split(current, "test")
+    assert evaluate(current)["ensemble"]["P@1"] > 12  # twice what is had by chance

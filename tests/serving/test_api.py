@@ -1,7 +1,11 @@
-"""The API over real HTTP, all members in one replica: the same answers as the Tagger's, and every error a problem."""
+"""The API over real HTTP, all members in one replica: the same answers as the Tagger's, and every error a problem.
+
+Requests drawn from its OpenAPI document, right ones and wrong ones, are answered as the document says.
+"""
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,9 +13,17 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import requests
-from small_server import MEMBERS, SMALL, TREES
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from raw_http import head, raw
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from small_server import MEMBERS, PARTS, TREES
 
 from axml_ray import LabelConditions, Tagger
+from axml_ray.settings import SettingsError
+from serve_app.__main__ import check_fits
+from serve_app.settings import ApplicationSettings
 
 PROBLEM = "application/problem+json"
 
@@ -28,25 +40,6 @@ def refused(response: requests.Response, status: int, *fields: str) -> dict[str,
     assert content["status"] == status and content["title"] and content["detail"] and content["type"] == "about:blank"
     assert [one["field"] for one in content["errors"]] == list(fields)
     return content
-
-
-def raw(server: str, *parts: bytes, wait: float = 60) -> bytes:
-    """What the server sends for bytes as they are."""
-    place = urlsplit(server)
-    with socket.create_connection((place.hostname, place.port), timeout=wait) as connection:
-        for part in parts:
-            connection.sendall(part)
-        received = b""
-        while more := connection.recv(65_536):
-            received += more
-            if b"\r\n\r\n" in received and received.endswith(b"}"):
-                break
-        return received
-
-
-def head(length: int | None, more: str = "") -> bytes:
-    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return f"POST /v1/tag HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{size}\r\n{more}\r\n".encode()
 
 
 class TestTag:
@@ -86,13 +79,13 @@ class TestTag:
         self, server: str, tagger: Tagger, texts: list[str], explain: bool
     ) -> None:
         some = tagger.labels[:3]
-        for given in (
+        for conditions in (
             {"allowed_labels": some, "excluded_prefixes": [some[0]]},
             {"excluded_labels": some},
             {"allowed_prefixes": [some[0][:2]]},
         ):
-            found = tag(server, texts=texts[:3], top_k=2, explain=explain, **given).json()["results"]
-            rows = tagger.tag(texts[:3], top_k=2, conditions=LabelConditions(**given))
+            found = tag(server, texts=texts[:3], top_k=2, explain=explain, **conditions).json()["results"]
+            rows = tagger.tag(texts[:3], top_k=2, conditions=LabelConditions(**conditions))
             assert [[one["label"] for one in row["labels"]] for row in found] == [
                 [one.label for one in row] for row in rows
             ]
@@ -238,21 +231,6 @@ class TestRefusals:
                 connection.sendall(head(1_000) + b'{"text": "half')
         assert tag(server, text=texts[0]).status_code == 200
 
-    def test_a_sender_who_is_too_slow(self, serve_address: str, serving_bundle: Path) -> None:
-        from ray import serve
-
-        from serve_app.app import build
-
-        serve.run(
-            build({"bundle": str(serving_bundle), "body_limit_s": 0.3, **SMALL}), name="slow", route_prefix="/slow"
-        )
-        try:
-            start = head(1_000).replace(b"/v1/tag", b"/slow/v1/tag")
-            received = raw(serve_address, start, b'{"text": "half')
-            assert b" 408 " in received.split(b"\r\n")[0] and PROBLEM.encode() in received
-        finally:
-            serve.delete("slow")
-
     def test_other_places_and_methods(self, server: str) -> None:
         refused(requests.get(f"{server}/v1/nowhere", timeout=60), 404)
         refused(requests.get(f"{server}/v1/tag", timeout=60), 405)
@@ -321,3 +299,69 @@ class TestTheRest:
         document = requests.get(f"{server}/openapi.json", timeout=60).json()
         assert {"/v1/tag", "/v1/labels", "/v1/model", "/healthz", "/readyz"} <= set(document["paths"])
         assert document["components"]["schemas"]["TagRequest"]["properties"]["texts"]
+
+
+OPERATIONS = {("POST", "/v1/tag"), ("GET", "/v1/labels"), ("GET", "/v1/model"), ("GET", "/v1/examples")} | {
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+}
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_answers_are_as_the_document_says(server: str, mode: GenerationMode) -> None:
+    document, checked = schemathesis.openapi.from_url(f"{server}/openapi.json"), set()
+    for found in document.get_all_operations():
+        operation = found.ok()
+        takes_something = operation.method == "post" or operation.query
+
+        if mode is GenerationMode.NEGATIVE and not takes_something:
+            continue  # nothing can be wrong
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @settings(max_examples=60 if takes_something else 2, suppress_health_check=list(HealthCheck), deadline=None)
+        def check(case: schemathesis.Case) -> None:
+            # Which labels there are is not for a schema to say, nor how many of all texts may be explained.
+            names = {"labels", *LabelConditions.model_fields}
+            refusable = isinstance(case.body, dict) and (names & case.body.keys() or case.body.get("explain"))
+            unsaid = [positive_data_acceptance] if refusable else []
+            answer = case.call(timeout=60)
+            if answer.status_code == 413:  # a refusal that schemathesis doesn't know
+                unsaid.append(negative_data_rejection)
+            case.validate_response(answer, excluded_checks=unsaid)
+
+        check()
+        checked.add((operation.method.upper(), operation.path))
+    assert checked == OPERATIONS if mode is GenerationMode.POSITIVE else checked
+
+
+def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None:
+    import ray
+
+    [node] = ray.nodes()
+    place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    for _ in range(3):
+        assert requests.post(f"{server}/v1/tag", json={"texts": texts[:4]}, timeout=60).status_code == 200
+    unknown = requests.post(f"{server}/v1/tag", json={"text": "", "labels": ["no such label"]}, timeout=60)
+    assert unknown.status_code == 422
+    later = {"ray_axml_ray_seconds_bucket", "ray_axml_ray_members_used"}  # each is sent at a time of its own
+    end = time.monotonic() + 60
+    while True:
+        lines = requests.get(place, timeout=60).text.splitlines()
+        told = {line.split("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("ray_axml_ray")}
+        texts_told = [value for name, value in told.items() if name.startswith("ray_axml_ray_texts")]
+        if texts_told and float(texts_told[0]) >= 12 and not later - told.keys():
+            break
+        assert time.monotonic() < end, told
+        time.sleep(0.5)
+    assert float(told["ray_axml_ray_members_used"]) == MEMBERS
+    assert any(name.startswith("ray_axml_ray_failed") for name in told)
+    assert any(line.startswith("ray_serve_") for line in lines)
+
+
+def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: Path) -> None:
+    check_fits(ApplicationSettings(bundle=serving_bundle, cpus=0.1))
+    for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
+        with pytest.raises(SettingsError, match="lower replicas or cpus"):
+            check_fits(ApplicationSettings(bundle=serving_bundle, **many))
+    with pytest.raises(SettingsError, match=rf"{5 * PARTS} replicas of members × 2 CPUs"):
+        check_fits(ApplicationSettings(bundle=serving_bundle, together=False, replicas=5, cpus=2))

@@ -1,18 +1,15 @@
 """What an operator uses: Serve's YAML files, the manifests, and what Prometheus is told."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
-import requests
 import yaml
-from small_server import MEMBERS, PARTS
 
 from axml_ray.configuration import from_command_line
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
-from serve_app.__main__ import ServerSettings, check_fits, parse_pairs
+from serve_app.__main__ import ServerSettings, parse_pairs
 from serve_app.edition import Edition, EditionError
 from serve_app.members import Members
 from serve_app.service import read_examples
@@ -20,39 +17,6 @@ from serve_app.settings import ApplicationSettings, ServingSettings
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
-
-
-def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None:
-    import ray
-
-    [node] = ray.nodes()
-    place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    for _ in range(3):
-        assert requests.post(f"{server}/v1/tag", json={"texts": texts[:4]}, timeout=SECONDS).status_code == 200
-    unknown = requests.post(f"{server}/v1/tag", json={"text": "", "labels": ["no such label"]}, timeout=SECONDS)
-    assert unknown.status_code == 422
-    later = {"ray_axml_ray_seconds_bucket", "ray_axml_ray_members_used"}  # each is sent at a time of its own
-    end = time.monotonic() + SECONDS
-    while True:
-        lines = requests.get(place, timeout=SECONDS).text.splitlines()
-        told = {line.split("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("ray_axml_ray")}
-        texts_told = [value for name, value in told.items() if name.startswith("ray_axml_ray_texts")]
-        if texts_told and float(texts_told[0]) >= 12 and not later - told.keys():
-            break
-        assert time.monotonic() < end, told
-        time.sleep(0.5)
-    assert float(told["ray_axml_ray_members_used"]) == MEMBERS
-    assert any(name.startswith("ray_axml_ray_failed") for name in told)
-    assert any(line.startswith("ray_serve_") for line in lines)
-
-
-def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: Path) -> None:
-    check_fits(ApplicationSettings(bundle=serving_bundle, cpus=0.1))
-    for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
-        with pytest.raises(SettingsError, match="lower replicas or cpus"):
-            check_fits(ApplicationSettings(bundle=serving_bundle, **many))
-    with pytest.raises(SettingsError, match=rf"{5 * PARTS} replicas of members × 2 CPUs"):
-        check_fits(ApplicationSettings(bundle=serving_bundle, together=False, replicas=5, cpus=2))
 
 
 @pytest.mark.parametrize("file", ["serve_app/serve.yaml", "deploy/rayservice.yaml"])

@@ -39,17 +39,17 @@ LEVELS = {
     "few parents": Level(2, 5, np.array([0, 2, 5])),
 }
 # The last of 11 batches is of one document, so all workers but the first have none.
-DOCUMENTS, BATCH = 81, 8
+DOCUMENTS, BATCH, STEPS = 81, 8, 33
 
 
 def train_level(level: Level, workers: DistributedContext) -> dict[str, Any]:
-    """55 steps with dropout; word vectors are trained, and averaged with the rest from the third epoch."""
+    """33 steps with dropout; word vectors are trained, and averaged with the rest from the second epoch."""
     network = small_network(level, 0.3, workers.shard)
     words = network.encoder.embedding.weight.detach().clone()
     records: list[dict] = []
     training = small_training(
         network, DOCUMENTS, keep=2, workers=workers, report=records.append,
-        epochs=(5,), batch_size=BATCH, learning_rate=0.003, average_after=(2,), score_every=6,
+        epochs=(3,), batch_size=BATCH, learning_rate=0.003, average_after=(1,), score_every=6,
     )  # fmt: skip
     losses, best = curve_of(training), training.run()
     table = training.parameters[TABLE]
@@ -199,7 +199,7 @@ def joined(shards: list[torch.Tensor]) -> torch.Tensor:
 class TestWorkersTrainAsOne:
     def test_losses(self, results, name, count):
         (alone,), many = ([one[name] for one in results[n]] for n in (1, count))
-        assert len(alone["losses"]) == 55
+        assert len(alone["losses"]) == STEPS
         assert all(one["losses"] == many[0]["losses"] for one in many)
         assert many[0]["losses"] == pytest.approx(alone["losses"], rel=1e-4)
 
@@ -227,7 +227,7 @@ class TestWorkersTrainAsOne:
         for kind, of in kinds.items():
             assert [len(of(one)) for one in many] == [len(range(rank, rows, count)) for rank in range(count)]
             torch.testing.assert_close(joined([of(one) for one in many]), of(alone), rtol=1e-3, atol=1e-4, msg=kind)
-        assert {one["moments"]["step"].item() for one in (alone, *many)} == {55}
+        assert {one["moments"]["step"].item() for one in (alone, *many)} == {STEPS}
 
     def test_other_parameters_are_those_of_one_worker(self, results, name, count):
         alone, first = results[1][0][name], results[count][0][name]
