@@ -1,6 +1,6 @@
 """Compare two finished runs on the same documents: differences, intervals, and a paired test for each measure.
 
-axml-ray compare runs/first runs/second [--split test] [--html comparison.html] [--json comparison.json]
+    axml-ray compare runs/first runs/second [--split test] [--html comparison.html] [--json comparison.json]
 
 A difference is what the second gains over the first. Stored predictions are reused, so that it takes seconds.
 """

@@ -1,6 +1,6 @@
 """Train and evaluate on the docstrings of the installed packages: no data is downloaded; minutes on 2 cores.
 
-axml-ray demo
+    axml-ray demo
 
 This is `axml-ray train --config quickstart`. It writes into `corpora/` and `runs/` of the current directory, and
 continues where it was after a stop. Further flags are settings, such as `--corpus.max_train_documents 2000`.

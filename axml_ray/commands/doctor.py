@@ -1,6 +1,6 @@
 """Show cores, memory, GPUs, Ray and disk of this machine, and what they mean for the settings. Ray is not started.
 
-axml-ray doctor [--json PATH]
+    axml-ray doctor [--json PATH]
 
 The exit code is 1 if a training may fail here.
 """

@@ -1,6 +1,6 @@
 """Evaluate a finished run: scores with confidence intervals, by member and label frequency, and an HTML report.
 
-axml-ray evaluate --run runs/quickstart [--split test] [--against runs/other] [--label-sets] [--open]
+    axml-ray evaluate --run runs/quickstart [--split test] [--against runs/other] [--label-sets] [--open]
 
 Stored predictions are reused; the split is predicted only if they are missing or stale. The results are metrics.json
 and report/index.html in the run's directory (for other splits than test: metrics-SPLIT.json and report/SPLIT.html).

@@ -1,6 +1,6 @@
 """Show a label tree: its levels, their balance, and the clusters around a label, by name and as a picture.
 
-axml-ray inspect --config quickstart [--tree N] [--label NAME] [--picture PATH] [--html PATH]
+    axml-ray inspect --config quickstart [--tree N] [--label NAME] [--picture PATH] [--html PATH]
 
 The tree is that of the run if there is one; otherwise it is built from the prepared corpus, and not saved.
 """

@@ -1,6 +1,6 @@
 """Predict the labels of new texts with a bundle: from files of texts to Parquet or JSON lines.
 
-axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
+    axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
 
 After a stop, the same command continues with the missing blocks. A text that cannot be read becomes a row with its id
 and an error.

@@ -1,7 +1,7 @@
 """The main job: prepare a corpus if necessary, train an ensemble, and evaluate it on the test split.
 
-axml-ray train --config quickstart
-ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
+    axml-ray train --config quickstart
+    ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
 
 After a stop, the same command continues: finished levels are not trained again.
 """

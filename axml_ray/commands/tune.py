@@ -1,7 +1,7 @@
 """Search for good settings by trials on a part of the corpus, and write the best as a config.
 
-axml-ray tune --config quickstart --space tune_spaces.tree --trials 20
-ray job submit --working-dir . -- python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree
+    axml-ray tune --config quickstart --space tune_spaces.tree --trials 20
+    ray job submit --working-dir . -- python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree
 
 After a stop, the same command continues: finished trials are not run again. Further flags are settings, as for the
 other jobs, and apply to every trial. See docs/tuning.md.
