@@ -182,7 +182,15 @@ class _Parser(argparse.ArgumentParser):
         shown: tuple[str, ...] | None = None,
         epilog: str | None = None,
     ):
-        super().__init__(description=description, parents=parents, add_help=add_help, allow_abbrev=False, epilog=epilog)
+        # The description is a docstring, whose lines are broken already.
+        super().__init__(
+            description=description,
+            parents=parents,
+            add_help=add_help,
+            allow_abbrev=False,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         self._shown = shown
         self._own = {word for parent in parents for action in parent._actions for word in action.option_strings}
         self._own |= {"-h", "--help"}

@@ -1,6 +1,6 @@
 """Estimate the memory and time of a training, level by level, before it is started. Ray is not started.
 
-    axml-ray plan --config amazon3m --gpus 8
+axml-ray plan --config amazon3m --gpus 8
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Prepare a corpus: tokenise texts, index labels, and compute word vectors and label features.
 
-    axml-ray prepare --config eurlex57k
+axml-ray prepare --config eurlex57k
 """
 
 from axml_ray.console import job
