@@ -26,7 +26,7 @@ FREE = ("resources", "evaluation", "runs", "corpora")
 DEFAULT_PRESET = "paper"
 SHIPPED = Path(__file__).parent / "configs"
 """Directory of the configs that are part of the package."""
-LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null stands for no value."
+LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null means no value."
 
 
 def load(config: str | Path | None = None, **overrides: Any) -> Experiment:

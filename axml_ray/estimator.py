@@ -38,7 +38,7 @@ SCORED = 5
 
 
 class SavedEstimator(Settings):
-    """The content of `estimator.json`, which `AttentionXMLClassifier.save` writes beside the bundle."""
+    """The content of `estimator.json`, which `AttentionXMLClassifier.save` writes next to the bundle."""
 
     format: Literal["axml-ray estimator"] = "axml-ray estimator"
     version: Literal[1] = 1

@@ -1,6 +1,6 @@
 """Training speed of a level in a Ray Train worker, compared with a plain process.
 
-    python benchmarks/ray_share.py --config configs/eurlex57k.yaml [--rounds 3] [--seconds 25] [--beside 1]
+    python benchmarks/ray_share.py --config configs/eurlex57k.yaml [--rounds 3] [--seconds 25] [--concurrent 1]
                                    [--json PATH]
 
 The level is a first level of 2,048 groups of neighbouring label ids, all scored, with the config's corpus (which must
@@ -11,8 +11,8 @@ after some warm-up steps, the page faults per step, and the kernel's share of it
 - `worker`: training in one Ray Train worker, as a job starts it.
 - `own_arenas`: the same with glibc's default, an arena for each thread (without `axml_ray.memory.ONE_ARENA`).
 
-With `--beside 3`, each side runs three trainings at the same time, as a job trains its trees: plain processes, or Ray
-Train groups of one worker each. Their documents are added up; the other numbers are means.
+With `--concurrent 3`, each side runs three trainings at the same time, as a job trains its trees: plain processes, or
+Ray Train groups of one worker each. Their documents are added up; the other numbers are means.
 
 Figures: `worker_share` and `own_arenas_share`, the documents per second relative to the plain process; medians over the
 rounds.
@@ -59,7 +59,7 @@ def main() -> None:
     """Measure all sides in turn, or the one given by `--side`."""
     settings, given = configuration.with_flags("What Ray costs a level's training.", _flags)
     if given.side:
-        print(json.dumps(side(settings, given.side, given.seconds, given.beside)))
+        print(json.dumps(side(settings, given.side, given.seconds, given.concurrent)))
         return
     console, rows = Console(), []
     for number in range(given.rounds):
@@ -77,23 +77,25 @@ def main() -> None:
         for name in SIDES[1:]
     }
     console.print(figures)
-    part = f"-{given.beside}" if given.beside > 1 else ""
+    part = f"-{given.concurrent}" if given.concurrent > 1 else ""
     results_file.write(given.json or results_file.RESULTS / f"ray-share{part}.json", figures, rows)
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=25, help="of each side and round, after its first steps")
-    parser.add_argument("--beside", type=int, default=1, help="number of concurrent trainings of each side")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/ray-share.json, with --beside 3 -3.json")
+    parser.add_argument("--concurrent", type=int, default=1, help="number of concurrent trainings of each side")
+    parser.add_argument(
+        "--json", type=Path, help="default: benchmarks/results/ray-share.json, with --concurrent 3 -3.json"
+    )
     parser.add_argument("--side", choices=SIDES, help="measure and print only this side")
 
 
-def side(settings: Experiment, name: str, seconds: float, beside: int) -> dict[str, float]:
+def side(settings: Experiment, name: str, seconds: float, concurrent: int) -> dict[str, float]:
     """Measure one side: the sum of the documents of concurrent trainings, and the means of the other numbers."""
-    each = [(settings, seconds, time.time() + START_SECONDS * (1 + beside))] * beside
+    each = [(settings, seconds, time.time() + START_SECONDS * (1 + concurrent))] * concurrent
     if name == "plain":
-        with ProcessPoolExecutor(beside, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(concurrent, multiprocessing.get_context("spawn")) as pool:
             found = list(pool.map(trained, *zip(*each, strict=True)))
     else:
         import ray
@@ -101,9 +103,9 @@ def side(settings: Experiment, name: str, seconds: float, beside: int) -> dict[s
         connect()
         with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
             group = ray.remote(num_cpus=0)(_group)
-            found = ray.get([group.remote(one, min(1, results_file.cores() / beside), directory) for one in each])
+            found = ray.get([group.remote(one, min(1, results_file.cores() / concurrent), directory) for one in each])
     total = {key: sum(one[key] for one in found) for key in found[0]}
-    return {key: value if key == "documents_per_second" else value / beside for key, value in total.items()}
+    return {key: value if key == "documents_per_second" else value / concurrent for key, value in total.items()}
 
 
 def _group(what: tuple[Experiment, float, float], cpus: float, directory: str) -> dict[str, float]:

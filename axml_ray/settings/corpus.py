@@ -130,12 +130,12 @@ class CorpusSettings(Settings):
 
     @property
     def draws_test(self) -> bool:
-        """Whether the test split is drawn from the documents of train."""
+        """Return whether the test split is drawn from the documents of train."""
         return not self.test and self.test_share > 0
 
     @property
     def has_test(self) -> bool:
-        """Whether there is a test split, of files or drawn."""
+        """Return whether there is a test split, of files or drawn."""
         return bool(self.test) or self.draws_test
 
     @property

@@ -50,7 +50,7 @@ class DistributedContext:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes shared files and reports progress."""
+        """Return whether this is rank 0, which writes shared files and reports progress."""
         return self.rank == 0
 
     @property

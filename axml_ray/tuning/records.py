@@ -34,7 +34,7 @@ class Scoring:
 
     @property
     def is_of_labels(self) -> bool:
-        """Whether the evaluation is of the leaf level."""
+        """Return whether the evaluation is of the leaf level."""
         return self.level == self.levels
 
 

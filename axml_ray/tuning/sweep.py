@@ -50,7 +50,7 @@ class Sweep:
 
     @property
     def has_cost(self) -> bool:
-        """Whether cost is an objective."""
+        """Return whether cost is an objective."""
         return self.objective == "accuracy,cost"
 
     def documents(self, corpus: Corpus) -> int:
@@ -79,7 +79,7 @@ class Sweep:
 
     @property
     def stops_early(self) -> bool:
-        """Whether ASHA stops trials."""
+        """Return whether ASHA stops trials."""
         return self.early_stopping and not self.has_cost
 
 

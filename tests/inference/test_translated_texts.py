@@ -1,7 +1,7 @@
 """Run: pytest tests/inference/test_translated_texts.py
 
 Networks of a corpus with a dictionary learn from, predict from and look at texts as they are translated; people see the
-words that stand in the text.
+words that are in the text.
 """
 
 import re

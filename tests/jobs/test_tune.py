@@ -70,7 +70,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     known = state(sweep / "trials")
-    assert "running" in known.values()  # one beside it, or the one drawn in its place
+    assert "running" in known.values()  # the other one, or the one drawn in its place
     before = {path: path.stat().st_ino for path in sweep.glob("trials/*/trial.json")}
     done = {path: ino for path, ino in before.items() if known[int(path.parent.name)] == "finished"}
     with start(tmp_path, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as again:

@@ -47,7 +47,7 @@ def test_probabilities_are_the_formula(names: Names, known: list[list[int]], new
 
 
 def test_learning_leaves_a_text_out_of_its_own_counts() -> None:
-    """A name stands in one text, which has its label: no other has, so nothing is learned from it."""
+    """A name is in one text, which has its label: no other has, so nothing is learned from it."""
     alone = LabelNames.of(trie_of([(0, [1])]), Ragged.from_rows([[1], [4]]), Ragged.from_rows([[0], [1]]), TRAINED)
     assert alone.coefficients.tolist() == [1, *[0] * 8]
     texts, own = Ragged.from_rows([[1], [1, 5], [4]]), Ragged.from_rows([[0], [0], [3]])
@@ -62,7 +62,7 @@ def test_learning_leaves_a_text_out_of_its_own_counts() -> None:
 
 
 def test_the_worth_of_names_is_learned() -> None:
-    """One name is always the subject where it stands in the title, and seldom elsewhere; another never is."""
+    """One name is always the subject where it is in the title, and seldom elsewhere; another never is."""
     random = np.random.default_rng(1)
     texts, labels = [], []
     for subject, other, late in product([0, 1], [0, 1], [0, 1]):

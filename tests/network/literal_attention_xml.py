@@ -27,7 +27,7 @@ def lstm_step(p: Parameters, name: str, word: Tensor, h: Tensor, c: Tensor) -> t
 
 
 def hidden_states(p: Parameters, words: Sequence[int]) -> list[Tensor]:
-    """ĥ_t: the forward state after words 1 to t beside the backward state after words T to t."""
+    """ĥ_t: the forward state after words 1 to t followed by the backward state after words T to t."""
     embedded = [p["encoder.embedding.weight"][word] for word in words]
     ahead, back = [], [torch.empty(0)] * len(words)
     h, c = p["encoder.first_state"][0]

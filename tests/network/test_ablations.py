@@ -398,7 +398,7 @@ class TestSettings:
         assert torch.equal(tables[0][0::2], tables[1]) and torch.equal(tables[0][1::2], tables[2])
 
     @pytest.mark.parametrize(
-        ("changes", "mend"),
+        ("changes", "fix"),
         [
             ({"evidence": True}, "set network.evidence to false"),
             ({"attention_start": "features"}, "set network.attention_start to random"),
@@ -408,9 +408,9 @@ class TestSettings:
             ),
         ],
     )
-    def test_what_belongs_to_attention_is_refused(self, changes, mend):
+    def test_what_belongs_to_attention_is_refused(self, changes, fix):
         load(corpus={"source": "installed_packages"}, network=changes)
-        with pytest.raises(SettingsError, match=f"network.kind xml_cnn has no attention; {mend}$"):
+        with pytest.raises(SettingsError, match=f"network.kind xml_cnn has no attention; {fix}$"):
             load(corpus={"source": "installed_packages"}, network={"kind": "xml_cnn", **changes})
 
     def test_xml_cnn_needs_a_filter(self):

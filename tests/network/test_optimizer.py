@@ -59,7 +59,7 @@ class TestLazyAdam:
                 optimizer.zero_grad()
                 table_loss(table, rows, target).backward()
                 optimizer.step()
-            # they differ in where eps stands, 1e-8 beside gradients of about one
+            # they differ in where eps is added, 1e-8 to gradients of about one
             torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-6)
             assert optimizers[0].state[ours.weight]["step"] == step + 1
             distinct, size = len(rows.unique()), max(1, cached // 4)

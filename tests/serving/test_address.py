@@ -1,4 +1,4 @@
-"""The address that a server is told to listen on; and the command line, as processes that end before Ray starts.
+"""The address on which a server listens; and the command line, as processes that end before Ray starts.
 
 python -m pytest tests/serving/test_address.py
 """

@@ -15,7 +15,7 @@ ITEM = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from("ab"))  
 
 
 class Trees:
-    """Work that ends when it is told to; keeps what it was given."""
+    """Work that ends on request; keeps what it was given."""
 
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""What an operator uses: Serve's YAML files, the manifests, and what Prometheus is told."""
+"""What an operator uses: Serve's YAML files, the manifests, and the metrics for Prometheus."""
 
 import asyncio
 from pathlib import Path

@@ -101,7 +101,7 @@ class Near:
 
 @pytest.fixture(scope="module")
 def locked(serving_bundle: Path) -> Iterator[str]:
-    """A server without Ray that lets in whoever has the key."""
+    """A server without Ray that requires the key."""
     serving, ready = ServingSettings(), threading.Event()
     service = Service(serving, FanOut([Near()], serving.tree_patience_s, serving.time_limit_s))  # type: ignore[list-item]
     server = uvicorn.Server(uvicorn.Config(make_api(service, [KEY]), port=0, log_level="error"))
@@ -330,7 +330,7 @@ def test_enter_takes_no_label_that_former_words_found(server, page):
     held: list[Route] = []
     page.route("**/v1/labels?*", lambda route: held.append(route))
     box.press_sequentially("2")
-    box.press("Enter")  # before the answer, while the former list still stands there
+    box.press("Enter")  # before the answer, while the former list is still shown
     expect(page.locator("#why-content")).to_be_hidden()
     assert box.input_value() == "label-12"
     page.wait_for_timeout(300)

@@ -256,7 +256,7 @@ class TestDiverged:
     def test_a_checkpoint_never_takes_the_place_of_a_good_one_with_weights_that_are_no_numbers(
         self, scripted, tmp_path
     ):
-        """The loss of a step is of the weights before it: at a scoring they may be past mending, unseen."""
+        """The loss of a step is of the weights before it: they may be wrong since, unnoticed until a scoring."""
         scripted([10, 20, 15])
         training = small_training(
             small_network(FLAT), 200, epochs=(5,), score_every=2, checkpoints=self.kept(tmp_path / "checkpoint")

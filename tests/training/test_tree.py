@@ -243,14 +243,14 @@ class TestResuming:
 
     def test_a_checkpoint_beside_a_finished_level_is_removed(self, run, corpus):
         """Of a worker that was killed between the two."""
-        left = beside(run, 1, "checkpoint")
+        left = path_of(run, 1, "checkpoint")
         left.mkdir()
         (left / "file").write_text("large")
         train_tree(run, corpus, build=False)
         assert not left.exists()
 
 
-def beside(settings: Experiment, level: int, what: str) -> Path:
+def path_of(settings: Experiment, level: int, what: str) -> Path:
     return networks_of(settings) / f"level-{level}.{what}"
 
 
@@ -311,10 +311,10 @@ class TestKilledInsideALevel:
         stop(level, scoring)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        about = json.loads((beside(settings, level, "checkpoint") / CHECKPOINT_MANIFEST).read_text())
+        about = json.loads((path_of(settings, level, "checkpoint") / CHECKPOINT_MANIFEST).read_text())
         assert about["position"]["step"] == 30 * scoring
         assert is_finished(settings, corpus) == ([1] if level == 2 else [])
-        assert beside(settings, 1, "scored").exists() == (level == 2)
+        assert path_of(settings, 1, "scored").exists() == (level == 2)
         assert scorings == ([1] if level == 2 else [])
         records = train_tree(settings, corpus, build=False)
         assert opened(records) == ([1] if level == 2 else [])
@@ -336,7 +336,7 @@ class TestKilledInsideALevel:
         stop(2, 3)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        assert not beside(settings, 2, "checkpoint").exists()
+        assert not path_of(settings, 2, "checkpoint").exists()
         assert opened(train_tree(settings, corpus, build=False)) == [1]
         assert scorings == [1]
         assert files(settings) == files(trained[0])
@@ -381,7 +381,7 @@ class TestScored:
     @pytest.mark.parametrize("file", [NODES, SCORES, PARENTS, VALID_NODES, VALID_SCORES, SCORED_MANIFEST])
     def test_torn_it_is_made_again(self, trained, corpus, tmp_path, stop, scorings, file):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
-        path = beside(settings, 1, "scored") / file
+        path = path_of(settings, 1, "scored") / file
         assert has_document_beams(path.parent, self.key(settings, corpus))
         path.write_bytes(path.read_bytes()[:-1])
         if file == SCORED_MANIFEST:
@@ -401,14 +401,14 @@ class TestScored:
             patch.setattr("axml_ray.training.document_beams.expand_rows", killed)  # all but the validation documents
             with pytest.raises(Killed):
                 train_tree(settings, corpus)
-        assert not beside(settings, 1, "scored").exists()
+        assert not path_of(settings, 1, "scored").exists()
         train_tree(settings, corpus, build=False)
         assert files(settings) == files(trained[0])
         assert sorted(path.name for path in level_file(settings, 1).parent.parent.iterdir()) == ["level-1", "level-2"]
 
     def test_what_it_holds(self, trained, corpus, tmp_path, stop):
         settings = self.interrupted(trained, corpus, tmp_path, stop)
-        found = DocumentBeams(beside(settings, 1, "scored"))
+        found = DocumentBeams(path_of(settings, 1, "scored"))
         split = corpus.split("train")
         tree = label_tree(settings)
         values, offsets = tree.node_labels(1, split.labels.values, split.labels.offsets)
@@ -430,9 +430,9 @@ class TestScored:
         stop(2, 1)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        found = DocumentBeams(beside(settings, 1, "scored"))
+        found = DocumentBeams(path_of(settings, 1, "scored"))
         assert np.array_equal(found.parents, found.train.nodes.numpy())
-        assert not (beside(settings, 1, "scored") / PARENTS).exists()
+        assert not (path_of(settings, 1, "scored") / PARENTS).exists()
         train_tree(settings, corpus, build=False)
         about = json.loads(level_file(settings, 2, LEVEL_MANIFEST).read_text())
         assert about["valid_nDCG@5"] > 90

@@ -1,4 +1,4 @@
-"""The best of a sweep, its front, and the files that tell of it."""
+"""The best of a sweep, its front, and the files that report it."""
 
 import json
 import re
@@ -144,7 +144,7 @@ def test_no_line_crosses_an_axis_value() -> None:
     met = {tuple(map(float, at.split(","))) for line in parallel.iter("polyline") for at in line.get("points").split()}
     for text in parallel.iter("text"):
         x, y = (float(text.get(name)) for name in ("x", "y"))
-        # On the axis beside it, a line would meet the text from its base line to 9 above.
+        # On the axis next to it, a line would meet the text from its base line to 9 above.
         assert not any(abs(x - across) < 8 and y - 9 < down < y + 2 for across, down in met)
 
 
