@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from axml_ray.cluster import keep_logs
@@ -18,6 +19,8 @@ from axml_ray.settings import Experiment, SettingsError, absolute
 from axml_ray.storage.layout import RunLayout
 
 Work = Callable[[], None]
+PROGRAM = "axml-ray"
+"""Name of the installed command."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C, by the convention of shells."""
 
@@ -122,6 +125,14 @@ def count(word: str) -> int:
     return int(word)
 
 
+def _typed_command() -> str:
+    """Return this process's command as it was typed; the shell runs an installed script as `python PATH WORDS`."""
+    python, *words = sys.orig_argv
+    if words and Path(words[0]).name == PROGRAM:
+        return shlex.join([PROGRAM, *words[1:]])
+    return shlex.join([python, *words])
+
+
 def run_command(work: Work) -> None:
     """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
@@ -137,7 +148,7 @@ def run_command(work: Work) -> None:
     except KeyboardInterrupt:
         # Shutting down Ray takes a second or two; another Ctrl-C meanwhile would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print(f"stopped; run the same command to continue from here: {shlex.join(sys.orig_argv)}", file=sys.stderr)
+        print(f"stopped; run the same command to continue from here: {_typed_command()}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except (RuntimeError, OSError) as error:
         message: object = error

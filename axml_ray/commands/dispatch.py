@@ -9,8 +9,8 @@ import sys
 from importlib import import_module
 
 import axml_ray
+from axml_ray.console import PROGRAM
 
-PROGRAM = "axml-ray"
 COMMANDS = {
     "demo": ("axml_ray.commands.demo", "train and evaluate on the docstrings of the installed packages"),
     "prepare": ("axml_ray.commands.prepare", "prepare a corpus: words, labels, word vectors, label features"),
