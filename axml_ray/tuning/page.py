@@ -104,7 +104,8 @@ def _parallel(trials: Sequence[Trial]) -> str:
         x = MARGIN + column * step
         drawn.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{_y(0)}" y2="{_y(1)}"/>')
         anchor = "start" if not column else "end" if column + 1 == len(axes) else "middle"  # within the picture
-        texts.append(_text(x, 14 if column % 2 else 28, axis.name, anchor))
+        # Names of neighbouring axes are in different rows and without their group, so that they do not overlap.
+        texts.append(_text(x, (12, 25, 38)[column % 3], axis.name.partition(".")[2] or axis.name, anchor))
         # Lines meet the axis at a value's place: its text stands above it, or below the end of the axis.
         texts += [_text(x + 5, _y(place) + (-6 if place else 16), label) for label, place in axis.ticks]
     for trial in sorted(trials, key=lambda trial: (trial.state == "finished", trial.score or 0)):
