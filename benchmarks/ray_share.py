@@ -35,7 +35,7 @@ from typing import Any
 
 import results_file
 import torch
-import training
+import training_tasks
 from rich.console import Console
 
 from axml_ray import configuration
@@ -136,13 +136,13 @@ def trained(settings: Experiment, seconds: float, start: float) -> dict[str, flo
     use_threads(settings.resources.threads_of_worker)
     torch.manual_seed(0)
     corpus = Corpus.open(settings.corpus_directory)
-    task = training.first_level_of(corpus, settings.name)
+    task = training_tasks.first_level_of(corpus, settings.name)
     tokens = task.data.tokens.cut(settings.network.max_tokens) if settings.network.max_tokens else task.data.tokens
     data = LevelData(tokens, task.data.positives)
     network = build_network(Level(1, task.nodes, None), task.vectors, settings.network)
     network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
     level = LevelTraining(network, data, Validation(tokens, data.positives), settings.training, 0)
-    steps = training.our_steps(level)
+    steps = training_tasks.our_steps(level)
     for _ in range(WARM_STEPS):
         next(steps)
     if time.time() > start:

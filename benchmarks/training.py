@@ -29,13 +29,12 @@ All pages of a table are written before a step is timed or a peak is read, since
 """
 
 import argparse
-import itertools
 import multiprocessing
 import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -50,91 +49,31 @@ import torch
 import torch.distributed as dist
 from rich import box
 from rich.table import Table
+from training_tasks import (
+    BATCH,
+    SEED,
+    Effort,
+    Task,
+    Turns,
+    account,
+    deep_level,
+    first_level,
+    our_steps,
+    our_training,
+    take_turn,
+    touch,
+)
 
-from axml_ray.corpus.store import Corpus
 from axml_ray.memory import keep_freed_memory
-from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.precision import bfloat16_is_faster, use_threads
-from axml_ray.network.tree_level import Level
 from axml_ray.planning.work import TRAINING, forward_operations
-from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, absolute
-from axml_ray.training.batches import LevelData
+from axml_ray.settings import NetworkSettings, Precision
 from axml_ray.training.distributed import CPU, DistributedContext
-from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.training.progress import memory_gib
 
-NODES = 2_048
 DEEP_NODES, GROWTH_NODES, SHARED_NODES = 670_000, (100_000, 2_800_000), 1_000_000
-PARENTS, CHILDREN = 80, 16
-BATCH = 40
-DEEP_DOCUMENTS = 8_000  # documents that get candidates
 WARM_STEPS = 16  # in our steps, oneDNN compiles a kernel at the first batch of each length
-SEED = 7
 OURS, LITERAL = "ours", "literal"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """The number of rounds and steps to measure."""
-
-    rounds: int
-    """Turns of each side."""
-    steps: int
-    """Steps of a turn."""
-    threads: int
-    """Torch threads, over all workers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The level and training data of both sides. D documents, C parents, K children."""
-
-    corpus: str
-    """Name of the corpus, and of the one that it replaces, if any."""
-    vectors: torch.Tensor
-    """Initial word vectors."""
-    nodes: int
-    """Number of nodes of the level."""
-    data: LevelData
-    """Texts, true nodes, and parents int64 [D, C] where the level is deep."""
-
-    @property
-    def candidates(self) -> np.ndarray | None:
-        """Return the children of the parents, int64 [D, C·K]; None at a first level."""
-        if self.data.parents is None:
-            return None
-        return (self.data.parents[:, :, None] * CHILDREN + np.arange(CHILDREN)).reshape(len(self.data.parents), -1)
-
-
-@dataclass
-class Turns:
-    """The seconds, documents and tokens of one side in each of its turns, and its steps in all."""
-
-    seconds: list[float]
-    documents: list[int]
-    tokens: list[int]
-    steps: int = 0
-
-    def add(self, other: "Turns") -> None:
-        """Append later turns."""
-        self.seconds += other.seconds
-        self.documents += other.documents
-        self.tokens += other.tokens
-        self.steps += other.steps
-
-    def row(self, **about: Any) -> dict[str, Any]:
-        """Return a row of the results."""
-        seconds = sum(self.seconds)
-        return {
-            **about,
-            "documents_per_second": sum(self.documents) / seconds,
-            "tokens_per_second": sum(self.tokens) / seconds,
-            "ms_per_step": 1_000 * seconds / self.steps,
-            "steps": self.steps,
-            "documents": sum(self.documents),
-            "tokens_per_document": sum(self.tokens) / sum(self.documents),
-        }
 
 
 Result = results_file.Result
@@ -166,101 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results_file.measure_parts(names, measure, table, path, threads=given.threads)
 
 
-# Ours
-
-
-def our_training(
-    task: Task, hidden: int, workers: DistributedContext | None = None, precision: Precision = "auto"
-) -> LevelTraining:
-    """Build the training of a level, as `training.tree` does."""
-    torch.manual_seed(SEED)
-    data = task.data
-    deep = data.parents is not None
-    first_child = np.arange(0, task.nodes + 1, CHILDREN, dtype=np.int64) if deep else None
-    level = Level(2 if deep else 1, task.nodes, first_child)
-    workers = workers or DistributedContext()
-    network = AttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
-    network.head.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
-    validation = Validation(data.tokens, data.positives)  # never scored here
-    settings = TrainingSettings(batch_size=BATCH, precision=precision)
-    return LevelTraining(network, data, validation, settings, SEED, workers)
-
-
-def our_steps(training: LevelTraining) -> Iterator[np.ndarray]:
-    """Train step by step, as `LevelTraining.run` does; yield this worker's documents of each step."""
-    for epoch in itertools.count():
-        training.state.epoch, training.state.batch = epoch, 0
-        for batch in training.batches():
-            training.step(batch)
-            yield batch.rows
-
-
-def touch(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Write to every page of the optimizers' state."""
-    for optimizer in optimizers:
-        for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, torch.Tensor) and value.is_floating_point():
-                    value.add_(0)
-
-
-# Data
-
-
-def open_corpus(name: str) -> tuple[str, Corpus]:
-    """Return the name of a corpus for the rows, and the prepared corpus; quickstart replaces a missing docstrings.
-
-    Raises:
-        SettingsError: the corpus isn't prepared.
-    """
-    directory = absolute("corpora")
-    if name == "docstrings" and not (directory / name).is_dir():
-        return "quickstart, as docstrings isn't prepared", Corpus.open(directory / "quickstart")
-    return name, Corpus.open(directory / name)
-
-
-def first_level(name: str) -> Task:
-    """Return a first level of 2,048 nodes over all training documents of a corpus."""
-    shown, corpus = open_corpus(name)
-    return first_level_of(corpus, shown)
-
-
-def first_level_of(corpus: Corpus, shown: str) -> Task:
-    """Return the task of `first_level` for an open corpus."""
-    train = corpus.split("train")
-    owner = np.repeat(np.arange(len(train)), train.labels.lengths)
-    known = train.labels.values < corpus.trained
-    nodes = train.labels.values[known].astype(np.int64) * NODES // corpus.trained
-    vectors = torch.from_numpy(corpus.word_vectors())
-    positives = ragged(owner[known], nodes, len(train), NODES)
-    return Task(corpus=shown, vectors=vectors, nodes=NODES, data=LevelData(train.tokens, positives))
-
-
-def deep_level(nodes: int) -> Task:
-    """Return a level whose parents and true nodes are drawn at random, over the texts of docstrings."""
-    shown, corpus = open_corpus("docstrings")
-    random = np.random.default_rng(SEED)
-    train = corpus.split("train")
-    documents = min(len(train), DEEP_DOCUMENTS)
-    train = train.take(np.sort(random.permutation(len(train))[:documents]))
-    # One parent of each of 80 equal ranges: distinct without a loop. Then in any order, as a beam has them.
-    ranges = np.linspace(0, nodes // CHILDREN, PARENTS + 1).astype(np.int64)
-    parents = random.permuted(random.integers(ranges[:-1], ranges[1:], (documents, PARENTS)), axis=1)
-    owner = np.repeat(np.arange(documents), train.labels.lengths)
-    true = parents[owner, random.integers(0, PARENTS, len(owner))] * CHILDREN
-    true += random.integers(0, CHILDREN, len(owner))
-    positives = ragged(owner, true, documents, nodes)
-    vectors = torch.from_numpy(corpus.word_vectors())
-    return Task(corpus=shown, vectors=vectors, nodes=nodes, data=LevelData(train.tokens, positives, parents))
-
-
-def ragged(owner: np.ndarray, nodes: np.ndarray, documents: int, size: int) -> Ragged:
-    """Return the nodes (below `size`) of each document, ascending, without repeats."""
-    owner, nodes = np.divmod(np.unique(owner * size + nodes), size)
-    ends = np.cumsum(np.bincount(owner, minlength=documents), dtype=np.int64)
-    return Ragged(nodes.astype(np.int32), np.concatenate([np.zeros(1, np.int64), ends]))
-
-
 # Ours and the literal implementation, in turns
 
 
@@ -290,11 +134,11 @@ def against_literal(name: str, build: Callable[[], Task], effort: Effort) -> Res
         for _ in range(WARM_STEPS):
             warm = next(ours)
         touch([training.optimizer])
-        ask([pipe], [warm])
-        ask([pipe], [warm, warm])
+        request([pipe], [warm])
+        request([pipe], [warm, warm])
         for _ in range(effort.rounds):
             documents = np.concatenate(take_turn(turns[OURS], ours, effort.steps, task.data.tokens.lengths))
-            [turn] = ask([pipe], literal_training.random_batches(documents, BATCH, random))
+            [turn] = request([pipe], literal_training.random_batches(documents, BATCH, random))
             turns[LITERAL].add(turn)
     ratios = [
         literal_seconds / our_seconds
@@ -328,7 +172,7 @@ def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: fl
         candidates=task.candidates,
         optimizers=optimizers,
     )
-    for served, batches in enumerate(asked(pipe)):
+    for served, batches in enumerate(requests(pipe)):
         waiting.extend(batches)
         turn = Turns([], [], [])
         began = time.perf_counter()
@@ -339,27 +183,11 @@ def serve_literal(pipe: Connection, build: Callable[[], Task], learning_rate: fl
         pipe.send(turn)
 
 
-def take_turn(turns: Turns, ours: Iterator[np.ndarray], steps: int, lengths: np.ndarray) -> list[np.ndarray]:
-    """Do some of our steps, record them, and return their documents."""
-    began = time.perf_counter()
-    done = [next(ours) for _ in range(steps)]
-    account(turns, began, [len(rows) for rows in done], [int(lengths[rows].sum()) for rows in done])
-    return done
-
-
-def account(turns: Turns, began: float, documents: Sequence[int], tokens: Sequence[int]) -> None:
-    """Record a turn that ends now."""
-    turns.seconds.append(time.perf_counter() - began)
-    turns.documents.append(sum(documents))
-    turns.tokens.append(sum(tokens))
-    turns.steps += len(documents)
-
-
 # Levels in processes of their own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LevelProcess:
     """The level that a process trains, and its workers."""
 
     nodes: int
@@ -394,7 +222,7 @@ def processes(tasks: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> I
                 process.terminate()
 
 
-def asked(pipe: Connection) -> Iterator[Any]:
+def requests(pipe: Connection) -> Iterator[Any]:
     """Yield what is received through a pipe, until it is closed."""
     while True:
         try:
@@ -403,7 +231,7 @@ def asked(pipe: Connection) -> Iterator[Any]:
             return
 
 
-def serve_level(pipe: Connection, place: Place) -> None:
+def serve_level(pipe: Connection, place: LevelProcess) -> None:
     """Train a deep level by the number of steps that arrive through `pipe`, until it is closed."""
     use_threads(place.threads)
     if place.workers > 1:
@@ -414,7 +242,7 @@ def serve_level(pipe: Connection, place: Place) -> None:
     ours = our_steps(training)
     next(ours)
     touch([training.optimizer])
-    for steps in asked(pipe):
+    for steps in requests(pipe):
         turns = Turns([], [], [])
         take_turn(turns, ours, steps, task.data.tokens.lengths)
         pipe.send((turns, {"peak_gib": memory_gib(CPU), "before_level_gib": before}))
@@ -422,24 +250,24 @@ def serve_level(pipe: Connection, place: Place) -> None:
         dist.destroy_process_group()
 
 
-def ask(pipes: Sequence[Connection], what: Any) -> list[Any]:
+def request(pipes: Sequence[Connection], message: Any) -> list[Any]:
     """Send a request to all processes at once; return their answers."""
     for pipe in pipes:
-        pipe.send(what)
+        pipe.send(message)
     return [pipe.recv() for pipe in pipes]
 
 
 def deep_growth(effort: Effort) -> Result:
     """Measure our deep step with few and with many nodes, in two processes that take turns."""
-    places = [Place(nodes=nodes, hidden=128, threads=effort.threads) for nodes in GROWTH_NODES]
+    places = [LevelProcess(nodes=nodes, hidden=128, threads=effort.threads) for nodes in GROWTH_NODES]
     totals = [Turns([], [], []) for _ in places]
     memory: list[dict[str, float]] = [{} for _ in places]
     with processes([(serve_level, (place,)) for place in places]) as pipes:
         for pipe in pipes:
-            ask([pipe], WARM_STEPS)
+            request([pipe], WARM_STEPS)
         for _ in range(effort.rounds * effort.steps):  # one step each, since disturbances of the machine last longer
             for i, pipe in enumerate(pipes):
-                [(turns, memory[i])] = ask([pipe], 1)
+                [(turns, memory[i])] = request([pipe], 1)
                 totals[i].add(turns)
     # The seed is the same, so that step by step both trained the same documents.
     growths = [many / few for few, many in zip(totals[0].seconds, totals[1].seconds, strict=True)]
@@ -458,7 +286,7 @@ def two_workers(effort: Effort) -> Result:
     for workers in (1, 2):
         with tempfile.TemporaryDirectory(prefix="axml-ray-workers-") as directory:
             places = [
-                Place(
+                LevelProcess(
                     nodes=SHARED_NODES,
                     hidden=256,
                     threads=max(1, effort.threads // workers),
@@ -469,7 +297,7 @@ def two_workers(effort: Effort) -> Result:
                 for rank in range(workers)
             ]
             with processes([(serve_level, (place,)) for place in places]) as pipes:
-                answers = ask(pipes, effort.steps)
+                answers = request(pipes, effort.steps)
         for place, (turns, memory) in zip(places, answers, strict=True):
             about = {
                 key: value for key, value in asdict(place).items() if key in ("nodes", "hidden", "rank", "workers")
@@ -510,9 +338,9 @@ def matrix_rate(effort: Effort) -> Result:
 def precisions(effort: Effort) -> Result:
     """Compare the speed of precision "auto" with float32 and bfloat16."""
     task = first_level("docstrings")
-    asked: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
-    steps = {name: our_steps(our_training(task, 256, precision=name)) for name in asked}
-    turns = {name: Turns([], [], []) for name in asked}
+    choices: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
+    steps = {name: our_steps(our_training(task, 256, precision=name)) for name in choices}
+    turns = {name: Turns([], [], []) for name in choices}
     for ours in steps.values():
         for _ in range(WARM_STEPS):
             next(ours)
@@ -524,7 +352,7 @@ def precisions(effort: Effort) -> Result:
         f"auto_over_{name}": statistics.median(
             other / auto for auto, other in zip(turns["auto"].seconds, turns[name].seconds, strict=True)
         )
-        for name in asked[1:]
+        for name in choices[1:]
     }
     return figures, rows
 
