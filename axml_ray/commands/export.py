@@ -1,6 +1,6 @@
 """Export a finished run as a bundle: one directory with everything that prediction needs.
 
-    axml-ray export --run runs/quickstart --to bundles/quickstart [--weights bfloat16]
+axml-ray export --run runs/quickstart --to bundles/quickstart --weights bfloat16 --licence cc-by-4.0
 
 Weights of fewer bits make it smaller; the loss of accuracy on the validation documents is printed.
 """
@@ -28,6 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="directory of a finished run")
     parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
     parser.add_argument("--weights", choices=get_args(Weights), default="float32", help="number format of matrices")
+    parser.add_argument("--licence", metavar="NAME", help="of the model, as in SPDX; by default its card states none")
     parser.add_argument("--corpora", type=absolute, metavar="DIR", help="directory of the corpora, if it was moved")
 
 
@@ -64,7 +65,8 @@ def main(given: argparse.Namespace) -> None:
         settings = settings.model_copy(update={"corpora": given.corpora})
     log.info("export: writing %s weights, then predicting the validation documents with them", given.weights)
     with Heartbeat("export"):
-        exported = export_bundle(Run(settings, Corpus.open(settings.corpus_directory)), given.to, given.weights)
+        run = Run(settings, Corpus.open(settings.corpus_directory))
+        exported = export_bundle(run, given.to, given.weights, licence=given.licence)
     Console(width=None if Console().is_terminal else 110).print(table(exported))
     print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: axml-ray predict --bundle {given.to} --input texts.jsonl --output predictions")

@@ -176,6 +176,8 @@ class Fields:
         labels = record[self.labels]
         if self.separator is not None and isinstance(labels, str):
             labels = [part for part in labels.split(self.separator) if part.strip()]
+        if self.names and isinstance(labels, int):  # a column of one class label per text
+            labels = [labels]
         if not isinstance(labels, list):
             raise ValueError(f"{self.labels!r} is {json_type(labels)}, not a list")
         return tuple(dict.fromkeys(self._label(label, number) for number, label in enumerate(labels, start=1)))

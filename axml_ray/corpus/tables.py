@@ -2,14 +2,18 @@
 
 `Fields` names the columns. A file that lacks one of them is an error; a row with an invalid value is a rejection, and
 so is the row at which a file turns out to be damaged.
+
+`datasets` stores class labels as integers, and their names beside them: in `dataset_info.json`, and as JSON in the
+metadata of each Arrow or Parquet file. It need not be installed.
 """
 
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -20,7 +24,9 @@ from axml_ray.corpus.records import Document, Fields, Rejection, file_name, stor
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 
 ROWS = 1000
-STATE = "state.json"
+STATE, INFO = "state.json", "dataset_info.json"
+DATASETS_METADATA = b"huggingface"
+"""Key of a schema's metadata under which `datasets` stores the features of a data set, as JSON."""
 DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
 """The exceptions that reading a damaged table raises; a damaged size may exceed the memory."""
 
@@ -46,10 +52,11 @@ class ParquetRows:
             row = self.rows_before
             try:
                 file = pq.ParquetFile(raw)
-                columns = _columns_to_read(self.fields, file.schema_arrow.names)
+                fields = _with_class_names(self.fields, file.schema_arrow)
+                columns = _columns_to_read(fields, file.schema_arrow.names)
                 groups = range(file.num_row_groups) if self.groups is None else self.groups
                 for batch in file.iter_batches(ROWS, row_groups=list(groups), columns=columns):
-                    yield from _documents(batch, self.path, self.fields, row)
+                    yield from _documents(batch, self.path, fields, row)
                     row += len(batch)
             except DAMAGE_ERRORS as error:
                 if is_unreachable(error, self.path):
@@ -93,16 +100,17 @@ class ArrowRows:
                 magic = raw.peek(6)[:6]  # type: ignore[attr-defined]
                 if magic == b"ARROW1":
                     table = pa.ipc.open_file(raw)
-                    names, batches = table.schema.names, map(table.get_batch, range(table.num_record_batches))
+                    schema, batches = table.schema, map(table.get_batch, range(table.num_record_batches))
                 else:
                     stream = pa.ipc.open_stream(raw)
-                    names, batches = stream.schema.names, iter(stream)
-                columns = _columns_to_read(self.fields, names)
+                    schema, batches = stream.schema, iter(stream)
+                fields = _with_class_names(self.fields, schema)
+                columns = _columns_to_read(fields, schema.names)
                 for batch in batches:
                     for begin in range(0, len(batch), ROWS):
                         part = batch.select(columns).slice(begin, ROWS)
                         part.validate(full=True)
-                        yield from _documents(part, self.path, self.fields, row)
+                        yield from _documents(part, self.path, fields, row)
                         row += len(part)
             except DAMAGE_ERRORS as error:
                 if is_unreachable(error, self.path):
@@ -120,17 +128,43 @@ def saved_dataset_readers(directory: Path, fields: Fields) -> list[ArrowRows]:
     """
     try:
         state = json.loads((directory / STATE).read_text(encoding="utf-8"))
-        info = directory / "dataset_info.json"
-        features = json.loads(info.read_text(encoding="utf-8")).get("features") or {} if info.is_file() else {}
+        info = directory / INFO
+        content = json.loads(info.read_text(encoding="utf-8")) if info.is_file() else {}
+        names = _class_names(content.get("features"), fields.labels)
         files = [directory / entry["filename"] for entry in state["_data_files"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / STATE}: not the state of a saved data set: {error!r}") from None
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise ValueError(f"{directory}: has an index of rows; call flatten_indices() and save it again")
-    feature = features.get(fields.labels) or {}
-    inner = feature.get("feature", feature) if isinstance(feature, dict) else feature[0] if feature else {}
-    names = inner.get("names", ()) if isinstance(inner, dict) else ()
-    return [ArrowRows(file, replace(fields, numbers=True, names=tuple(names))) for file in files]
+    return [ArrowRows(file, replace(fields, numbers=True, names=names)) for file in files]
+
+
+def _with_class_names(fields: Fields, schema: pa.Schema) -> Fields:
+    """Return the fields with the names of class labels that a file's metadata contains, unless they have names."""
+    if fields.names:
+        return fields
+    try:
+        info = json.loads((schema.metadata or {}).get(DATASETS_METADATA, b"{}"))
+        return replace(fields, names=_class_names(info.get("info", {}).get("features"), fields.labels))
+    except (ValueError, AttributeError):  # metadata of something else
+        return fields
+
+
+def _class_names(features: Mapping[str, Any] | None, column: str) -> tuple[str, ...]:
+    """Return the names of a column's class labels, by number; empty if it does not hold class labels.
+
+    Args:
+        features: features of a data set by column: `{"names": […], "_type": "ClassLabel"}`, or a list of these, which
+            is written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
+        column: name of the column.
+    """
+    feature = (features or {}).get(column)
+    if isinstance(feature, dict):
+        feature = feature.get("feature", feature)
+    if isinstance(feature, list):
+        feature = feature[0] if feature else None
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return tuple(map(str, names or ()))
 
 
 def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:

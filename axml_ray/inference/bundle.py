@@ -1,6 +1,7 @@
 """A bundle: a directory with everything that prediction needs, which can be copied to other machines.
 
     <bundle>/
+      README.md                 the model card: labels, scores, settings, limitations, licence
       manifest.json             format, versions, members, combiner, and the size and SHA-256 of every other file
       settings.yaml             settings on which prediction depends
       tokenizer.json            the vocabulary
@@ -100,13 +101,14 @@ class Bundle:
     settings: BundleSettings
 
     @classmethod
-    def open(cls, directory: str | Path, *, verify: bool = True) -> "Bundle":
+    def open(cls, directory: str | Path, *, verify: bool = True, cache: Path | None = None) -> "Bundle":
         """Open a bundle after checking all of its files.
 
         Args:
             directory: directory of the bundle.
             verify: whether to verify checksums, which reads every file; unnecessary if another process on this machine
                 already has.
+            cache: cache of downloads that the directory lies in, if any; see `manifest.check_files`.
 
         Raises:
             BundleError: there is no bundle, it has another version, a file is missing, changed or not in the manifest,
@@ -114,7 +116,7 @@ class Bundle:
         """
         directory = Path(directory).absolute()
         manifest = read_manifest(directory)
-        check_files(directory, manifest, verify=verify)
+        check_files(directory, manifest, verify=verify, cache=cache)
         path = directory / SETTINGS
         try:
             settings = BundleSettings.model_validate(read_yaml(path))

@@ -1,4 +1,4 @@
-"""Export of a finished run as a bundle, with weights in a chosen number format and calibration on validation."""
+"""Export of a finished run as a bundle: weights in a chosen number format, calibration on validation, a model card."""
 
 import shutil
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from axml_ray.inference.bundle import VECTORS, Bundle, BundleSettings
 from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.manifest import (
     CALIBRATION,
+    CARD,
     COMBINER,
     FEATURES,
     FORMAT,
@@ -31,6 +32,7 @@ from axml_ray.inference.manifest import (
     entries,
     tree_file,
 )
+from axml_ray.inference.model_card import ValidationScores, licence_identifier, render_card
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.run import Run
@@ -54,17 +56,20 @@ class Exported:
     """Scores in percent by number format ("float32" and the exported one) and measure."""
 
 
-def export_bundle(run: Run, directory: Path, weights: Weights = "float32") -> Exported:
+def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, licence: str | None = None) -> Exported:
     """Write a bundle of a finished run; an existing bundle is replaced atomically.
 
     Args:
         run: the run, with all of its members fitted.
         directory: where to write: a new path, an empty directory, or a bundle, which is replaced.
         weights: number format of matrices.
+        licence: licence of the model as an SPDX identifier, for its card; by default none is stated.
 
     Raises:
-        SettingsError: the run is not finished or has no validation documents, or `directory` has other content.
+        SettingsError: the run is not finished or has no validation documents, `directory` has other content, or the
+            licence is not an identifier.
     """
+    licence = licence_identifier(licence)
     _check_target(directory)
     corpus, valid = run.corpus, run.corpus.split("valid")
     if not len(valid):
@@ -76,16 +81,22 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32") -> Ex
         ranking = bundle.ensemble().rank(valid.tokens)
         calibration = Calibration.fit(ranking.labels, ranking.scores, valid.labels)
         write_json(work / CALIBRATION, calibration.as_json())
+        rankings = {weights: ranking}
+        if weights != "float32":
+            rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
+        scores: dict[str, dict[str, float]] = {
+            name: accuracy(each, valid, corpus.labels) for name, each in rankings.items()
+        }
+        validation = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
+        card = render_card(run, bundle.manifest, validation, licence)
+        (work / CARD).write_text(card, encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
-    rankings = {weights: ranking}
-    if weights != "float32":
-        rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
     return Exported(
         directory=directory,
         bytes=sum(entry.bytes for entry in manifest.files.values()),
         documents=len(valid),
-        scores={name: accuracy(each, valid, corpus.labels) for name, each in rankings.items()},
+        scores=scores,
     )
 
 
@@ -114,7 +125,7 @@ def _check_target(directory: Path) -> None:
 
 
 def _write(run: Run, work: Path, weights: Weights) -> Bundle:
-    """Write all files of a bundle except calibration and manifest, and return it opened."""
+    """Write all files of a bundle except calibration, model card and manifest, and return it opened."""
     settings, corpus = run.settings, run.corpus
     run.open_ensemble()  # raises an error that names what is missing, before anything is written
     trees = [run.open_tree(number) for number in range(settings.ensemble.trees)]

@@ -19,7 +19,9 @@ from axml_ray.settings.members import PLUGINS_VARIABLE, kinds
 FORMAT, VERSION = "axml-ray bundle", 2
 MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.yaml", "tokenizer.json"
 LABELS, CALIBRATION, WORD_VECTORS = "labels.parquet", "calibration.json", "word_vectors.safetensors"
-FEATURES, COMBINER = "features.safetensors", "combiner"
+FEATURES, COMBINER, CARD = "features.safetensors", "combiner", "README.md"
+ADDED_BY_DOWNLOADS = (".gitattributes", ".cache/huggingface/")
+"""What the Hugging Face Hub adds to a repository, and its client to a downloaded directory; nothing here reads it."""
 EXPORT_AGAIN = "copy or export it again (axml-ray export)"
 
 
@@ -93,7 +95,12 @@ class Manifest(Settings):
     def is_known(self, name: str) -> bool:
         """Return whether a bundle may contain a file with this path."""
         below = (f"{COMBINER}/", *(f"{member.path}/" for member in self.members))
-        return name in self.required_files | {FEATURES, TRANSLATION, WORD_VECTORS} or name.startswith(below)
+        return name in self.required_files | {FEATURES, TRANSLATION, WORD_VECTORS, CARD} or name.startswith(below)
+
+
+def is_of_bundles(name: str) -> bool:
+    """Return whether a path is one that only bundles have, such as `trees/2.safetensors`."""
+    return name in (FEATURES, TRANSLATION, WORD_VECTORS) or name.startswith(("trees/", "members/", f"{COMBINER}/"))
 
 
 def tree_file(number: int) -> str:
@@ -130,18 +137,20 @@ def read_manifest(directory: Path) -> Manifest:
         raise BundleError(f"{path}: {first_problem(error)}; {EXPORT_AGAIN}") from None
 
 
-def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> None:
-    """Check that a bundle's files are exactly those of its manifest.
+def check_files(directory: Path, manifest: Manifest, *, verify: bool = True, cache: Path | None = None) -> None:
+    """Check that a bundle's files are exactly those of its manifest, besides `ADDED_BY_DOWNLOADS`.
 
     Args:
         directory: directory of the bundle.
         manifest: its manifest.
         verify: whether to verify checksums in addition to sizes.
+        cache: cache of downloads that the directory lies in, if any. Links may lead anywhere in it, and other files of
+            the download are ignored.
 
     Raises:
         BundleError: a file is missing, changed or unexpected, or a path leads out of the directory.
     """
-    listed, inside = set(manifest.files), directory.resolve()
+    listed, inside = set(manifest.files), (cache or directory).resolve()
     for name in sorted(listed):
         parts = PurePosixPath(name)
         climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
@@ -153,10 +162,21 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True) -> 
         raise BundleError(f"{directory / MANIFEST}: {name!r} is no file of a bundle; {EXPORT_AGAIN}")
     check_members(directory, manifest)
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
-    extra = sorted(found - listed - {MANIFEST})
-    if extra:
+    extra = sorted(name for name in found - listed - {MANIFEST} if not name.startswith(ADDED_BY_DOWNLOADS))
+    if extra and cache is None:
         raise BundleError(f"{directory / extra[0]}: not in {MANIFEST}; remove it")
+    check_contents(directory, manifest, verify=verify)
+
+
+def check_contents(directory: Path, manifest: Manifest, *, verify: bool = True) -> None:
+    """Check that each file of a manifest is there and unchanged, except for the model card, which people may edit.
+
+    Raises:
+        BundleError: a file is missing or changed.
+    """
     for name, entry in manifest.files.items():
+        if name == CARD:
+            continue
         path = directory / name
         if not path.is_file():
             raise BundleError(f"{path}: missing; {EXPORT_AGAIN}")

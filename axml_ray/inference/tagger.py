@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from axml_ray.corpus.records import storable
+from axml_ray.inference import hub
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag
 from axml_ray.inference.conditions import AllowedLabels
@@ -80,11 +81,74 @@ class Tagger:
             SettingsError: there is no such device.
             BundleError: there is no bundle, or it is incomplete, was changed, or has another version.
         """
+        return cls._of(Bundle.open(path, verify=verify), precision, threads, device)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        precision: Precision | None = None,
+        threads: int | None = None,
+        device: str = "cpu",
+    ) -> "Tagger":
+        """Open a bundle of the Hugging Face Hub, or a directory. All checksums are verified.
+
+        Args:
+            repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first.
+            revision: branch, tag or commit; by default the main branch.
+            token: access token of the Hub; by default that of the environment or of `hf auth login`.
+            precision: number format of matrix products; by default that of the training.
+            threads: number of PyTorch threads in this process; by default unchanged.
+            device: of the networks: cpu, cuda or cuda:N.
+
+        Raises:
+            SettingsError: `huggingface_hub` is not installed, or the Hub has no such repository or revision, or cannot
+                be reached; or there is no such device.
+            BundleError: the repository is no bundle, or it is incomplete, was changed, or has another version.
+        """
+        if isinstance(repo_id_or_path, Path) or Path(repo_id_or_path).is_dir():
+            return cls.load(repo_id_or_path, precision=precision, threads=threads, device=device)
+        return cls._of(hub.download(repo_id_or_path, revision=revision, token=token), precision, threads, device)
+
+    @classmethod
+    def _of(cls, bundle: Bundle, precision: Precision | None, threads: int | None, device: str) -> "Tagger":
+        """Return the tagger of a bundle, after setting up PyTorch in this process."""
         if threads:
             use_threads(threads)
         else:
             keep_memory()
-        return cls(Bundle.open(path, verify=verify), precision, device)
+        return cls(bundle, precision, device)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: str | None = None,
+    ) -> str:
+        """Publish the bundle, with its model card, on the Hugging Face Hub.
+
+        Files of an earlier bundle in the repository are replaced, in one commit. With the member `knn` a bundle
+        contains the words of the training texts: do not publish it if they are not public.
+
+        Args:
+            repo_id: `owner/name`; the repository is made if it does not exist.
+            private: whether a new repository is private; by default as the owner's settings say.
+            token: access token of the Hub; by default that of the environment or of `hf auth login`.
+            commit_message: message of the commit.
+
+        Returns:
+            The URL of the commit.
+
+        Raises:
+            SettingsError: `huggingface_hub` is not installed, or the Hub refuses, or cannot be reached.
+            BundleError: a file has changed since the bundle was exported.
+        """
+        return hub.publish(self.bundle, repo_id, private=private, token=token, commit_message=commit_message)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -118,6 +118,42 @@ def test_a_saved_dataset_and_its_class_labels(tmp_path: Path) -> None:
         saved_dataset_readers(tmp_path / "train", Fields())
 
 
+CLASS_LABELS = {"names": ["pets", "cats"], "_type": "ClassLabel"}
+
+
+def with_metadata(data: pa.Table, features: Any) -> pa.Table:
+    """Return a table with the metadata that `datasets` writes into each of its files."""
+    content = features if isinstance(features, str) else json.dumps({"info": {"features": features}})
+    return data.replace_schema_metadata({"huggingface": content})
+
+
+@pytest.mark.parametrize("feature", [{"feature": CLASS_LABELS, "_type": "List"}, [CLASS_LABELS]])
+def test_a_file_has_the_names_of_its_class_labels(tmp_path: Path, feature: Any) -> None:
+    data = with_metadata(pa.table({"text": ["a", "b"], "labels": [[0, 1], [1]]}), {"labels": feature})
+    pq.write_table(data, tmp_path / "a.parquet")
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, data.schema) as writer:
+        writer.write_table(data)
+    for reader in (ParquetRows(tmp_path / "a.parquet"), ArrowRows(tmp_path / "a.arrow")):
+        assert [r.labels for r in reader.read() if isinstance(r, Document)] == [("pets", "cats"), ("cats",)]
+
+
+def test_a_column_of_one_class_label_per_text(tmp_path: Path) -> None:
+    data = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
+    save_dataset(tmp_path / "train", data, {"label": CLASS_LABELS})
+    readers = saved_dataset_readers(tmp_path / "train", Fields(labels="label"))
+    records = [record for reader in readers for record in reader.read()]
+    assert [r.labels for r in records if isinstance(r, Document)] == [("cats",), ("pets",)]
+    assert len(records) == 3
+
+
+@pytest.mark.parametrize("metadata", ["not JSON", "[]", '{"info": null}', '{"info": {"features": {"labels": null}}}'])
+def test_metadata_of_something_else_gives_no_names(tmp_path: Path, metadata: str) -> None:
+    pq.write_table(with_metadata(pa.table({"text": ["a"], "labels": [[1]]}), metadata), tmp_path / "a.parquet")
+    (document,) = ParquetRows(tmp_path / "a.parquet").read()
+    assert isinstance(document, Document)
+    assert document.labels == ("1",)
+
+
 # CSV
 
 

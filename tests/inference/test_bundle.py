@@ -26,6 +26,7 @@ from axml_ray.inference.bundle import VECTORS, Bundle
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.manifest import (
     CALIBRATION,
+    CARD,
     FEATURES,
     LABELS,
     MANIFEST,
@@ -265,7 +266,7 @@ class TestExport:
 
 class TestOpen:
     def test_every_flipped_byte_is_found(self, copy):
-        names = [name for name, _ in entries(copy) if name != MANIFEST]
+        names = [name for name, _ in entries(copy) if name not in (MANIFEST, CARD)]
         assert len(names) == 4 + 2 * 3
         for name in names:
             content = bytearray((copy / name).read_bytes())
@@ -286,6 +287,23 @@ class TestOpen:
         (copy / name).unlink()
         with pytest.raises(BundleError, match=f"{name}: missing; copy or export"):
             Bundle.open(copy, verify=False)
+
+    def test_the_card_may_be_edited_or_removed(self, copy):
+        (copy / CARD).write_text("# Mine\n")
+        assert CARD in Bundle.open(copy).manifest.files
+        (copy / CARD).unlink()
+        Bundle.open(copy)
+        change(copy / MANIFEST, lambda content: content["files"].pop(CARD))  # a bundle of an earlier version
+        Bundle.open(copy)
+
+    def test_what_a_download_from_the_hub_adds(self, copy):
+        (copy / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+        (copy / ".cache" / "huggingface").mkdir(parents=True)
+        (copy / ".cache" / "huggingface" / ".gitignore").write_text("*")
+        Bundle.open(copy)
+        (copy / ".cache" / "other").write_text("x")
+        with pytest.raises(BundleError, match=r"other: not in manifest.json; remove it"):
+            Bundle.open(copy)
 
     def test_no_bundle(self, tmp_path):
         with pytest.raises(BundleError, match="no bundle"):
