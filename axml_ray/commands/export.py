@@ -1,6 +1,6 @@
 """Export a finished run as a bundle: one directory with everything that prediction needs.
 
-axml-ray export --run runs/quickstart --to bundles/quickstart --weights bfloat16 --licence cc-by-4.0
+    axml-ray export --run runs/quickstart --to bundles/quickstart --weights bfloat16 --licence cc-by-4.0
 
 Weights of fewer bits make it smaller; the loss of accuracy on the validation documents is printed.
 """
