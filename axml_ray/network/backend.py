@@ -47,8 +47,13 @@ class Backend(ABC):
         """Return whether matrix products are faster in bfloat16 than in float32."""
 
     @abstractmethod
-    def allow_tf32(self, allowed: bool) -> None:
-        """Set for this process whether float32 products, those of LSTMs included, may be rounded to TF32."""
+    def set_rounding(self, tf32: bool) -> None:
+        """Set for this process how products are rounded.
+
+        Args:
+            tf32: whether float32 products, those of LSTMs included, may be rounded to TF32. Products in reduced formats
+                are always summed in float32, on every card.
+        """
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
@@ -62,6 +67,10 @@ class Backend(ABC):
     @abstractmethod
     def stage(self, tensors: Mapping[str, Tensor]) -> "Staged":
         """Prepare tensors on the CPU for one copy to the device; a thread that prepares batches may call this."""
+
+    @abstractmethod
+    def fetch(self, tensors: Sequence[Tensor]) -> "Fetched":
+        """Begin to copy tensors to the CPU, so that what is computed afterwards does not delay the copy."""
 
     @abstractmethod
     def store_like(self, parameter: Tensor) -> Tensor:
@@ -186,8 +195,12 @@ class Backend(ABC):
         """Return whether gradients must be multiplied by `scale`, without making a GPU wait."""
 
     @abstractmethod
+    def first_gradient(self, loss: Tensor) -> Tensor | None:
+        """Return a one for `loss.backward`, which `is_one` knows without reading it; None leaves it to PyTorch."""
+
+    @abstractmethod
     def is_one(self, scalar: Tensor) -> bool:
-        """Return whether a scalar is known to be one; reading it on a GPU would cost more than a product with it."""
+        """Return whether a scalar is known to be one; a GPU's is known only if it is `first_gradient`."""
 
 
 class Staged(ABC):
@@ -196,6 +209,14 @@ class Staged(ABC):
     @abstractmethod
     def to(self, device: torch.device) -> dict[str, Tensor]:
         """Return the tensors on a device, by name."""
+
+
+class Fetched(ABC):
+    """Tensors on their way to the CPU."""
+
+    @abstractmethod
+    def result(self) -> list[Tensor]:
+        """Return the tensors on the CPU; wait until they are complete."""
 
 
 _replaced: dict[str, Backend] = {}

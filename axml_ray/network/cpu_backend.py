@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from axml_ray.memory import peak_gib
-from axml_ray.network.backend import Backend, Seeds, Staged
+from axml_ray.network.backend import Backend, Fetched, Seeds, Staged
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.cpu_precision import measured_bfloat16_is_faster
@@ -45,12 +45,16 @@ class CpuBackend(Backend):
         """Return whether this processor multiplies bfloat16 matrices in hardware and faster than float32 ones."""
         return measured_bfloat16_is_faster()
 
-    def allow_tf32(self, allowed: bool) -> None:
+    def set_rounding(self, tf32: bool) -> None:
         """Do nothing: a CPU has no TF32."""
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Return the tensors as they are."""
         return _InPlace(dict(tensors))
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetched:
+        """Return the tensors as they are."""
+        return _Present(list(tensors))
 
     def store_like(self, parameter: Tensor) -> Tensor:
         """Return an uninitialised tensor of the parameter's shape."""
@@ -168,6 +172,10 @@ class CpuBackend(Backend):
         """Return whether the scale is below one; reading it costs nothing here."""
         return bool(scale < 1)
 
+    def first_gradient(self, loss: Tensor) -> Tensor | None:
+        """Return None: reading a scalar costs nothing here."""
+        return None
+
     def is_one(self, scalar: Tensor) -> bool:
         """Return whether the scalar is one."""
         return bool(scalar == 1)
@@ -178,4 +186,12 @@ class _InPlace(Staged):
         self._tensors = tensors
 
     def to(self, device: torch.device) -> dict[str, Tensor]:
+        return self._tensors
+
+
+class _Present(Fetched):
+    def __init__(self, tensors: list[Tensor]):
+        self._tensors = tensors
+
+    def result(self) -> list[Tensor]:
         return self._tensors

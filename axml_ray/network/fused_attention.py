@@ -229,8 +229,8 @@ class LevelPass:
         """Return 1 for each true node and 0 elsewhere, [B, columns]."""
         assert self.positives is not None
         targets = torch.zeros(len(self.states), columns, dtype=self.wide, device=self.states.device)
-        targets[self.positives[0], self.positives[1]] = 1
-        return targets
+        # Not `targets[...] = 1`: PyTorch copies a Python number to a GPU, and the CPU waits for the copy.
+        return targets.index_put_((self.positives[0], self.positives[1]), targets.new_ones(()))
 
     def _cross_entropy(self, logits: Tensor, targets: Tensor, exists: Tensor | None = None) -> Tensor:
         """Add the binary cross-entropy (paper, section 2.4.5) of a group to the loss; return the logits' gradient."""
@@ -291,6 +291,6 @@ class _FusedLoss(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, context.gradients = context.gradients, None
         # The loss is nearly always the last thing computed, so its gradient is one, and the table's gradient is large.
-        if not context.backend.is_one(gradient):
+        if not context.backend.is_one(gradient):  # see `Backend.first_gradient`
             gradients = [part * gradient for part in gradients]
         return None, *gradients

@@ -37,7 +37,7 @@ def bfloat16_is_faster(device: torch.device) -> bool:
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """Return a context in which the network computes in the number format that the setting asks for."""
     backend = backend_for(device)
-    backend.allow_tf32(precision == "tf32")
+    backend.set_rounding(tf32=precision == "tf32")
     return torch.autocast(backend.device_type, torch.bfloat16, enabled=uses_bfloat16(device, precision))
 
 

@@ -261,5 +261,12 @@ def main_memory(counts: Counts, memory: Memory) -> int:
     that is made while a checkpoint is written.
     """
     weights = memory.label_table + memory.network + memory.word_table
-    # At most the average and the best weights, once where they are kept and once in the checkpoint's copy.
-    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 4 * weights
+    # At most the average and the best weights, once where they are kept and once in the checkpoint's copy. PyTorch
+    # rounds page-locked memory, in which they are kept, up to a power of two.
+    kept = sum(_power_of_two(size) for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE)
+    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * kept
+
+
+def _power_of_two(size: int) -> int:
+    """Return the smallest power of two that is not below a size."""
+    return 1 << max(0, size - 1).bit_length()

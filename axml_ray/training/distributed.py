@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from axml_ray.network.backend import backend_for
 from axml_ray.network.optimizer import gradient_values
 from axml_ray.network.precision import uses_bfloat16
 from axml_ray.network.sharding import Shard
@@ -40,6 +41,9 @@ class DistributedContext:
     rank: int = 0
     world_size: int = 1
     device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        backend_for(self.device)  # a GPU's backend sets what the libraries read before their first use
 
     @classmethod
     def current(cls, device: torch.device) -> "DistributedContext":

@@ -164,7 +164,7 @@ class LevelTraining:
             encodings = self.network.encode(local.tokens, local.own_lengths, local.words, seeds)
             encodings = self.context.exchange(encodings, batch.size)
             loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates)
-        loss.backward()
+        loss.backward(backend_for(device).first_gradient(loss))
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 mark_coalesced_(parameter.grad)
