@@ -44,7 +44,7 @@ class StepTimes:
 def matrix_rate(device: torch.device, size: int) -> float:
     """Return the operations per second of bfloat16 products of size × size matrices (float32 on a CPU)."""
     backend = backend_for(device)
-    dtype = torch.bfloat16 if backend.bfloat16_is_faster() else torch.float32
+    dtype = next(iter(backend.fast_formats()), torch.float32)
     one = torch.randn(size, size, device=device).to(dtype)
     best = float("inf")
     for _ in range(5):

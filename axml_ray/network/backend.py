@@ -28,6 +28,7 @@ class Backend(ABC):
 
     Attributes:
         device_type: type of the device that tensors are on, as autocast names it.
+        reduced_formats: number formats besides float32 in which it can be asked to multiply matrices.
         loss_interval: steps between two reads of the loss; each makes the CPU wait for a GPU.
         node_multiple: a chunk of nodes is padded to a multiple of this, with nodes that do not count.
         step_operations: most operations of a step that is only measured, so that several fit in seconds.
@@ -35,6 +36,7 @@ class Backend(ABC):
     """
 
     device_type: str
+    reduced_formats: frozenset[torch.dtype]
     loss_interval: int
     node_multiple: int
     step_operations: float
@@ -43,8 +45,8 @@ class Backend(ABC):
     # Number formats
 
     @abstractmethod
-    def bfloat16_is_faster(self) -> bool:
-        """Return whether matrix products are faster in bfloat16 than in float32."""
+    def fast_formats(self) -> tuple[torch.dtype, ...]:
+        """Return the reduced formats in which matrix products are faster than in float32, the best first."""
 
     @abstractmethod
     def set_rounding(self, tf32: bool) -> None:

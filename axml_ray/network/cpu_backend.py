@@ -36,14 +36,15 @@ class CpuBackend(Backend):
     """Everything in main memory; tensors are used where they are."""
 
     device_type = "cpu"
+    reduced_formats = frozenset({torch.bfloat16})
     loss_interval = 1
     node_multiple = 1
     step_operations = 1e11
     scales_in_optimizer = False
 
-    def bfloat16_is_faster(self) -> bool:
-        """Return whether this processor multiplies bfloat16 matrices in hardware and faster than float32 ones."""
-        return measured_bfloat16_is_faster()
+    def fast_formats(self) -> tuple[torch.dtype, ...]:
+        """Return bfloat16 if this processor multiplies it in hardware and faster than float32."""
+        return (torch.bfloat16,) if measured_bfloat16_is_faster() else ()
 
     def set_rounding(self, tf32: bool) -> None:
         """Do nothing: a CPU has no TF32."""

@@ -38,6 +38,8 @@ SCORING_TOKENS, SCORING_LOGITS = 1 << 16, 1 << 26
 """Most tokens and logits of a batch for inference."""
 COPIED_VALUES = 1 << 24
 """Values of a table that are converted at a time."""
+FLOAT16_CAPABILITY = (7, 0)
+"""Compute capability from which GPUs multiply float16 matrices in tensor cores: Volta's."""
 ALIGNMENT = 16
 """Bytes to which tensors are aligned in the buffer that is copied."""
 
@@ -52,6 +54,7 @@ class CudaBackend(Backend):
         group_values: most values of a chunk of nodes.
     """
 
+    reduced_formats = frozenset({torch.bfloat16, torch.float16})
     loss_interval = 10
     node_multiple = PRODUCT_MULTIPLE
     step_operations = math.inf
@@ -64,9 +67,13 @@ class CudaBackend(Backend):
         if self._is_gpu:
             _configure_libraries()
 
-    def bfloat16_is_faster(self) -> bool:
-        """Return whether the GPU multiplies bfloat16 matrices in hardware."""
-        return self._is_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    def fast_formats(self) -> tuple[torch.dtype, ...]:
+        """Return what the GPU multiplies in hardware; bfloat16 before float16, as it needs no loss scaling."""
+        if not self._is_gpu:
+            return ()
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.bfloat16, torch.float16
+        return (torch.float16,) if torch.cuda.get_device_capability() >= FLOAT16_CAPABILITY else ()
 
     def set_rounding(self, tf32: bool) -> None:
         """Set both libraries: PyTorch's default allows TF32 in cuDNN and forbids it in cuBLAS.

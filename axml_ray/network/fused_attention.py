@@ -43,6 +43,8 @@ class LevelPass:
         positives: int64 [2, P], document and column (of the table's nodes or of C·K slots) of each true node. None asks
             for logits only.
         denominator: the summed loss is divided by it.
+        gradient_scale: scalar by which all gradients, but not the loss, are multiplied; None for one. In float16 they
+            would otherwise vanish (`loss_scale`).
 
     Results of `run`:
         logits: chunks of the logits, to be joined along dimension 1; filled without `positives`.
@@ -60,6 +62,7 @@ class LevelPass:
     candidates: Candidates | None = None
     positives: Tensor | None = None
     denominator: float = 1.0
+    gradient_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.backend = backend_for(self.states.device)
@@ -239,7 +242,8 @@ class LevelPass:
         if exists is not None:
             losses, gradient = losses * exists, gradient * exists
         self.loss += losses.sum() / self.denominator
-        return gradient / self.denominator
+        gradient = gradient / self.denominator
+        return gradient if self.gradient_scale is None else gradient * self.gradient_scale
 
 
 def _slices(length: int, size: int) -> list[slice]:

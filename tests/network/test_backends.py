@@ -75,6 +75,21 @@ class TestAgainstTheEquations:
     def test_multiplied_loss(self, case, gpu_code):
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
 
+    def test_gradients_but_not_the_loss_are_scaled(self, case, gpu_code):
+        network = case.network().double()
+        found = []
+        for scale in (None, torch.tensor(8.0)):
+            one = batch(network, case)
+            states = network.encode(one.tokens, one.own_lengths, one.words)
+            loss = network.loss(states, one.lengths, one.positives, one.count, one.candidates, scale)
+            network.zero_grad()
+            loss.backward()
+            found.append((loss.item(), gradients(network)))
+        (loss, plain), (same_loss, scaled) = found
+        assert loss == same_loss
+        for name, gradient in plain.items():
+            torch.testing.assert_close(scaled[name], 8 * gradient, rtol=1e-12, atol=0)
+
     def test_several_chunks_and_one_document_at_a_time(self, case, gpu_code, monkeypatch):
         small_chunks(gpu_code, monkeypatch)
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
@@ -234,7 +249,7 @@ class TestPrediction:
     """A network that only predicts, by the GPU's code against the CPU's."""
 
     @every_case
-    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
     def test_beams(self, case, precision):
         """Candidates are made on the device, without the distinct rows, from beams of fewer nodes than it has room."""
         network, above = case.network(), torch.log(torch.tensor([[0.5, 0.25, 0.125]] * 4))
@@ -264,14 +279,16 @@ class TestPrediction:
         assert torch.equal(narrow, table.bfloat16())
 
 
-@pytest.mark.parametrize("precision", ["tf32", "float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["tf32", "float32", "bfloat16", "float16"])
 def test_only_tf32_rounds_float32_products(gpu_code, precision):
     flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         with autocast(CPU, precision):
             allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
             assert allowed == (precision == "tf32",) * 2
-            assert torch.is_autocast_enabled("cpu") == (precision == "bfloat16")
+            assert torch.is_autocast_enabled("cpu") == (precision in ("bfloat16", "float16"))
+            if torch.is_autocast_enabled("cpu"):
+                assert torch.get_autocast_dtype("cpu") == getattr(torch, precision)
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = flags
 
