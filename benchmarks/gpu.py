@@ -9,13 +9,15 @@ in the order of their importance, each result is written at once, and after `--m
 - `sync`: a training step in which waiting for the GPU is an error.
 - `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
   200 documents, 512 hidden units in each direction.
+- `kernel`: the deep step with Adam's rows updated by the Triton kernel, which is off by default.
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
 - `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
   epochs; and scores its test split.
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
-(time of the matrix products alone, of the time of these three steps), `amazon670k_hours`, `amazon3m_hours`,
+(time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
+of the label table after some steps), `amazon670k_hours`, `amazon3m_hours`,
 `memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
 `corpus_P@5`, `corpus_nDCG@5`.
 """
@@ -41,6 +43,7 @@ from axml_ray.configuration import load
 from axml_ray.network.backend import Backend, backend_for, replaced_backend
 from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.network.devices import device_named
+from axml_ray.network.level_network import TABLE
 from axml_ray.network.precision import use_threads
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.planning.work import count_steps
@@ -109,6 +112,25 @@ class Bench:
             times = self._measure(settings, _counts(tokens), shape)
             floor, total = floor + times.floor_ms, total + times.step_ms
             yield {name: times.step_ms, "share_of_floor": floor / total}, [{"figure": name, **asdict(times)}]
+
+    def kernel(self) -> Iterator[Result]:
+        """Time the deep step with the Triton kernel, and compare its weights with those of the eager way."""
+        backend = backend_for(self.device)
+        if not isinstance(backend, CudaBackend) or self.device == CPU:
+            raise SettingsError("a CPU has no Triton kernels")
+        shape, counts, small = _shape(2, 16_384, block=8, parents=160), _counts(500), self._settings(128, 24)
+        before, weights = backend.row_kernel, []
+        try:
+            for backend.row_kernel in (False, True):
+                training = training_of(small, _counts(64), _shape(2, 150, block=8, parents=20), self.device)
+                for batch in training.batches():
+                    training.step(batch)
+                weights.append(training.parameters[TABLE].detach().double().cpu())
+            times = self._measure(self._settings(hidden=512, batch=200), counts, shape)
+        finally:
+            backend.row_kernel = before
+        error = _relative_error(weights[1], weights[0])
+        yield {"deep_kernel_ms": times.step_ms, "kernel_error": error}, [{"figure": "deep_kernel_ms", **asdict(times)}]
 
     def recipes(self) -> Iterator[Result]:
         """Time a step of each level of the two largest corpora, and add up their recipes."""
@@ -255,6 +277,7 @@ PARTS = {
     "parity": Bench.parity,
     "sync": Bench.sync,
     "steps": Bench.steps,
+    "kernel": Bench.kernel,
     "recipes": Bench.recipes,
     "corpus": Bench.whole_corpus,
 }

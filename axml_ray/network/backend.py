@@ -9,7 +9,7 @@ most, R positions in a batch, X values of a row.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -191,6 +191,10 @@ class Backend(ABC):
     @abstractmethod
     def rows_per_update(self, rows: int, width: int) -> int:
         """Return how many of `rows` rows of `width` values Adam updates at a time; at least 1, also for no rows."""
+
+    @abstractmethod
+    def row_update(self) -> Callable[..., None] | None:
+        """Return `row_adam.adam_rows_` where it is used; None where rows are copied, updated and written back."""
 
     @abstractmethod
     def needs_scaling(self, scale: Tensor) -> bool:

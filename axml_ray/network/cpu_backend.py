@@ -3,7 +3,7 @@
 Legend: see `backend`. In memory, scores are [g, T, n]: a document's words are the rows of one product with the queries.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -168,6 +168,10 @@ class CpuBackend(Backend):
     def rows_per_update(self, rows: int, width: int) -> int:
         """Return the number of rows that fit `CACHED_VALUES`."""
         return max(1, CACHED_VALUES // max(1, width))
+
+    def row_update(self) -> Callable[..., None] | None:
+        """Return None."""
+        return None
 
     def needs_scaling(self, scale: Tensor) -> bool:
         """Return whether the scale is below one; reading it costs nothing here."""

@@ -15,7 +15,7 @@ Legend: see `backend`.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,8 @@ SCORING_TOKENS, SCORING_LOGITS = 1 << 16, 1 << 26
 """Most tokens and logits of a batch for inference."""
 COPIED_VALUES = 1 << 24
 """Values of a table that are converted at a time."""
+TRITON_VARIABLE = "AXML_RAY_TRITON"
+"""Environment variable that is 1 where Triton's kernels are used."""
 FLOAT16_CAPABILITY = (7, 0)
 """Compute capability from which GPUs multiply float16 matrices in tensor cores: Volta's."""
 ALIGNMENT = 16
@@ -52,6 +54,7 @@ class CudaBackend(Backend):
         lstm_dtype: number format of the LSTMs where the other products are in bfloat16 or float16. cuDNN has persistent
             kernels for float16 only, which keep the recurrent weights on the chip; see `cuda_lstm`.
         group_values: most values of a chunk of nodes.
+        row_kernel: whether Adam updates rows by a Triton kernel (`row_adam`); by default as AXML_RAY_TRITON says.
     """
 
     reduced_formats = frozenset({torch.bfloat16, torch.float16})
@@ -60,8 +63,15 @@ class CudaBackend(Backend):
     step_operations = math.inf
     scales_in_optimizer = True
 
-    def __init__(self, device_type: str = "cuda", lstm_dtype: torch.dtype = torch.float16, group_values: int = GROUP):
+    def __init__(
+        self,
+        device_type: str = "cuda",
+        lstm_dtype: torch.dtype = torch.float16,
+        group_values: int = GROUP,
+        row_kernel: bool | None = None,
+    ):
         self.device_type, self.lstm_dtype, self.group_values = device_type, lstm_dtype, group_values
+        self.row_kernel = os.environ.get(TRITON_VARIABLE) == "1" if row_kernel is None else row_kernel
         self._is_gpu = device_type == "cuda"
         self._ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         if self._is_gpu:
@@ -213,6 +223,14 @@ class CudaBackend(Backend):
     def rows_per_update(self, rows: int, width: int) -> int:
         """Return all rows."""
         return max(1, rows)
+
+    def row_update(self) -> Callable[..., None] | None:
+        """Return the Triton kernel if it is asked for."""
+        if not self.row_kernel:
+            return None
+        from axml_ray.network import row_adam  # needs Triton
+
+        return row_adam.adam_rows_
 
     def needs_scaling(self, scale: Tensor) -> bool:
         """Return True: reading the scale would take longer than multiplying by it."""

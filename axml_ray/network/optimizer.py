@@ -74,16 +74,22 @@ class LazyAdam(torch.optim.Optimizer):
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
         tables = parameter, state["first"], state["second"]
-        size = backend_for(parameter.device).rows_per_update(len(rows), parameter.shape[1:].numel())
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too, since
-            # Adam increments it and the parameter takes one step, not one for each piece.
-            weight, first, second = copies = [table.index_select(0, some) for table in tables]
-            piece = weight, values[start : start + size], first, second, state["step"].clone()
-            _adam(group, [piece], gradient_divisor, skip)
-            for table, copy in zip(tables, copies, strict=True):
-                table.index_copy_(0, some, copy)
+        backend = backend_for(parameter.device)
+        update = backend.row_update()
+        if update is not None:
+            options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"]}
+            update(*tables, rows, values, state["step"], **options, gradient_divisor=gradient_divisor, skip=skip)
+        else:
+            size = backend.rows_per_update(len(rows), parameter.shape[1:].numel())
+            for start in range(0, len(rows), size):
+                some = rows[start : start + size]
+                # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too,
+                # since Adam increments it and the parameter takes one step, not one for each piece.
+                weight, first, second = copies = [table.index_select(0, some) for table in tables]
+                piece = weight, values[start : start + size], first, second, state["step"].clone()
+                _adam(group, [piece], gradient_divisor, skip)
+                for table, copy in zip(tables, copies, strict=True):
+                    table.index_copy_(0, some, copy)
         state["step"] += 1 if skip is None else 1 - skip  # without any row too, as on the workers whose shard had some
 
 

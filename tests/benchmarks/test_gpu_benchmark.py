@@ -70,8 +70,9 @@ def test_without_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SettingsError, match="cuda"):
         main(["--quick", "--json", str(tmp_path / "gpu.json")])
-    with pytest.raises(SettingsError, match="nothing was measured"):
-        results(tmp_path, "--only", "sync")
+    for part in ("sync", "kernel"):
+        with pytest.raises(SettingsError, match="nothing was measured"):
+            results(tmp_path, "--only", part)
 
 
 class TestTimedParts:
