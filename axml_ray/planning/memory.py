@@ -2,7 +2,8 @@
 
 Tensors that live from step to step (weights, Adam moments, running average, best weights) are counted exactly. What a
 step needs in addition is an upper bound: the longest batch, gradients and activations at the same time, and as many
-distinct rows as a step may touch. Values in matrix products have `width` bytes, 2 for bfloat16; all others are float32.
+distinct rows as a step may touch. Values in matrix products have `width` bytes, 2 for bfloat16 and float16; all others
+are float32.
 
 Legend: B documents of a step, b of them encoded by this worker, T tokens, E dimension of word vectors, N hidden units,
 D = 2N, F units of the first fully connected layer, U distinct rows, K nodes of a row, n nodes scored, W workers.
