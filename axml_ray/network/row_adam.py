@@ -69,7 +69,9 @@ def adam_rows_(
     """Do one step of Adam in place on some rows of weights and moments.
 
     Args:
-        weight, first, second: weights and moments, float32 [rows, X], contiguous.
+        weight: weights, float32 [rows, X], contiguous.
+        first: first moments, of the same shape.
+        second: second moments, of the same shape.
         rows: int64 [n], the row of each position; gradients of a row that occurs several times are added up.
         values: gradients, float32 [n, X].
         step: float32 scalar, steps before this one; it is not changed.
