@@ -67,6 +67,10 @@ lock: setup  ## Resolve pyproject.toml's ranges anew
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --extra docs --strip-extras \
 		--allow-unsafe --no-annotate --no-emit-options --constraint .venv/constraint.txt --output-file requirements.lock pyproject.toml
 	@sed -i -e 's/^\(torch==[0-9.]*\)+cpu/\1/' -e '/^axml-ray @/d' requirements.lock  # the extra dev names this package
+	# What runs, of the same versions, for the CUDA image: this torch brings NVIDIA's libraries and Triton itself.
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra serve --extra tune --strip-extras \
+		--allow-unsafe --no-annotate --no-emit-options --constraint requirements.lock --output-file requirements-cuda.lock pyproject.toml
+	@sed -i -e 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements-cuda.lock
 
 clean:  ## Remove the environment; runs and corpora stay
 	rm -rf .venv

@@ -1,20 +1,23 @@
 """Correctness, speed and memory of training on one GPU, without Ray.
 
-    python benchmarks/gpu.py [--quick] [--device cpu] [--only PART] [--corpus DIR] [--json PATH]
+    python benchmarks/gpu.py [--quick] [--device cpu] [--only PART] [--minutes N] [--corpus DIR] [--json PATH]
 
-Not yet run on a GPU. `--device cpu --quick` runs every part on small shapes, which tests that it works.
+Not yet run on a GPU. `--device cpu --quick` runs every part on small shapes, which tests that it works. The parts are
+in the order of their importance, each result is written at once, and after `--minutes` the rest is left out.
 
 - `parity`: loss and gradients of one step in bfloat16 on the device, against float32 on the CPU; both kinds of levels.
 - `sync`: a training step in which waiting for the GPU is an error.
 - `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
   200 documents, 512 hidden units in each direction.
+- `kernel`: the deep step with Adam's rows updated by the Triton kernel, which is off by default.
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
 - `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
   epochs; and scores its test split.
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
-(time of the matrix products alone, of the time of these three steps), `amazon670k_hours`, `amazon3m_hours`,
+(time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
+of the label table after some steps), `amazon670k_hours`, `amazon3m_hours`,
 `memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
 `corpus_P@5`, `corpus_nDCG@5`.
 """
@@ -22,8 +25,9 @@ Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +35,23 @@ import results_file
 import torch
 from gpu_steps import StepTimes, matrix_rate, measure, training_of
 from results_file import Result
+from rich.console import Console
 from rich.table import Table
+from timed_parts import measure_within
 
 from axml_ray.configuration import load
 from axml_ray.network.backend import Backend, backend_for, replaced_backend
 from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.network.devices import device_named
+from axml_ray.network.level_network import TABLE
 from axml_ray.network.precision import use_threads
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.planning.work import count_steps
 from axml_ray.settings import Experiment, SettingsError
 
 CPU = torch.device("cpu")
+MINUTES = 9.0
+"""Default time limit of a run."""
 PUBLISHED_HOURS = {"amazon670k": 3.7, "amazon3m": 18.0}
 """ELMO in FP8 on one H100 (ICML 2025), for the rows."""
 
@@ -61,9 +70,8 @@ class Bench:
         self.rate = matrix_rate(device, 512 if quick else 8192)
         self.seconds = 0.0 if quick else 4.0
 
-    def parity(self) -> Result:
+    def parity(self) -> Iterator[Result]:
         """Compare one step's logits, loss and gradients with float32 on the CPU."""
-        rows: list[dict[str, Any]] = []
         worst = 0.0
         for name, shape in (("level1", _shape(1, 520)), ("deep", _shape(2, 150, block=8, parents=20))):
             settings, counts = self._settings(hidden=128, batch=24), _counts(64)
@@ -71,10 +79,9 @@ class Bench:
             found = _one_step(settings, counts, shape, self.device, "bfloat16")
             errors = {key: _relative_error(found[key], value) for key, value in exact.items()}
             worst = max(worst, errors["logits"])
-            rows.append({"level": name, **errors})
-        return {"parity": worst}, rows
+            yield {"parity": worst}, [{"level": name, **errors}]
 
-    def sync(self) -> Result:
+    def sync(self) -> Iterator[Result]:
         """Train some steps during which PyTorch raises wherever the CPU would wait for the GPU."""
         if self.device == CPU:
             raise SettingsError("a CPU has nothing to wait for")
@@ -90,9 +97,9 @@ class Bench:
                 training.step(batch)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        return {"steps_without_waiting": 2.0}, [{"steps": 2}]
+        yield {"steps_without_waiting": 2.0}, [{"steps": 2}]
 
-    def steps(self) -> Result:
+    def steps(self) -> Iterator[Result]:
         """Time the three steps whose targets are known."""
         shapes = {
             "level1_ms": (_shape(1, 8_192), 500),
@@ -100,17 +107,34 @@ class Bench:
             "deep_short_ms": (_shape(2, 65_536, block=8, parents=160), 104),
         }
         settings = self._settings(hidden=512, batch=200)
-        rows = [
-            {"figure": name, **asdict(self._measure(settings, _counts(tokens), shape))}
-            for name, (shape, tokens) in shapes.items()
-        ]
-        figures = {row["figure"]: row["step_ms"] for row in rows}
-        figures["share_of_floor"] = sum(row["floor_ms"] for row in rows) / sum(row["step_ms"] for row in rows)
-        return figures, rows
+        floor = total = 0.0
+        for name, (shape, tokens) in shapes.items():
+            times = self._measure(settings, _counts(tokens), shape)
+            floor, total = floor + times.floor_ms, total + times.step_ms
+            yield {name: times.step_ms, "share_of_floor": floor / total}, [{"figure": name, **asdict(times)}]
 
-    def recipes(self) -> Result:
+    def kernel(self) -> Iterator[Result]:
+        """Time the deep step with the Triton kernel, and compare its weights with those of the eager way."""
+        backend = backend_for(self.device)
+        if not isinstance(backend, CudaBackend) or self.device == CPU:
+            raise SettingsError("a CPU has no Triton kernels")
+        shape, counts, small = _shape(2, 16_384, block=8, parents=160), _counts(500), self._settings(128, 24)
+        before, weights = backend.row_kernel, []
+        try:
+            for backend.row_kernel in (False, True):
+                training = training_of(small, _counts(64), _shape(2, 150, block=8, parents=20), self.device)
+                for batch in training.batches():
+                    training.step(batch)
+                weights.append(training.parameters[TABLE].detach().double().cpu())
+            times = self._measure(self._settings(hidden=512, batch=200), counts, shape)
+        finally:
+            backend.row_kernel = before
+        error = _relative_error(weights[1], weights[0])
+        yield {"deep_kernel_ms": times.step_ms, "kernel_error": error}, [{"figure": "deep_kernel_ms", **asdict(times)}]
+
+    def recipes(self) -> Iterator[Result]:
         """Time a step of each level of the two largest corpora, and add up their recipes."""
-        figures, rows, shares = {}, [], []
+        share = 0.0
         for name in ("amazon670k", "amazon3m"):
             settings = load(results_file.ROOT / "configs" / f"{name}.yaml")
             settings = self._on_device(settings)
@@ -121,22 +145,21 @@ class Bench:
                 training = count_steps(settings, counts, shape.number) * times.step_ms
                 scoring = counts.documents * times.scoring_ms if shape is not shapes[-1] else 0.0
                 hours += settings.ensemble.trees * (training + scoring) / 3.6e6
+                share = max(share, times.peak_gib / times.planned_gib)
+                figures = {} if self.device == CPU else {"memory_share_of_plan": share}
+                if shape is shapes[-1]:
+                    figures[f"{name}_hours"] = hours
                 row = {"corpus": name, "level": shape.number, "nodes": shape.nodes, **asdict(times)}
-                rows.append({**row, "published_hours": PUBLISHED_HOURS[name]})
-                shares.append(times.peak_gib / times.planned_gib)
-            figures[f"{name}_hours"] = hours
-        if self.device != CPU:
-            figures["memory_share_of_plan"] = max(shares)
-        return figures, rows
+                yield figures, [{**row, "published_hours": PUBLISHED_HOURS[name]}]
 
-    def whole_corpus(self) -> Result:
+    def whole_corpus(self) -> Iterator[Result]:
         """Train and score a prepared corpus."""
         if self.corpus is None:
             raise SettingsError("no --corpus is given")
         with tempfile.TemporaryDirectory(prefix="axml-ray-gpu-") as home:
             seconds, scores, rows = _train_corpus(self.corpus, Path(home), self.device, self.quick)
         kept = {f"corpus_{name}": scores[name] for name in ("P@1", "P@3", "P@5", "nDCG@5")}
-        return {"corpus_seconds": seconds, **kept}, rows
+        yield {"corpus_seconds": seconds, **kept}, rows
 
     def _settings(self, hidden: int, batch: int) -> Experiment:
         settings = load(
@@ -254,6 +277,7 @@ PARTS = {
     "parity": Bench.parity,
     "sync": Bench.sync,
     "steps": Bench.steps,
+    "kernel": Bench.kernel,
     "recipes": Bench.recipes,
     "corpus": Bench.whole_corpus,
 }
@@ -265,6 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="small shapes: tests the benchmark, measures nothing")
     parser.add_argument("--device", default="cuda", help="default: cuda; cpu runs the GPU's code there")
     parser.add_argument("--only", choices=PARTS, help="run this part alone")
+    parser.add_argument("--minutes", type=_minutes, default=MINUTES, help=f"time limit; default: {MINUTES:g}")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="a prepared corpus to train whole")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/gpu.json, on a CPU gpu-cpu.json")
     given = parser.parse_args(arguments)
@@ -274,10 +299,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = "gpu" if device != CPU else "gpu-cpu"
     path = given.json or results_file.RESULTS / f"{name}{f'-{given.only}' if given.only else ''}.json"
     backend: Backend = backend_for(device) if device != CPU else CudaBackend("cpu")
+    if device != CPU:
+        torch.cuda.set_device(device.index or 0)  # synchronisation and peak memory are those of the current device
     with replaced_backend(device, backend):
         bench = Bench(device, given.quick, corpus)
         names = [given.only] if given.only else list(PARTS)
-        results_file.measure_parts(names, lambda part: PARTS[part](bench), table, path, threads=torch.get_num_threads())
+        parts = {name: partial(PARTS[name], bench) for name in names}
+        rows = measure_within(parts, given.minutes, path, threads=torch.get_num_threads())
+    Console().print(table(rows))
+
+
+def _minutes(word: str) -> float:
+    minutes = float(word)
+    if not 0 < minutes < 1e6:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 (given: {word!r})")
+    return minutes
 
 
 if __name__ == "__main__":

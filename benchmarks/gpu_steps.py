@@ -13,10 +13,9 @@ from axml_ray.network.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.planning.memory import level_memory
 from axml_ray.planning.shapes import Counts, LevelShape
-from axml_ray.planning.work import TRAINING, forward_operations
-from axml_ray.ragged import Ragged
+from axml_ray.planning.work import TRAINING, forward_operations, generated
 from axml_ray.settings import Experiment
-from axml_ray.training.batches import LevelData, make_batch
+from axml_ray.training.batches import make_batch
 from axml_ray.training.beam_step import expand_all
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining, Validation
@@ -44,7 +43,7 @@ class StepTimes:
 def matrix_rate(device: torch.device, size: int) -> float:
     """Return the operations per second of bfloat16 products of size × size matrices (float32 on a CPU)."""
     backend = backend_for(device)
-    dtype = torch.bfloat16 if backend.bfloat16_is_faster() else torch.float32
+    dtype = next(iter(backend.fast_formats()), torch.float32)
     one = torch.randn(size, size, device=device).to(dtype)
     best = float("inf")
     for _ in range(5):
@@ -55,24 +54,6 @@ def matrix_rate(device: torch.device, size: int) -> float:
         backend.synchronize()
         best = min(best, (time.perf_counter() - began) / 4)
     return 2 * size**3 / best
-
-
-def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
-    """Return random documents of the mean length with three true nodes each, and their parents if the level is deep.
-
-    Parents are drawn from all rows of the table, so a step touches as many distinct rows as any corpus could.
-    """
-    random = np.random.default_rng(0)
-    tokens = max(1, round(counts.tokens))
-    words = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
-    parents, first = None, random.integers(0, shape.nodes, documents)
-    if shape.parents is not None:
-        draws = [random.choice(shape.rows, shape.parents, replace=False, shuffle=False) for _ in range(documents)]
-        parents = np.stack(draws).astype(np.int32)
-        first = parents[:, 0].astype(np.int64) * shape.block
-    nodes = np.sort((first[:, None] + np.arange(3)) % shape.nodes, axis=1).astype(np.int32)
-    offsets = np.arange(documents + 1, dtype=np.int64)
-    return LevelData(Ragged(words, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)
 
 
 def training_of(settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device) -> LevelTraining:

@@ -153,7 +153,7 @@ def machine() -> dict[str, Any]:
     precision "auto", system and Python."""
     import torch  # slow to import, and not every benchmark needs it before it writes
 
-    from axml_ray.network.precision import bfloat16_is_faster
+    from axml_ray.network.precision import format_name, product_format
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -163,7 +163,7 @@ def machine() -> dict[str, Any]:
         "cores": cores(),
         "memory_gib": round(memory, 1),
         "accelerators": accelerators.splitlines(),
-        "auto_precision": "bfloat16" if bfloat16_is_faster(device) else "float32",
+        "auto_precision": format_name(product_format(device, "auto")),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }

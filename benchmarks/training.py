@@ -65,7 +65,7 @@ from training_tasks import (
 )
 
 from axml_ray.memory import keep_freed_memory
-from axml_ray.network.precision import bfloat16_is_faster, use_threads
+from axml_ray.network.precision import format_name, product_format, use_threads
 from axml_ray.planning.work import TRAINING, forward_operations
 from axml_ray.settings import NetworkSettings, Precision
 from axml_ray.training.distributed import CPU, DistributedContext
@@ -327,7 +327,7 @@ def matrix_rate(effort: Effort) -> Result:
     tokens, documents = sum(turns.tokens), sum(turns.documents)
     forward = forward_operations(NetworkSettings(), task.vectors.shape[1], tokens / documents, task.nodes)
     useful = TRAINING * documents * forward / 1e9 / sum(turns.seconds)
-    computed = "bfloat16" if bfloat16_is_faster(CPU) else "float32"
+    computed = format_name(product_format(CPU, "auto"))
     row = turns.row(system=OURS, corpus=task.corpus, nodes=task.nodes)
     row |= {f"{name}_gflop_per_second": rate for name, rate in rates.items()}
     row |= {"useful_gflop_per_second": useful, "computed_in": computed}

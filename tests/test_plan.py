@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from axml_ray.configuration import load
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.sharding import Shard
-from axml_ray.planning import memory, work
+from axml_ray.planning import memory, scaling, work
 from axml_ray.planning.estimate import make_plan
 from axml_ray.planning.machines import Machines, choose_machines, cores_here, memory_here
 from axml_ray.planning.report import duration, notes, warnings
@@ -277,17 +277,97 @@ def test_work_of_a_level() -> None:
     assert two.scoring == 0
 
 
-def test_time_follows_rate_workers_and_trees() -> None:
+def test_time_follows_rate_and_trees() -> None:
     settings, of = amazon3m()
     rates = (5e13,) * 4
     one_by_one = make_plan(settings, of, gpus(8, 80), rates, "a test")
     together = make_plan(settings, of, gpus(24, 80), rates, "a test")
     assert one_by_one.side_by_side == 1
     assert together.side_by_side == 3
-    assert one_by_one.seconds == pytest.approx(3 * sum(level.work.total for level in one_by_one.levels) / (8 * 5e13))
     assert together.seconds == pytest.approx(one_by_one.seconds / 3)
+    alone = make_plan(amazon3m(resources={"workers": 1})[0], of, gpus(8, 80), rates, "a test")
+    for level in alone.levels:
+        assert level.time == scaling.LevelTime(computing=level.work.total / 5e13, exchanging=0)
     assert make_plan(settings, of, gpus(8, 80)).seconds is None
     assert any("--rate TFLOPS" in note for note in notes(make_plan(settings, of, gpus(8, 80))))
+
+
+def test_workers_compute_their_part_and_what_each_of_them_repeats() -> None:
+    settings = experiment(network={"hidden": 2, "fully_connected": [3]}, training={"batch_size": 10})
+    of = counts(word_dimension=7, tokens=10.0)
+    flat = LevelShape(number=1, nodes=50, rows=50, block=1, parents=None)
+    # a token: LSTMs 2 × 4 gates × 2 units × 9 inputs, first layer 4 × 3; a pair: 4 + 3; a candidate: 3
+    lstm, layer, pair, candidate = 2 * 10 * 144, 2 * 10 * 12, 2 * 10 * 7, 2 * 3
+    for workers, encoded, nodes in ((1, 10, 50), (2, 5, 25), (4, 3, 13), (10, 1, 5)):
+        expected = encoded * lstm + 10 * (layer + nodes * (pair + candidate))
+        assert scaling.worker_operations(settings, of, flat, workers) == pytest.approx(expected)
+    deep = LevelShape(number=2, nodes=300, rows=100, block=3, parents=16)
+    # A shard is as wide as the document with most of its parents: 16 / 4 and three standard deviations of 2.
+    expected = 3 * lstm + 10 * (layer + 10 * 3 * (pair + candidate))
+    assert scaling.worker_operations(settings, of, deep, 4) == pytest.approx(expected)
+
+
+def test_workers_exchange_states_and_replicated_gradients() -> None:
+    settings, of = experiment(training={"batch_size": 8}), counts(tokens=37.0)
+    network = AttentionXML(
+        level_shapes(of.labels, settings.tree)[0].level(), torch.zeros(of.words, 12), settings.network
+    )
+    replicated = 4 * sum(value.numel() for value in network.shared_parameters().values())
+    states = 2 * 8 * 40 * 32  # bytes, documents, words padded to a multiple of 8, both directions
+    assert scaling.step_traffic(settings, of, 1, 2) == 0
+    for workers in (2, 4):
+        expected = (workers - 1) / workers * 2 * (states + replicated)
+        assert scaling.step_traffic(settings, of, workers, 2) == pytest.approx(expected)
+
+
+def test_more_workers_are_advised_where_the_connection_is_faster() -> None:
+    settings, of = amazon3m()
+    advised = []
+    for gigabytes in (0.001, 5, 400):
+        connection = scaling.Interconnect.of(True, gigabytes)
+        plan = make_plan(settings, of, gpus(8, 80), (5e13,) * 4, "a test", connection)
+        advised.append([level.recommended for level in plan.levels])
+        for level in plan.levels:
+            assert 1 <= level.recommended <= 8
+    assert advised[0] == [1] * 4
+    assert all(few <= many for few, many in zip(*advised[:2], strict=True))
+    assert all(few <= many for few, many in zip(*advised[1:], strict=True)) and max(advised[2]) == 8
+
+
+def test_advised_workers_fit_in_memory() -> None:
+    settings, of = amazon3m()
+    connection = scaling.Interconnect.of(True, 0.001)  # so slow that one worker would be fastest
+    for rates in (None, (5e13,) * 4):
+        plan = make_plan(settings, of, gpus(8, 24), rates, "a test", connection)
+        fewest = plan.levels[3].recommended
+        assert 1 < fewest <= 8
+        totals = [
+            memory.level_memory(settings, of, plan.levels[3].shape, workers=w, accelerator=True, width=2).total
+            for w in (fewest - 1, fewest)
+        ]
+        assert totals[0] > 0.9 * 24 * memory.GIB >= totals[1]
+        assert plan.recommended == (None if rates is None else fewest)
+    assert all(level.recommended is None for level in make_plan(settings, of, gpus(8, 0.5)).levels)
+
+
+@pytest.mark.parametrize("documents", [200, 20, 3])
+def test_a_measured_document_touches_as_many_new_rows_as_in_a_whole_step(documents: int) -> None:
+    settings = experiment(training={"batch_size": 200})
+    shape = LevelShape(number=3, nodes=65_536 * 8, rows=65_536, block=8, parents=160)
+    small = work.measured_shape(settings, shape, documents, 1 << 40)
+    assert (small == shape) == (documents == 200)
+    whole = memory.distinct_rows(200 * 160, shape.rows) / 200
+    assert memory.distinct_rows(documents * 160, small.rows) / documents == pytest.approx(whole, rel=0.02)
+
+
+def test_a_measured_table_is_bounded_by_memory_and_holds_all_parents_of_a_document() -> None:
+    settings = experiment(training={"batch_size": 200})
+    shape = LevelShape(number=3, nodes=65_536 * 8, rows=65_536, block=8, parents=160)
+    row = work.TABLES * 4 * 8 * 32
+    assert work.measured_shape(settings, shape, 200, 1_000 * row).rows == 1_000
+    assert work.measured_shape(settings, shape, 200, row).rows == 160
+    flat = LevelShape(number=1, nodes=5_000, rows=5_000, block=1, parents=None)
+    assert work.measured_shape(settings, flat, 2, row) == flat
 
 
 def test_a_rate_is_measured_by_real_steps() -> None:

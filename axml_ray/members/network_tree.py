@@ -173,7 +173,8 @@ class NetworkTree(Member):
                 encodings = network.encode(tokens, lengths)
                 beam = network.expand(encodings, lengths, candidates, parent_scores, keep)
         assert beam is not None
-        nodes, logs = beam.nodes.cpu().numpy(), beam.scores.float().cpu().numpy()
+        fetched = backend_for(self.device).fetch((beam.nodes, beam.scores.float())).result()
+        nodes, logs = (one.numpy() for one in fetched)
         labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
         missing = ((0, 0), (0, max(0, k - labels.shape[1])))
         return TopK(np.pad(labels, missing, constant_values=-1), np.pad(np.exp(logs), missing))
@@ -198,7 +199,11 @@ class NetworkTree(Member):
 
     def _read_texts(self, texts: TextViews) -> tuple[Tensor, Tensor]:
         tokens, lengths = texts.padded(self.max_tokens)
-        return torch.from_numpy(tokens).to(self.device), torch.from_numpy(lengths).to(self.device)
+        staged = backend_for(self.device).stage(
+            {"tokens": torch.from_numpy(tokens), "lengths": torch.from_numpy(lengths)}
+        )
+        moved = staged.to(self.device)
+        return moved["tokens"], moved["lengths"]
 
     def _log_probabilities(
         self, network: LevelNetwork, encodings: Tensor, lengths: Tensor, nodes: np.ndarray, parents: np.ndarray | None

@@ -9,7 +9,7 @@ most, R positions in a batch, X values of a row.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,6 +28,7 @@ class Backend(ABC):
 
     Attributes:
         device_type: type of the device that tensors are on, as autocast names it.
+        reduced_formats: number formats besides float32 in which it can be asked to multiply matrices.
         loss_interval: steps between two reads of the loss; each makes the CPU wait for a GPU.
         node_multiple: a chunk of nodes is padded to a multiple of this, with nodes that do not count.
         step_operations: most operations of a step that is only measured, so that several fit in seconds.
@@ -35,6 +36,7 @@ class Backend(ABC):
     """
 
     device_type: str
+    reduced_formats: frozenset[torch.dtype]
     loss_interval: int
     node_multiple: int
     step_operations: float
@@ -43,12 +45,17 @@ class Backend(ABC):
     # Number formats
 
     @abstractmethod
-    def bfloat16_is_faster(self) -> bool:
-        """Return whether matrix products are faster in bfloat16 than in float32."""
+    def fast_formats(self) -> tuple[torch.dtype, ...]:
+        """Return the reduced formats in which matrix products are faster than in float32, the best first."""
 
     @abstractmethod
-    def allow_tf32(self, allowed: bool) -> None:
-        """Set for this process whether float32 products, those of LSTMs included, may be rounded to TF32."""
+    def set_rounding(self, tf32: bool) -> None:
+        """Set for this process how products are rounded.
+
+        Args:
+            tf32: whether float32 products, those of LSTMs included, may be rounded to TF32. Products in reduced formats
+                are always summed in float32, on every card.
+        """
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
@@ -62,6 +69,10 @@ class Backend(ABC):
     @abstractmethod
     def stage(self, tensors: Mapping[str, Tensor]) -> "Staged":
         """Prepare tensors on the CPU for one copy to the device; a thread that prepares batches may call this."""
+
+    @abstractmethod
+    def fetch(self, tensors: Sequence[Tensor]) -> "Fetched":
+        """Begin to copy tensors to the CPU, so that what is computed afterwards does not delay the copy."""
 
     @abstractmethod
     def store_like(self, parameter: Tensor) -> Tensor:
@@ -182,12 +193,20 @@ class Backend(ABC):
         """Return how many of `rows` rows of `width` values Adam updates at a time; at least 1, also for no rows."""
 
     @abstractmethod
+    def row_update(self) -> Callable[..., None] | None:
+        """Return `row_adam.adam_rows_` where it is used; None where rows are copied, updated and written back."""
+
+    @abstractmethod
     def needs_scaling(self, scale: Tensor) -> bool:
         """Return whether gradients must be multiplied by `scale`, without making a GPU wait."""
 
     @abstractmethod
+    def first_gradient(self, loss: Tensor) -> Tensor | None:
+        """Return a one for `loss.backward`, which `is_one` knows without reading it; None leaves it to PyTorch."""
+
+    @abstractmethod
     def is_one(self, scalar: Tensor) -> bool:
-        """Return whether a scalar is known to be one; reading it on a GPU would cost more than a product with it."""
+        """Return whether a scalar is known to be one; a GPU's is known only if it is `first_gradient`."""
 
 
 class Staged(ABC):
@@ -196,6 +215,14 @@ class Staged(ABC):
     @abstractmethod
     def to(self, device: torch.device) -> dict[str, Tensor]:
         """Return the tensors on a device, by name."""
+
+
+class Fetched(ABC):
+    """Tensors on their way to the CPU."""
+
+    @abstractmethod
+    def result(self) -> list[Tensor]:
+        """Return the tensors on the CPU; wait until they are complete."""
 
 
 _replaced: dict[str, Backend] = {}

@@ -3,14 +3,14 @@
 Legend: see `backend`. In memory, scores are [g, T, n]: a document's words are the rows of one product with the queries.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from axml_ray.memory import peak_gib
-from axml_ray.network.backend import Backend, Seeds, Staged
+from axml_ray.network.backend import Backend, Fetched, Seeds, Staged
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.cpu_precision import measured_bfloat16_is_faster
@@ -36,21 +36,26 @@ class CpuBackend(Backend):
     """Everything in main memory; tensors are used where they are."""
 
     device_type = "cpu"
+    reduced_formats = frozenset({torch.bfloat16})
     loss_interval = 1
     node_multiple = 1
     step_operations = 1e11
     scales_in_optimizer = False
 
-    def bfloat16_is_faster(self) -> bool:
-        """Return whether this processor multiplies bfloat16 matrices in hardware and faster than float32 ones."""
-        return measured_bfloat16_is_faster()
+    def fast_formats(self) -> tuple[torch.dtype, ...]:
+        """Return bfloat16 if this processor multiplies it in hardware and faster than float32."""
+        return (torch.bfloat16,) if measured_bfloat16_is_faster() else ()
 
-    def allow_tf32(self, allowed: bool) -> None:
+    def set_rounding(self, tf32: bool) -> None:
         """Do nothing: a CPU has no TF32."""
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Return the tensors as they are."""
         return _InPlace(dict(tensors))
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetched:
+        """Return the tensors as they are."""
+        return _Present(list(tensors))
 
     def store_like(self, parameter: Tensor) -> Tensor:
         """Return an uninitialised tensor of the parameter's shape."""
@@ -164,9 +169,17 @@ class CpuBackend(Backend):
         """Return the number of rows that fit `CACHED_VALUES`."""
         return max(1, CACHED_VALUES // max(1, width))
 
+    def row_update(self) -> Callable[..., None] | None:
+        """Return None."""
+        return None
+
     def needs_scaling(self, scale: Tensor) -> bool:
         """Return whether the scale is below one; reading it costs nothing here."""
         return bool(scale < 1)
+
+    def first_gradient(self, loss: Tensor) -> Tensor | None:
+        """Return None: reading a scalar costs nothing here."""
+        return None
 
     def is_one(self, scalar: Tensor) -> bool:
         """Return whether the scalar is one."""
@@ -178,4 +191,12 @@ class _InPlace(Staged):
         self._tensors = tensors
 
     def to(self, device: torch.device) -> dict[str, Tensor]:
+        return self._tensors
+
+
+class _Present(Fetched):
+    def __init__(self, tensors: list[Tensor]):
+        self._tensors = tensors
+
+    def result(self) -> list[Tensor]:
         return self._tensors

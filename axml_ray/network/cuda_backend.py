@@ -4,8 +4,9 @@
   with another leading dimension misses the fast kernels.
 - In memory, a document's words are the last dimension of the scores, over which softmax runs fastest.
 - Nothing reads a value on the CPU or has a size that only the device knows, so launches run ahead of the device.
-- Sums over repeated rows have a fixed order, and dropout masks depend on the document's seed alone, so that a resumed
-  training repeats itself. This holds for one kind of GPU and one version of PyTorch.
+- Sums over repeated rows have a fixed order, products in reduced formats are summed in float32, and dropout masks
+  depend on the document's seed alone, so that a resumed training repeats itself. This holds for one kind of GPU and one
+  version of PyTorch.
 
 Not yet run on a GPU: tests run this code on a CPU, against the equations and for its launches and alignment.
 
@@ -14,13 +15,13 @@ Legend: see `backend`.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backend import Backend, Seeds, Staged
+from axml_ray.network.backend import Backend, Fetched, Seeds, Staged
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.counter_dropout import counter_dropout, seeds_of_documents
 from axml_ray.network.cuda_lstm import run_lstm
@@ -37,6 +38,10 @@ SCORING_TOKENS, SCORING_LOGITS = 1 << 16, 1 << 26
 """Most tokens and logits of a batch for inference."""
 COPIED_VALUES = 1 << 24
 """Values of a table that are converted at a time."""
+TRITON_VARIABLE = "AXML_RAY_TRITON"
+"""Environment variable that is 1 where Triton's kernels are used."""
+FLOAT16_CAPABILITY = (7, 0)
+"""Compute capability from which GPUs multiply float16 matrices in tensor cores: Volta's."""
 ALIGNMENT = 16
 """Bytes to which tensors are aligned in the buffer that is copied."""
 
@@ -49,38 +54,61 @@ class CudaBackend(Backend):
         lstm_dtype: number format of the LSTMs where the other products are in bfloat16 or float16. cuDNN has persistent
             kernels for float16 only, which keep the recurrent weights on the chip; see `cuda_lstm`.
         group_values: most values of a chunk of nodes.
+        row_kernel: whether Adam updates rows by a Triton kernel (`row_adam`); by default as AXML_RAY_TRITON says.
     """
 
+    reduced_formats = frozenset({torch.bfloat16, torch.float16})
     loss_interval = 10
     node_multiple = PRODUCT_MULTIPLE
     step_operations = math.inf
     scales_in_optimizer = True
 
-    def __init__(self, device_type: str = "cuda", lstm_dtype: torch.dtype = torch.float16, group_values: int = GROUP):
+    def __init__(
+        self,
+        device_type: str = "cuda",
+        lstm_dtype: torch.dtype = torch.float16,
+        group_values: int = GROUP,
+        row_kernel: bool | None = None,
+    ):
         self.device_type, self.lstm_dtype, self.group_values = device_type, lstm_dtype, group_values
+        self.row_kernel = os.environ.get(TRITON_VARIABLE) == "1" if row_kernel is None else row_kernel
         self._is_gpu = device_type == "cuda"
+        self._ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         if self._is_gpu:
-            # Batches differ in width, which fragments memory of fixed segments.
-            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+            _configure_libraries()
 
-    def bfloat16_is_faster(self) -> bool:
-        """Return whether the GPU multiplies bfloat16 matrices in hardware."""
-        return self._is_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    def fast_formats(self) -> tuple[torch.dtype, ...]:
+        """Return what the GPU multiplies in hardware; bfloat16 before float16, as it needs no loss scaling."""
+        if not self._is_gpu:
+            return ()
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.bfloat16, torch.float16
+        return (torch.float16,) if torch.cuda.get_device_capability() >= FLOAT16_CAPABILITY else ()
 
-    def allow_tf32(self, allowed: bool) -> None:
-        """Set both libraries: PyTorch's default allows TF32 in cuDNN and forbids it in cuBLAS."""
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-        torch.backends.cudnn.allow_tf32 = allowed
+    def set_rounding(self, tf32: bool) -> None:
+        """Set both libraries: PyTorch's default allows TF32 in cuDNN and forbids it in cuBLAS.
+
+        Its default also lets cuBLAS add up the parts of a long sum in the operands' format, depending on the card. The
+        gradient of a query is a sum over all words of a batch, of which 8 bits would remain.
+        """
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
         return _PackedTensors(tensors, self._is_gpu)
 
+    def fetch(self, tensors: Sequence[Tensor]) -> Fetched:
+        """Copy to page-locked memory and record an event: `Tensor.cpu` would wait for all that was launched since."""
+        return _Copied(tensors, self._is_gpu)
+
     def store_like(self, parameter: Tensor) -> Tensor:
-        """Return a tensor in main memory for a large parameter, else one on the device."""
+        """Return a tensor in page-locked main memory for a large parameter, else one on the device."""
         if parameter.numel() * parameter.element_size() <= STORED_ON_DEVICE:
             return torch.empty_like(parameter)
-        return torch.empty_like(parameter, device="cpu")
+        return torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu", pin_memory=self._is_gpu)
 
     def synchronize(self) -> None:
         """Wait for all kernels that were launched."""
@@ -196,13 +224,37 @@ class CudaBackend(Backend):
         """Return all rows."""
         return max(1, rows)
 
+    def row_update(self) -> Callable[..., None] | None:
+        """Return the Triton kernel if it is asked for."""
+        if not self.row_kernel:
+            return None
+        from axml_ray.network import row_adam  # needs Triton
+
+        return row_adam.adam_rows_
+
     def needs_scaling(self, scale: Tensor) -> bool:
         """Return True: reading the scale would take longer than multiplying by it."""
         return True
 
+    def first_gradient(self, loss: Tensor) -> Tensor | None:
+        """Return a one that is kept, so that its address tells it from others."""
+        kind = loss.device, loss.dtype
+        if kind not in self._ones:
+            self._ones[kind] = torch.ones((), device=loss.device, dtype=loss.dtype)
+        return self._ones[kind]
+
     def is_one(self, scalar: Tensor) -> bool:
-        """Return False, as it is not known."""
-        return False
+        """Return whether the scalar is that of `first_gradient`."""
+        return any(scalar.data_ptr() == one.data_ptr() for one in self._ones.values())
+
+
+def _configure_libraries() -> None:
+    """Set what PyTorch and cuBLAS read from the environment when a process first uses a GPU; users' values remain."""
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the old name of the next one
+        # Batches differ in width, which fragments memory of fixed segments.
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    # With workspaces of another kind, cuDNN's LSTMs do not repeat their results to the last bit (PyTorch, `nn.LSTM`).
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def equal_chunks(count: int, most: int, multiple: int) -> int:
@@ -240,3 +292,20 @@ class _PackedTensors(Staged):
             name: buffer[start : start + size].view(dtype).view(shape)
             for name, (start, size, dtype, shape) in self._layout.items()
         }
+
+
+class _Copied(Fetched):
+    """Copies in page-locked memory, and the event after which they are complete."""
+
+    def __init__(self, tensors: Sequence[Tensor], pinned: bool):
+        self._copies = [torch.empty(one.shape, dtype=one.dtype, pin_memory=pinned) for one in tensors]
+        for copy, one in zip(self._copies, tensors, strict=True):
+            copy.copy_(one, non_blocking=True)
+        self._event = torch.cuda.Event() if pinned else None
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(tensors[0].device))
+
+    def result(self) -> list[Tensor]:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copies

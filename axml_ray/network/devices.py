@@ -2,6 +2,7 @@
 
 import torch
 
+from axml_ray.network.backend import backend_for
 from axml_ray.settings import SettingsError
 
 
@@ -23,6 +24,7 @@ def device_named(name: str) -> torch.device:
             f"device: {name!r} is required, but PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPUs "
             "here; install PyTorch with CUDA and check nvidia-smi, or choose cpu"
         )
+    backend_for(device)  # a GPU's backend sets what the libraries read before their first use
     return device
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from axml_ray.network.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
-from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.precision import product_format
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision
 
@@ -49,7 +49,7 @@ def frozen(
         raise ValueError(f"{WORDS} is missing or not a table")
     with torch.device("meta"):
         network = build_network(level, torch.empty(state[WORDS].shape), settings)
-    narrow = torch.bfloat16 if uses_bfloat16(device, precision) else torch.float32
+    narrow = product_format(device, precision)
     ready = {name: _ready(name, value, narrow, settings.kind, device) for name, value in state.items()}
     try:
         network.load_state_dict(ready, assign=True)

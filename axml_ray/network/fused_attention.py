@@ -43,6 +43,8 @@ class LevelPass:
         positives: int64 [2, P], document and column (of the table's nodes or of C·K slots) of each true node. None asks
             for logits only.
         denominator: the summed loss is divided by it.
+        gradient_scale: scalar by which all gradients, but not the loss, are multiplied; None for one. In float16 they
+            would otherwise vanish (`loss_scale`).
 
     Results of `run`:
         logits: chunks of the logits, to be joined along dimension 1; filled without `positives`.
@@ -60,6 +62,7 @@ class LevelPass:
     candidates: Candidates | None = None
     positives: Tensor | None = None
     denominator: float = 1.0
+    gradient_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.backend = backend_for(self.states.device)
@@ -229,8 +232,8 @@ class LevelPass:
         """Return 1 for each true node and 0 elsewhere, [B, columns]."""
         assert self.positives is not None
         targets = torch.zeros(len(self.states), columns, dtype=self.wide, device=self.states.device)
-        targets[self.positives[0], self.positives[1]] = 1
-        return targets
+        # Not `targets[...] = 1`: PyTorch copies a Python number to a GPU, and the CPU waits for the copy.
+        return targets.index_put_((self.positives[0], self.positives[1]), targets.new_ones(()))
 
     def _cross_entropy(self, logits: Tensor, targets: Tensor, exists: Tensor | None = None) -> Tensor:
         """Add the binary cross-entropy (paper, section 2.4.5) of a group to the loss; return the logits' gradient."""
@@ -239,7 +242,8 @@ class LevelPass:
         if exists is not None:
             losses, gradient = losses * exists, gradient * exists
         self.loss += losses.sum() / self.denominator
-        return gradient / self.denominator
+        gradient = gradient / self.denominator
+        return gradient if self.gradient_scale is None else gradient * self.gradient_scale
 
 
 def _slices(length: int, size: int) -> list[slice]:
@@ -291,6 +295,6 @@ class _FusedLoss(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, context.gradients = context.gradients, None
         # The loss is nearly always the last thing computed, so its gradient is one, and the table's gradient is large.
-        if not context.backend.is_one(gradient):
+        if not context.backend.is_one(gradient):  # see `Backend.first_gradient`
             gradients = [part * gradient for part in gradients]
         return None, *gradients

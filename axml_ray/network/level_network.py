@@ -131,6 +131,7 @@ class LevelNetwork(nn.Module, ABC):
         positives: Tensor,
         denominator: float,
         candidates: Candidates | None = None,
+        gradient_scale: Tensor | None = None,
     ) -> Tensor:
         """Return the summed binary cross-entropy of the nodes scored here, divided by `denominator`.
 
@@ -140,8 +141,10 @@ class LevelNetwork(nn.Module, ABC):
             positives: int64 [2, P], the document of each true node, and its row of the table or its slot among C·K.
             denominator: number of candidates of all documents in all shards, so that shards' losses add up to the mean.
             candidates: the candidates of each document; None at the first level.
+            gradient_scale: scalar by which all gradients, but not the loss, are multiplied; None for one.
         """
-        return fused_loss(self._level_pass(encodings_BTD, lengths_B, candidates, positives, denominator))
+        one = self._level_pass(encodings_BTD, lengths_B, candidates, positives, denominator, gradient_scale)
+        return fused_loss(one)
 
     def logits(self, encodings_BTD: Tensor, lengths_B: Tensor, candidates: Candidates | None = None) -> Tensor:
         """Return logits without gradients: float32 [B, n] of the table's rows, or [B, C·K] of the candidates' slots.
@@ -157,10 +160,11 @@ class LevelNetwork(nn.Module, ABC):
         candidates: Candidates | None,
         positives: Tensor | None,
         denominator: float,
+        gradient_scale: Tensor | None = None,
     ) -> LevelPass:
         values, lengths = self.values(encodings), self.encoding_lengths(lengths)
-        table = self.attention.weight
-        return LevelPass(self.fused_head(), encodings, values, lengths, table, candidates, positives, denominator)
+        head, table = self.fused_head(), self.attention.weight
+        return LevelPass(head, encodings, values, lengths, table, candidates, positives, denominator, gradient_scale)
 
     def expand(
         self,

@@ -37,12 +37,16 @@ class LazyAdam(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure: None = None, gradient_divisor: Tensor | None = None) -> None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: None = None, gradient_divisor: Tensor | None = None, skip: Tensor | None = None
+    ) -> None:
         """Update every parameter that has a gradient.
 
         Args:
             closure: not supported.
             gradient_divisor: a scalar by which gradients are divided; sparse ones must not name a row twice.
+            skip: float32 scalar on the device of the parameters; if it is 1 instead of 0, nothing changes, step
+                counters neither. None for 0.
         """
         for group in self.param_groups:
             dense = []
@@ -55,40 +59,51 @@ class LazyAdam(torch.optim.Optimizer):
                     state["first"] = torch.zeros_like(parameter)
                     state["second"] = torch.zeros_like(parameter)
                 if parameter.grad.is_sparse:
-                    self._update_rows(parameter, state, group, gradient_divisor)
+                    self._update_rows(parameter, state, group, gradient_divisor, skip)
                 else:
                     dense.append((parameter, parameter.grad, state["first"], state["second"], state["step"]))
             if dense:
-                _adam(group, dense, gradient_divisor)
+                _adam(group, dense, gradient_divisor, skip)
 
     @staticmethod
-    def _update_rows(parameter: Tensor, state: dict, group: dict, gradient_divisor: Tensor | None) -> None:
+    def _update_rows(
+        parameter: Tensor, state: dict, group: dict, gradient_divisor: Tensor | None, skip: Tensor | None
+    ) -> None:
         gradient = parameter.grad
         assert gradient is not None
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
         tables = parameter, state["first"], state["second"]
-        size = backend_for(parameter.device).rows_per_update(len(rows), parameter.shape[1:].numel())
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too, since
-            # Adam increments it and the parameter takes one step, not one for each piece.
-            weight, first, second = copies = [table.index_select(0, some) for table in tables]
-            piece = weight, values[start : start + size], first, second, state["step"].clone()
-            _adam(group, [piece], gradient_divisor)
-            for table, copy in zip(tables, copies, strict=True):
-                table.index_copy_(0, some, copy)
-        state["step"] += 1  # without any row too, as on the workers whose shard had some
+        backend = backend_for(parameter.device)
+        update = backend.row_update()
+        if update is not None:
+            options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"]}
+            update(*tables, rows, values, state["step"], **options, gradient_divisor=gradient_divisor, skip=skip)
+        else:
+            size = backend.rows_per_update(len(rows), parameter.shape[1:].numel())
+            for start in range(0, len(rows), size):
+                some = rows[start : start + size]
+                # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too,
+                # since Adam increments it and the parameter takes one step, not one for each piece.
+                weight, first, second = copies = [table.index_select(0, some) for table in tables]
+                piece = weight, values[start : start + size], first, second, state["step"].clone()
+                _adam(group, [piece], gradient_divisor, skip)
+                for table, copy in zip(tables, copies, strict=True):
+                    table.index_copy_(0, some, copy)
+        state["step"] += 1 if skip is None else 1 - skip  # without any row too, as on the workers whose shard had some
 
 
 def _adam(
-    group: dict, pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], gradient_divisor: Tensor | None
+    group: dict,
+    pieces: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]],
+    gradient_divisor: Tensor | None,
+    skip: Tensor | None,
 ) -> None:
     """Do one step of Adam on tuples of weight, gradient, first moment, second moment and step counter."""
     weights, gradients, first, second, steps = (list(column) for column in zip(*pieces, strict=True))
     adam_(
         weights, gradients, first, second, steps,
-        lr=group["lr"], betas=group["betas"], eps=group["eps"], gradient_divisor=gradient_divisor,
+        lr=group["lr"], betas=group["betas"], eps=group["eps"], gradient_divisor=gradient_divisor, skip=skip,
     )  # fmt: skip
 
 
@@ -113,12 +128,13 @@ class GradientClipper:
         self.norms = torch.full((5,), torch.inf)
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor], norm: Tensor) -> Tensor | None:
+    def apply(self, gradients: Sequence[Tensor], norm: Tensor, skip: Tensor | None = None) -> Tensor | None:
         """Scale the gradients of one step in place, or say by what to divide them; add their norm to the history.
 
         Args:
             gradients: dense gradients, and the values of sparse ones.
             norm: the Euclidean norm of all of them together, on all workers; a scalar.
+            skip: float32 scalar; if it is 1 instead of 0, the norm does not enter the history. None for 0.
 
         Returns:
             The divisor that the optimizer must apply, a scalar, if the backend does not scale the gradients here.
@@ -133,7 +149,8 @@ class GradientClipper:
             scale_(gradients, scale)
         # A norm of zero is not counted: five of them would clip all later gradients to zero.
         counted = torch.where(norm > 0, torch.minimum(norm, 2 * largest).clamp(max=1), largest)
-        self.norms = torch.cat([self.norms[1:], counted[None]])
+        norms = torch.cat([self.norms[1:], counted[None]])
+        self.norms = norms if skip is None else torch.where(skip > 0, self.norms, norms)
         return divisor
 
 

@@ -8,6 +8,8 @@ from axml_ray.memory import keep_freed_memory
 from axml_ray.network.backend import backend_for
 from axml_ray.settings import Precision
 
+REDUCED: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Reduced formats by the names that settings have for them."""
 CACHED_KERNELS = "64"
 """Compiled kernels that oneDNN and PyTorch each keep, for each thread."""
 
@@ -29,18 +31,30 @@ def keep_memory() -> None:
     keep_freed_memory()
 
 
-def bfloat16_is_faster(device: torch.device) -> bool:
-    """Return whether the device multiplies bfloat16 matrices in hardware and faster than float32 ones."""
-    return backend_for(device).bfloat16_is_faster()
+def fast_formats(device: torch.device) -> tuple[torch.dtype, ...]:
+    """Return the reduced formats in which the device multiplies matrices faster than in float32, the best first."""
+    return backend_for(device).fast_formats()
+
+
+def product_format(device: torch.device, precision: Precision) -> torch.dtype:
+    """Return the number format of matrix products on a device: float32, bfloat16 or float16.
+
+    A setting other than "auto" means the same on every GPU. On a CPU, float16 is computed in float32.
+    """
+    if precision == "auto":
+        return next(iter(fast_formats(device)), torch.float32)
+    wanted = REDUCED.get(precision, torch.float32)
+    return wanted if wanted in backend_for(device).reduced_formats else torch.float32
+
+
+def format_name(dtype: torch.dtype) -> str:
+    """Return the name of a number format, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """Return a context in which the network computes in the number format that the setting asks for."""
-    backend = backend_for(device)
-    backend.allow_tf32(precision == "tf32")
-    return torch.autocast(backend.device_type, torch.bfloat16, enabled=uses_bfloat16(device, precision))
-
-
-def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
-    """Return whether matrix products are computed in bfloat16: by the setting, or where "auto" finds it faster."""
-    return precision == "bfloat16" or (precision == "auto" and bfloat16_is_faster(device))
+    backend, dtype = backend_for(device), product_format(device, precision)
+    backend.set_rounding(tf32=precision == "tf32")
+    is_reduced = dtype != torch.float32
+    return torch.autocast(backend.device_type, dtype if is_reduced else torch.bfloat16, enabled=is_reduced)

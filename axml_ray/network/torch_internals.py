@@ -83,17 +83,19 @@ def adam_(
     betas: tuple[float, float],
     eps: float,
     gradient_divisor: Tensor | None = None,
+    skip: Tensor | None = None,
 ) -> None:
     """Do one step of Adam in place on weights, moments and step counters.
 
     The functional form of `torch.optim.Adam`: an optimizer object owns whole parameters, while lazy rows are copies of
     parts of them. `fused` reads and writes each value once for all of Adam's arithmetic, and divides the gradients by
-    `gradient_divisor`, a scalar on the device, on the way.
+    `gradient_divisor`, a scalar on the device, on the way. If `skip`, a float32 scalar on the device, is one, nothing
+    changes.
     """
     adam(
         weights, gradients, first, second, [], steps,
         fused=True, amsgrad=False, beta1=betas[0], beta2=betas[1], lr=lr, weight_decay=0.0, eps=eps, maximize=False,
-        grad_scale=gradient_divisor,
+        grad_scale=gradient_divisor, found_inf=skip,
     )  # fmt: skip
 
 

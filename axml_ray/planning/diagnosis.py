@@ -16,7 +16,7 @@ import axml_ray
 from axml_ray.authentication import MODE, token_file
 from axml_ray.configuration import SHIPPED
 from axml_ray.extras import EXTRAS, missing_module
-from axml_ray.network.precision import bfloat16_is_faster
+from axml_ray.network.precision import fast_formats
 from axml_ray.planning.machines import cores_here, memory_here
 from axml_ray.planning.memory import GIB, copies
 from axml_ray.settings import HOME_VARIABLE, NetworkSettings, TrainingSettings, absolute
@@ -77,7 +77,7 @@ def _cores() -> Iterator[Finding]:
         f"{TREES} trees train side by side with --resources.cpus_per_worker {share:g} --resources.threads {threads}"
     )
     yield Finding("cores", f"{cores:g}", together)
-    faster = bfloat16_is_faster(torch.device("cpu"))
+    faster = bool(fast_formats(torch.device("cpu")))
     meaning = f"--training.precision auto computes in {'bfloat16' if faster else 'float32'} on this CPU"
     yield Finding("bfloat16", "faster than float32" if faster else "not faster than float32", meaning)
 

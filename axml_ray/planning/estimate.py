@@ -15,6 +15,7 @@ from axml_ray.planning.memory import (
     network_values,
     word_values,
 )
+from axml_ray.planning.scaling import EFFICIENT, Interconnect, LevelTime, efficiency, level_time
 from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
 from axml_ray.planning.work import Work, count_steps, level_work
 from axml_ray.settings import Experiment, Settings
@@ -41,8 +42,15 @@ class LevelPlan:
     """Memory of one worker."""
     work: Work
     """Operations of all workers together."""
-    seconds: float | None
+    time: LevelTime | None
     """Time for the level; None if the rate is not known."""
+    recommended: int | None = None
+    """Number of workers that the level makes good use of; None if no number that there are units for is enough."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Time for the level in seconds; None if the rate is not known."""
+        return None if self.time is None else self.time.seconds
 
 
 Change = tuple[str, str, int]
@@ -93,10 +101,14 @@ class TrainingPlan:
     """Operations per second of one worker, for each level; None if they are not known."""
     rate_source: str
     """Where the rates come from, for the report."""
+    interconnect: Interconnect
+    """The connection between the workers of a tree."""
     main_memory: int
     """Main memory that a worker on a GPU needs, in bytes; 0 if it trains in main memory."""
     candidates: int
     """Size of one tree's largest candidate files in bytes: those that a level reads and those that it writes."""
+    recommended: int | None = None
+    """Number of workers with which all trees are trained soonest; None if it is not known."""
     fixes: tuple[Fix, ...] = ()
     """Changes each of which makes all levels fit; empty if they fit already, or if no such change was found."""
 
@@ -118,6 +130,7 @@ class TrainingPlan:
         levels = [
             {
                 **{key: value for key, value in asdict(level).items() if key not in ("memory", "work")},
+                "seconds": level.seconds,
                 "memory_bytes": {**asdict(level.memory), "total": level.memory.total},
                 "operations": {**asdict(level.work), "total": level.work.total},
             }
@@ -139,6 +152,7 @@ def make_plan(
     machines: Machines,
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
+    interconnect: Interconnect | None = None,
 ) -> TrainingPlan:
     """Estimate memory and time of an experiment; where it does not fit, search for settings with which it does.
 
@@ -148,8 +162,10 @@ def make_plan(
         machines: the hardware that it would train on.
         rates: operations per second of one worker, for each level; None if they are not known.
         rate_source: where the rates come from, for the report.
+        interconnect: the connection between workers; None for the assumed one.
     """
-    plan = _plan_without_fixes(settings, counts, machines, rates, rate_source)
+    given = settings, counts, machines, rates, rate_source, interconnect
+    plan = _with_recommendations(_plan_without_fixes(*given), *given)
     return replace(plan, fixes=tuple(_find_fixes(settings, counts, machines))) if _fails(plan) else plan
 
 
@@ -159,9 +175,11 @@ def _plan_without_fixes(
     machines: Machines,
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
+    interconnect: Interconnect | None = None,
 ) -> TrainingPlan:
     """Estimate memory and time of an experiment; the arguments are those of `make_plan`."""
     workers, trees = settings.resources.workers, settings.ensemble.trees
+    interconnect = interconnect or Interconnect.of(machines.accelerator)
     shapes = level_shapes(counts.labels, settings.tree)
     levels = []
     for index, shape in enumerate(shapes):
@@ -180,7 +198,18 @@ def _plan_without_fixes(
                 steps=count_steps(settings, counts, shape.number),
                 memory=memory,
                 work=work,
-                seconds=work.total / (rates[index] * workers) if rates else None,
+                time=level_time(
+                    settings,
+                    counts,
+                    shape,
+                    work,
+                    workers=workers,
+                    width=machines.width,
+                    rate=rates[index],
+                    interconnect=interconnect,
+                )
+                if rates
+                else None,
             )
         )
     files = [candidates_bytes(counts, shape, settings) for shape in shapes[:-1]]
@@ -196,9 +225,57 @@ def _plan_without_fixes(
         levels=tuple(levels),
         rates=rates,
         rate_source=rate_source,
+        interconnect=interconnect,
         main_memory=max(main_memory(counts, level.memory) for level in levels) if machines.accelerator else 0,
         candidates=sum(sorted(files)[-2:]),
     )
+
+
+MOST_WORKERS = 64
+"""Largest number of workers that is considered for a recommendation."""
+
+
+def _with_recommendations(
+    plan: TrainingPlan,
+    settings: Experiment,
+    counts: Counts,
+    machines: Machines,
+    rates: tuple[float, ...] | None,
+    rate_source: str,
+    interconnect: Interconnect | None,
+) -> TrainingPlan:
+    """Add the recommended numbers of workers to a plan.
+
+    A level's is the largest number that reaches `EFFICIENT` of a linear speed-up, or else the least with which it fits.
+    That of all trees takes the least time, where every level fits; fewer workers are better at the same time.
+    """
+    most = min(MOST_WORKERS, math.floor(machines.units / machines.unit_share + 1e-9))
+    plans = {
+        workers: _plan_without_fixes(
+            _changed(settings, [("resources", "workers", workers)]), counts, machines, rates, rate_source, interconnect
+        )
+        for workers in range(1, most + 1)
+    }
+    levels = tuple(replace(level, recommended=_recommended(plans, index)) for index, level in enumerate(plan.levels))
+    times = {workers: one.seconds for workers, one in plans.items() if not one.too_large and one.seconds is not None}
+    return replace(plan, levels=levels, recommended=min(times, key=lambda workers: times[workers], default=None))
+
+
+def _recommended(plans: dict[int, TrainingPlan], index: int) -> int | None:
+    """Return the number of workers for a level, given the plans of each number."""
+    fitting = [workers for workers, plan in plans.items() if plan.levels[index] not in plan.too_large]
+    if not fitting:
+        return None
+    times = {workers: plan.levels[index].time for workers, plan in plans.items()}
+    one = times[1]
+    if one is None:
+        return fitting[0]
+    efficient = [
+        workers
+        for workers in fitting
+        if (several := times[workers]) is not None and efficiency(one, several, workers) >= EFFICIENT
+    ]
+    return max(efficient, default=fitting[0])
 
 
 def _fails(plan: TrainingPlan) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from axml_ray.network.precision import bfloat16_is_faster
+from axml_ray.network.precision import product_format
 from axml_ray.planning.memory import GIB
 from axml_ray.settings import Experiment
 
@@ -34,7 +34,7 @@ class Machines:
     shared: bool
     """Whether the workers share that memory."""
     width: int
-    """Bytes of a value in matrix products: 2 for bfloat16, 4 for float32."""
+    """Bytes of a value in matrix products: 2 for bfloat16 and float16, 4 for float32."""
 
     @property
     def unit(self) -> str:
@@ -85,7 +85,6 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
     resources, precision = settings.resources, settings.training.precision
     here = torch.cuda.is_available()
     if gpus is None and not resources.gpus_per_worker:
-        reduced = precision == "bfloat16" or (precision == "auto" and bfloat16_is_faster(torch.device("cpu")))
         whole = memory_here() / GIB
         return Machines(
             accelerator=False,
@@ -94,7 +93,7 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
             memory=whole if memory is None else memory,
             memory_source=f"of this machine's {whole:.1f} GiB" if memory is None else "as --memory says",
             shared=memory is None,
-            width=2 if reduced else 4,
+            width=product_format(torch.device("cpu"), precision).itemsize,
         )
     source = "as --memory says"
     if memory is None:
@@ -108,5 +107,5 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
         memory=memory * min(1.0, share),
         memory_source=source,
         shared=False,
-        width=4 if precision in ("float32", "tf32") else 2,
+        width=product_format(torch.device("cuda"), precision).itemsize if here or precision != "auto" else 2,
     )

@@ -2,7 +2,8 @@
 
 Tensors that live from step to step (weights, Adam moments, running average, best weights) are counted exactly. What a
 step needs in addition is an upper bound: the longest batch, gradients and activations at the same time, and as many
-distinct rows as a step may touch. Values in matrix products have `width` bytes, 2 for bfloat16; all others are float32.
+distinct rows as a step may touch. Values in matrix products have `width` bytes, 2 for bfloat16 and float16; all others
+are float32.
 
 Legend: B documents of a step, b of them encoded by this worker, T tokens, E dimension of word vectors, N hidden units,
 D = 2N, F units of the first fully connected layer, U distinct rows, K nodes of a row, n nodes scored, W workers.
@@ -261,5 +262,12 @@ def main_memory(counts: Counts, memory: Memory) -> int:
     that is made while a checkpoint is written.
     """
     weights = memory.label_table + memory.network + memory.word_table
-    # At most the average and the best weights, once where they are kept and once in the checkpoint's copy.
-    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 4 * weights
+    # At most the average and the best weights, once where they are kept and once in the checkpoint's copy. PyTorch
+    # rounds page-locked memory, in which they are kept, up to a power of two.
+    kept = sum(_power_of_two(size) for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE)
+    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * kept
+
+
+def _power_of_two(size: int) -> int:
+    """Return the smallest power of two that is not below a size."""
+    return 1 << max(0, size - 1).bit_length()

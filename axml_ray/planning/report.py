@@ -9,6 +9,7 @@ from rich.text import Text
 
 from axml_ray.planning.estimate import KEPT_FREE, TrainingPlan
 from axml_ray.planning.memory import GIB
+from axml_ray.planning.scaling import EFFICIENT, LATENCY
 from axml_ray.settings.presets import Choice
 
 
@@ -22,7 +23,7 @@ def work_table(plan: TrainingPlan) -> Table:
     """Return the table of sizes, steps, operations and time of each level."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text("Work of one tree, all of its workers together"))
     names = ["level", "nodes", "scored\na document", "million\nparameters", "documents\na step", "steps"]
-    for name in (*names, "GFLOP\na document", "PFLOP", "time"):
+    for name in (*names, "GFLOP\na document", "PFLOP", "time", "workers\nadvised"):
         table.add_column(name, justify="right")
     for level in plan.levels:
         shape = level.shape
@@ -36,6 +37,7 @@ def work_table(plan: TrainingPlan) -> Table:
             f"{level.work.document / 1e9:,.2f}",
             f"{level.work.total / 1e15:,.3g}" if level.work.total < 1e18 else f"{level.work.total / 1e15:,.0f}",
             duration(level.seconds),
+            str(level.recommended or "–"),
         )
     table.add_section()
     levels = plan.levels
@@ -49,6 +51,7 @@ def work_table(plan: TrainingPlan) -> Table:
         "",
         f"{sum(level.work.total for level in levels) / 1e15:,.4g}",
         duration(None if plan.rates is None else sum(level.seconds or 0.0 for level in levels)),
+        str(plan.recommended or "–"),
         style="bold",
     )
     return table
@@ -118,7 +121,23 @@ def notes(plan: TrainingPlan) -> list[str]:
             f"Time: {duration(plan.seconds)} for {trees}{together}, at most (patience may end a level sooner; "
             f"preparing, clustering and predicting are not in it), at {each} TFLOPS a worker, {plan.rate_source}."
         )
-    return lines
+    return [*lines, *scaling_notes(plan)]
+
+
+def scaling_notes(plan: TrainingPlan) -> list[str]:
+    """Return sentences on what is assumed of several workers, and on how many are recommended."""
+    connection = f"{plan.interconnect.bandwidth / 1e9:,.3g} GB/s between workers, {plan.interconnect.source}"
+    if plan.rates is None:
+        return ["Workers advised: the fewest with which a level fits in memory; more than that needs a rate."]
+    times = [level.time for level in plan.levels if level.time is not None]
+    share = sum(time.exchanging for time in times) / sum(time.seconds for time in times)
+    return [
+        f"Several workers: {share:.0%} of the time is exchange, at {connection}, and {LATENCY * 1e6:.0f} µs for each "
+        "collective operation, while nothing is computed; a worker's TFLOPS are assumed to be the same for any number "
+        "of workers.",
+        f"Workers advised: for a level, the most that reach {EFFICIENT:.0%} of a linear speed-up and fit; for the "
+        "tree, those with which all trees are trained soonest.",
+    ]
 
 
 def warnings(plan: TrainingPlan) -> list[str]:

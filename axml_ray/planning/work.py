@@ -16,6 +16,7 @@ from axml_ray.network.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
 from axml_ray.planning.machines import Machines
+from axml_ray.planning.memory import FLOAT
 from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, NetworkSettings, at_level
@@ -25,8 +26,12 @@ from axml_ray.training.level import LevelTraining, Validation
 
 TRAINING = 3
 """Operations of a training step relative to its forward pass: forward, and backward for weights and for inputs."""
-MEASURED_ROWS, MEASURED_NODES, MEASURED_WORDS = 2_048, 8_192, 20_000
-"""Most rows of the tables in a measurement: a step's cost does not depend on rows that it does not touch."""
+MEASURED_NODES, MEASURED_WORDS = 8_192, 20_000
+"""Most nodes of a first level, and most words, in a measurement."""
+MEASURED_BYTES = 1 << 32
+"""Most memory of a label table, its moments, and their copies in a step, in a measurement."""
+TABLES = 8
+"""Tables that a step may hold of the rows that it touches: weights, moments, gradients, and copies of all."""
 BATCHES = 4
 """Number of batches that a measurement cycles through."""
 SECONDS = 10.0
@@ -58,12 +63,17 @@ def forward_operations(network: NetworkSettings, word_dimension: int, tokens: fl
     They are the LSTMs and the first fully connected layer, (αH)W₁ = α(HW₁), for each token; attention scores and
     contexts (equation 2) for each token and candidate; and the further layers for each candidate.
     """
-    hidden, first = network.hidden, network.fully_connected[0]
-    # 2 operations per multiply-add, 2 directions, 4 gates; the first layer reads the 2N states of both directions.
-    token = 2 * 2 * 4 * hidden * (word_dimension + hidden) + 2 * 2 * hidden * first
-    pair = 2 * 2 * hidden + 2 * first
+    pair = 2 * 2 * network.hidden + 2 * network.fully_connected[0]
     candidate = 2 * sum(a * b for a, b in pairwise((*network.fully_connected, 1)))
-    return float(tokens * (token + candidates * pair) + candidates * candidate)
+    return sum(encoder_operations(network, word_dimension, tokens)) + candidates * (tokens * pair + candidate)
+
+
+def encoder_operations(network: NetworkSettings, word_dimension: int, tokens: float) -> tuple[float, float]:
+    """Return the operations of the LSTMs for one document, and those of the first fully connected layer."""
+    hidden = network.hidden
+    # 2 operations per multiply-add, 2 directions, 4 gates; the first layer reads the 2N states of both directions.
+    lstms, layer = 2 * 2 * 4 * hidden * (word_dimension + hidden), 2 * 2 * hidden * network.fully_connected[0]
+    return tokens * lstms, tokens * layer
 
 
 def count_steps(settings: Experiment, counts: Counts, level: int) -> int:
@@ -103,23 +113,30 @@ def training_rates(
     if machines.accelerator and not torch.cuda.is_available():
         return None, ""
     device = torch.device("cuda" if machines.accelerator else "cpu")
-    rates = [measured_rate(settings, counts, shape, device, SECONDS / len(shapes)) for shape in shapes]
+    workers, resources = settings.resources.workers, settings.resources
+    memory = int(machines.memory_of_worker(workers, settings.ensemble.trees) * 2**30 / 2)
+    memory = memory if machines.accelerator else min(MEASURED_BYTES, memory)
+    rates = [measured_rate(settings, counts, shape, device, SECONDS / len(shapes), memory) for shape in shapes]
     if machines.accelerator:
         return tuple(rates), "measured on this machine's GPU with some steps of each level on generated texts"
-    workers, resources = settings.resources.workers, settings.resources
     threads = workers * machines.side_by_side(workers, settings.ensemble.trees) * resources.threads_of_worker
     share = min(1.0, machines.units / max(1, threads))
     return tuple(rate * share for rate in rates), (
-        "measured on this machine with some steps of each level on generated texts, tables and batches shrunk"
+        "measured on this machine with some steps of each level on generated texts, tables and batches shrunk alike"
     )
 
 
 def measured_rate(
-    settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, seconds: float
+    settings: Experiment,
+    counts: Counts,
+    shape: LevelShape,
+    device: torch.device,
+    seconds: float,
+    memory: int = MEASURED_BYTES,
 ) -> float:
     """Measure the operations per second of training steps on generated documents of the level's shape.
 
-    The tables are reduced to `MEASURED_ROWS` or `MEASURED_NODES`, and on a CPU a step to `Backend.step_operations`.
+    On a CPU a step is reduced to `Backend.step_operations`, and the table with it (`measured_shape`).
 
     Args:
         settings: the experiment.
@@ -127,17 +144,19 @@ def measured_rate(
         shape: sizes of the level.
         device: device to measure.
         seconds: time to measure after the warm-up, in seconds; at least one step is measured.
+        memory: most bytes of the label table with what training holds of it.
     """
     backend = backend_for(device)
     if backend.step_operations < math.inf:
         use_threads(settings.resources.threads_of_worker)
-    rows = min(shape.rows, MEASURED_ROWS if shape.parents else MEASURED_NODES)
-    parents = None if shape.parents is None else min(shape.parents, rows)
-    shape = replace(shape, rows=rows, nodes=rows * shape.block, parents=parents)
     counts = replace(counts, words=min(counts.words, MEASURED_WORDS), tokens=max(1, round(counts.tokens)))
+    if shape.parents is None:
+        nodes = min(shape.nodes, MEASURED_NODES)
+        shape = replace(shape, rows=nodes, nodes=nodes)
     operations = TRAINING * forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
     documents = int(max(1, min(settings.training.batch_size, backend.step_operations / operations)))
-    data, level = _generated(counts, shape, documents), shape.level()
+    shape = measured_shape(settings, shape, documents, memory)
+    data, level = generated(counts, shape, BATCHES * documents), shape.level()
     vectors = torch.empty(counts.words, counts.word_dimension).uniform_(-1, 1)
     network = build_network(level, vectors, settings.network).to(device)
     # On random texts the loss might diverge at a high learning rate, and a step's time does not depend on it.
@@ -157,22 +176,42 @@ def measured_rate(
     return steps * documents * operations / (_now(device) - began)
 
 
-def _generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
-    """Return `BATCHES` batches of random documents of the mean length, each with three true nodes."""
+def measured_shape(settings: Experiment, shape: LevelShape, documents: int, memory: int) -> LevelShape:
+    """Return the shape of a level in a measurement with fewer documents of a step.
+
+    Below the first level, the table is reduced as the documents are. B documents that draw C of R rows touch
+    R (1 - exp(-B C / R)) different ones, so each document then adds as many rows as in a whole step.
+
+    Args:
+        settings: the experiment.
+        shape: sizes of the level.
+        documents: documents of a measured step.
+        memory: most bytes of the table with what training holds of it.
+    """
+    if shape.parents is None:
+        return shape
+    row = TABLES * FLOAT * shape.block * 2 * settings.network.hidden
+    rows = min(-(-shape.rows * documents // settings.training.batch_size), memory // row)
+    rows = min(shape.rows, max(rows, shape.parents))
+    return replace(shape, rows=rows, nodes=rows * shape.block)
+
+
+def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
+    """Return random documents of the mean length with three true nodes each, and their parents if the level is deep.
+
+    Parents are drawn from all rows of the table, so a step touches as many distinct rows as any corpus could.
+    """
     random = np.random.default_rng(0)
-    several, tokens = BATCHES * documents, int(counts.tokens)
-    words = random.integers(1, counts.words, several * tokens, dtype=np.int32)
-    parents = None
-    first = random.integers(0, shape.nodes, several)
+    tokens = max(1, round(counts.tokens))
+    words = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
+    parents, first = None, random.integers(0, shape.nodes, documents)
     if shape.parents is not None:
-        parents = np.stack([random.permutation(shape.rows)[: shape.parents] for _ in range(several)])
-        first = parents[:, 0] * shape.block
+        draws = [random.choice(shape.rows, shape.parents, replace=False, shuffle=False) for _ in range(documents)]
+        parents = np.stack(draws).astype(np.int32)
+        first = parents[:, 0].astype(np.int64) * shape.block
     nodes = np.sort((first[:, None] + np.arange(3)) % shape.nodes, axis=1).astype(np.int32)
-    return LevelData(
-        Ragged(words, np.arange(several + 1, dtype=np.int64) * tokens),
-        Ragged(nodes.ravel(), np.arange(several + 1, dtype=np.int64) * 3),
-        parents,
-    )
+    offsets = np.arange(documents + 1, dtype=np.int64)
+    return LevelData(Ragged(words, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)
 
 
 def _now(device: torch.device) -> float:

@@ -42,7 +42,7 @@ NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
-Precision = Literal["auto", "bfloat16", "tf32", "float32"]
+Precision = Literal["auto", "bfloat16", "float16", "tf32", "float32"]
 Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""
 SPLITS = ("train", "valid", "test")

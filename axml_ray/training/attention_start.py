@@ -19,6 +19,7 @@ from torch import Tensor
 from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights
 from axml_ray.corpus.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus
+from axml_ray.network.backend import backend_for
 from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.precision import autocast
 from axml_ray.ragged import Ragged
@@ -61,14 +62,17 @@ def mean_word_states(
     total = torch.zeros(words, network.attention.dimension + 1, device=context.device)
     partial, tokens_in_partial = torch.zeros_like(total), 0
     batches = scoring_batches(tokens.lengths, 1, DistributedContext(device=context.device))
+    backend = backend_for(context.device)
     for rows in batches[context.rank :: context.world_size]:
-        lengths = torch.from_numpy(tokens.lengths[rows]).to(context.device)
-        padded = padded_tokens(tokens, rows, int(lengths.max())).to(context.device)
+        lengths = torch.from_numpy(tokens.lengths[rows])
+        padded = padded_tokens(tokens, rows, int(lengths.max()))
+        local = backend.stage({"padded": padded, "lengths": lengths}).to(context.device)
         with autocast(context.device, precision):
-            states = network.encode(padded, lengths).float()
-        is_word = torch.arange(padded.shape[1], device=context.device) < lengths[:, None]
-        counted = torch.nn.functional.pad(states, (0, 1), value=1.0)
-        partial.index_add_(0, padded[is_word], counted[is_word])
+            states = network.encode(local["padded"], local["lengths"]).float()
+        is_word = torch.arange(padded.shape[1], device=context.device) < local["lengths"][:, None]
+        # Padding adds zeros to its own row: selecting the words would make the CPU wait for their number.
+        counted = torch.nn.functional.pad(states, (0, 1), value=1.0) * is_word[:, :, None]
+        backend.add_rows_(partial, local["padded"].flatten(), counted.flatten(0, 1))
         tokens_in_partial += int(tokens.lengths[rows].sum())
         if tokens_in_partial >= WORDS_AT_ONCE:
             total += partial

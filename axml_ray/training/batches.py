@@ -45,6 +45,12 @@ class LevelData:
     positives: Ragged
     parents: np.ndarray | None = None
 
+    def candidates(self, level: Level) -> float:
+        """Return about how many nodes of the level are scored for a document: the mean over parents, times C."""
+        if self.parents is None or level.first_child is None:
+            return float(level.nodes)
+        return self.parents.shape[1] * level.nodes / (len(level.first_child) - 1)
+
 
 @dataclass(frozen=True)
 class Batch:

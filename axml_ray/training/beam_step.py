@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from axml_ray.network.backend import Staged, backend_for
+from axml_ray.network.backend import Fetched, Staged, backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.precision import autocast
@@ -53,7 +53,8 @@ def expand_all(
     scored = level.nodes if beam is None else beam.nodes.shape[1] * level.block_size
     batches = scoring_batches(tokens.lengths, scored, context)
     prepare = partial(_prepare, network, tokens, beam, context)
-    waiting: tuple[np.ndarray, Beam] | None = None
+    backend = backend_for(context.device)
+    waiting: tuple[np.ndarray, Fetched] | None = None
     with ThreadPoolExecutor(1, "scoring") as pool:
         ahead = [pool.submit(prepare, rows) for rows in batches[:AHEAD]]
         for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
@@ -61,12 +62,13 @@ def expand_all(
             if rows is not None:
                 ahead.append(pool.submit(prepare, rows))
             best = _expand_batch(network, prepared, keep, precision, context)
-            # The result of the batch before is copied while a GPU computes this one.
+            fetched = backend.fetch((best.nodes, best.scores.float()))
+            # A GPU computes this batch while the CPU waits for the copy of the one before and works on it.
             if waiting is not None:
-                yield waiting[0], _without_empty_columns(waiting[1], context)
-            waiting = prepared[0], best
+                yield waiting[0], _fetched_beam(waiting[1], context)
+            waiting = prepared[0], fetched
     if waiting is not None:
-        yield waiting[0], _without_empty_columns(waiting[1], context)
+        yield waiting[0], _fetched_beam(waiting[1], context)
 
 
 def scoring_batches(lengths: np.ndarray, scored: int, context: DistributedContext) -> list[np.ndarray]:
@@ -124,9 +126,9 @@ def _expand_batch(
     return _merge_shards(best, keep, context)
 
 
-def _without_empty_columns(best: Beam, context: DistributedContext) -> Beam:
+def _fetched_beam(fetched: Fetched, context: DistributedContext) -> Beam:
     """Return a beam on the CPU, without the columns that merging shards added."""
-    best = Beam(best.nodes.cpu(), best.scores.float().cpu())
+    best = Beam(*fetched.result())
     if context.world_size == 1:
         return best
     width = int((best.nodes >= 0).sum(1).max())

@@ -56,6 +56,7 @@ class Checkpoints:
             "position": asdict(training.state),
             "snapshots": training.average.snapshots,
             "norms": [str(norm) for norm in training.clip.norms.tolist()],  # JSON has no infinity
+            "loss_scale": None if training.loss_scale is None else training.loss_scale.state(),
             "optimizer_steps": {name: int(state["step"]) for name, state in _optimizer_states(training).items()},
         }
         with write_together(self.directory, context, MANIFEST, manifest) as work:
@@ -88,6 +89,8 @@ class Checkpoints:
             )
         training.state = TrainState(**manifest["position"])
         training.clip.norms = torch.tensor([float(norm) for norm in manifest["norms"]])
+        if training.loss_scale is not None and manifest.get("loss_scale"):
+            training.loss_scale.restore(manifest["loss_scale"])
         training.average.snapshots = manifest["snapshots"]
         shard, written_by = training.context.shard, manifest["workers"]
         with safe_open(self.directory / MODEL, "pt") as file:

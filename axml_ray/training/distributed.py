@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from axml_ray.network.backend import backend_for
 from axml_ray.network.optimizer import gradient_values
-from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.precision import REDUCED, fast_formats
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import Precision
 
@@ -40,6 +41,9 @@ class DistributedContext:
     rank: int = 0
     world_size: int = 1
     device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        backend_for(self.device)  # a GPU's backend sets what the libraries read before their first use
 
     @classmethod
     def current(cls, device: torch.device) -> "DistributedContext":
@@ -66,15 +70,17 @@ class DistributedContext:
         return values
 
     def agree_on_precision(self, precision: Precision) -> Precision:
-        """Return a precision in which all workers compute; "auto" is bfloat16 only where it is faster on each of them.
+        """Return a precision in which all workers compute; "auto" is a reduced format that is faster on each of them.
 
         The workers exchange tensors, which must have one number format, and "auto" alone depends on each worker's
         hardware.
         """
         if precision != "auto" or self.world_size == 1:
             return precision
-        able = self.sum(torch.tensor([float(uses_bfloat16(self.device, precision))]))
-        return "bfloat16" if able.item() == self.world_size else "float32"
+        fast = fast_formats(self.device)
+        able = self.sum(torch.tensor([float(dtype in fast) for dtype in REDUCED.values()])).tolist()
+        agreed = (name for name, workers in zip(REDUCED, able, strict=True) if workers == self.world_size)
+        return next(agreed, "float32")
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter], numbers: Tensor) -> Tensor:
         """Replace the gradients of replicated parameters by their sums over all workers.

@@ -23,8 +23,9 @@ from torch import Tensor
 from axml_ray.evaluation.metrics import ndcg_at
 from axml_ray.network.backend import Seeds, backend_for
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
+from axml_ray.network.loss_scale import SMALLEST, LossScale
 from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
-from axml_ray.network.precision import autocast
+from axml_ray.network.precision import autocast, product_format
 from axml_ray.network.torch_internals import mark_coalesced_
 from axml_ray.network.weight_average import WeightAverage
 from axml_ray.ragged import Ragged
@@ -95,6 +96,10 @@ class LevelTraining:
         self.parameters = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = LazyAdam(self.parameters.values(), lr=self.settings.learning_rate)
         self.clip = GradientClipper(self.settings.clip)
+        self.loss_scale: LossScale | None = None
+        if product_format(self.context.device, self.settings.precision) == torch.float16:
+            self.loss_scale = LossScale(self.settings.batch_size * self.data.candidates(self.network.level))
+            self.loss_scale.to(self.context.device)
         self.average = WeightAverage()
         self.best: dict[str, Tensor] = {}
         self.state = TrainState()
@@ -163,8 +168,9 @@ class LevelTraining:
         with autocast(device, self.settings.precision):
             encodings = self.network.encode(local.tokens, local.own_lengths, local.words, seeds)
             encodings = self.context.exchange(encodings, batch.size)
-            loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates)
-        loss.backward()
+            scale = None if self.loss_scale is None else self.loss_scale.factor
+            loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates, scale)
+        loss.backward(backend_for(device).first_gradient(loss))
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 mark_coalesced_(parameter.grad)
@@ -189,9 +195,22 @@ class LevelTraining:
         loss, squares = self.context.sum_gradients(replicated, torch.stack([loss.float(), squares]))
         others = gradient_values(replicated)
         norms = torch.stack([*(torch.linalg.vector_norm(part).float() for part in others), squares.sqrt()])
-        divisor = self.clip.apply([*own, *others], torch.linalg.vector_norm(norms))
-        self.optimizer.step(gradient_divisor=divisor)
+        norm = torch.linalg.vector_norm(norms)
+        if self.loss_scale is None:
+            self.optimizer.step(gradient_divisor=self.clip.apply([*own, *others], norm))
+        else:
+            self._update_unscaled([*own, *others], norm, self.loss_scale)
         self._pending.append(loss)
+
+    def _update_unscaled(self, gradients: list[Tensor], norm: Tensor, scale: LossScale) -> None:
+        """Clip gradients that are multiplied by the loss scale and update the parameters, or skip the step.
+
+        The norm is that of all workers' gradients, so that all of them decide alike.
+        """
+        overflow = scale.overflows(norm)
+        divisor = self.clip.apply(gradients, norm / scale.factor, overflow)
+        self.optimizer.step(gradient_divisor=scale.factor if divisor is None else divisor * scale.factor, skip=overflow)
+        scale.update(overflow)
 
     def _read_losses(self) -> None:
         """Copy the losses of the last steps from the device to the state."""
@@ -219,6 +238,8 @@ class LevelTraining:
         sums = torch.stack([parameter.detach().sum() for parameter in self.parameters.values()])
         if self.context.sum((~sums.isfinite()).float().sum()[None]).item():
             self._raise_diverged(f"after {self.state.step} steps, some weights are not finite")
+        if self.loss_scale is not None and self.loss_scale.factor.item() < SMALLEST:
+            self._raise_diverged(f"after {self.state.step} steps, gradients overflow float16 with every loss scale")
 
     def _raise_diverged(self, reason: str) -> NoReturn:
         self._restore_best()

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from axml_ray.network.loss_scale import LossScale
 from axml_ray.network.optimizer import GradientClipper, LazyAdam
 from axml_ray.network.weight_average import WeightAverage
 from axml_ray.training.distributed import DistributedContext
@@ -45,6 +46,8 @@ class TrainableLevel(Protocol):
     """Trained parameters by name."""
     optimizer: LazyAdam
     clip: GradientClipper
+    loss_scale: LossScale | None
+    """The loss scale of a training in float16; else None."""
     average: WeightAverage
     best: dict[str, Tensor]
     """Parameters of the best evaluation, by name."""

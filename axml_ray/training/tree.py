@@ -19,7 +19,7 @@ from torch import Tensor
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import LevelNetwork
-from axml_ray.network.precision import uses_bfloat16
+from axml_ray.network.precision import format_name, product_format
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
@@ -161,10 +161,7 @@ class TreeTraining:
     @staticmethod
     def _positive_rate(level: Level, data: LevelData) -> float:
         """Return the share of a level's training candidates that are true nodes."""
-        candidates = float(level.nodes)
-        if data.parents is not None and level.first_child is not None:
-            candidates = data.parents.shape[1] * level.nodes / (len(level.first_child) - 1)
-        return len(data.positives.values) / (len(data.positives) * candidates)
+        return len(data.positives.values) / (len(data.positives) * data.candidates(level))
 
     def _train_or_load(
         self,
@@ -211,7 +208,7 @@ class TreeTraining:
             "best_step": training.state.best_step,
             "snapshots": training.average.snapshots,
             "seconds": training.state.seconds,
-            "computed_in": "bfloat16" if uses_bfloat16(self.context.device, precision) else "float32",
+            "computed_in": format_name(product_format(self.context.device, precision)),
         }
         save_level(network, directory, key, about, self.context)
         checkpoints.drop(self.context)

@@ -4,7 +4,10 @@ The GPU's benchmark with small shapes on a CPU: every part works, and the GPU's 
 """
 
 import json
+import signal
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ import torch
 sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
 
 from gpu import main  # noqa: E402
+from results_file import Result  # noqa: E402
+from timed_parts import measure_within  # noqa: E402
 from tiny_corpus import write_corpus  # noqa: E402
 
 from axml_ray.network.backend import backend_for  # noqa: E402
@@ -65,5 +70,47 @@ def test_without_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SettingsError, match="cuda"):
         main(["--quick", "--json", str(tmp_path / "gpu.json")])
-    with pytest.raises(SettingsError, match="nothing was measured"):
-        results(tmp_path, "--only", "sync")
+    for part in ("sync", "kernel"):
+        with pytest.raises(SettingsError, match="nothing was measured"):
+            results(tmp_path, "--only", part)
+
+
+class TestTimedParts:
+    """Of a benchmark: what is measured is written at once, whatever ends the run."""
+
+    def test_a_part_that_takes_too_long(self, tmp_path):
+        def slow() -> Iterator[Result]:
+            yield {"slow": 2.0}, [{"step": 1}]
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # the limit comes forward, so that the test is fast
+            time.sleep(60)
+
+        def quick() -> Iterator[Result]:
+            yield {"quick": 1.0}, [{"step": 1}]
+
+        path, began = tmp_path / "parts.json", time.monotonic()
+        parts = {"quick": quick, "slow": slow, "late": quick}
+        rows = measure_within(parts, 5.0, path, threads=1)
+        assert time.monotonic() - began < 30
+        written = json.loads(path.read_text())
+        assert written["figures"] == {"quick": 1.0, "slow": 2.0}
+        assert written["rows"] == rows
+        assert [(row["part"], "skipped" in row) for row in rows] == [
+            ("quick", False), ("slow", False), ("slow", True), ("late", True),
+        ]  # fmt: skip
+
+    def test_a_part_that_is_interrupted(self, tmp_path):
+        def interrupted() -> Iterator[Result]:
+            yield {"first": 1.0}, [{"step": 1}]
+            raise KeyboardInterrupt
+
+        path, handler = tmp_path / "parts.json", signal.getsignal(signal.SIGALRM)
+        with pytest.raises(KeyboardInterrupt):
+            measure_within({"one": interrupted}, 1.0, path, threads=1)
+        assert json.loads(path.read_text())["figures"] == {"first": 1.0}
+        assert signal.getsignal(signal.SIGALRM) == handler and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+    @pytest.mark.parametrize("minutes", ["0", "-1", "x", "nan"])
+    def test_a_wrong_limit(self, minutes, capsys):
+        with pytest.raises(SystemExit):
+            main(["--minutes", minutes])
+        assert "--minutes" in capsys.readouterr().err

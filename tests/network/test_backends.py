@@ -3,6 +3,7 @@
 Run: pytest tests/network/test_backends.py
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows, gradients
 
+from axml_ray.network import backend as backend_module
 from axml_ray.network import cuda_backend
 from axml_ray.network.backend import backend_for, replaced_backend
 from axml_ray.network.counter_dropout import counter_dropout, kept_values, seeds_of_documents
@@ -25,6 +27,7 @@ from axml_ray.network.level_network import TABLE
 from axml_ray.network.precision import autocast
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import NetworkSettings, SettingsError
+from axml_ray.training.distributed import DistributedContext
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -71,6 +74,21 @@ class TestAgainstTheEquations:
 
     def test_multiplied_loss(self, case, gpu_code):
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
+
+    def test_gradients_but_not_the_loss_are_scaled(self, case, gpu_code):
+        network = case.network().double()
+        found = []
+        for scale in (None, torch.tensor(8.0)):
+            one = batch(network, case)
+            states = network.encode(one.tokens, one.own_lengths, one.words)
+            loss = network.loss(states, one.lengths, one.positives, one.count, one.candidates, scale)
+            network.zero_grad()
+            loss.backward()
+            found.append((loss.item(), gradients(network)))
+        (loss, plain), (same_loss, scaled) = found
+        assert loss == same_loss
+        for name, gradient in plain.items():
+            torch.testing.assert_close(scaled[name], 8 * gradient, rtol=1e-12, atol=0)
 
     def test_several_chunks_and_one_document_at_a_time(self, case, gpu_code, monkeypatch):
         small_chunks(gpu_code, monkeypatch)
@@ -231,7 +249,7 @@ class TestPrediction:
     """A network that only predicts, by the GPU's code against the CPU's."""
 
     @every_case
-    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
     def test_beams(self, case, precision):
         """Candidates are made on the device, without the distinct rows, from beams of fewer nodes than it has room."""
         network, above = case.network(), torch.log(torch.tensor([[0.5, 0.25, 0.125]] * 4))
@@ -261,16 +279,51 @@ class TestPrediction:
         assert torch.equal(narrow, table.bfloat16())
 
 
-@pytest.mark.parametrize("precision", ["tf32", "float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["tf32", "float32", "bfloat16", "float16"])
 def test_only_tf32_rounds_float32_products(gpu_code, precision):
     flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         with autocast(CPU, precision):
             allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
             assert allowed == (precision == "tf32",) * 2
-            assert torch.is_autocast_enabled("cpu") == (precision == "bfloat16")
+            assert torch.is_autocast_enabled("cpu") == (precision in ("bfloat16", "float16"))
+            if torch.is_autocast_enabled("cpu"):
+                assert torch.get_autocast_dtype("cpu") == getattr(torch, precision)
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = flags
+
+
+def test_reduced_products_are_summed_in_float32(gpu_code):
+    """PyTorch's default lets the card decide."""
+    products = torch.backends.cuda.matmul
+    names = "allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"
+    before = [getattr(products, name) for name in names]
+    try:
+        for name in names:
+            setattr(products, name, True)
+        autocast(CPU, "bfloat16")
+        assert [getattr(products, name) for name in names] == [False, False]
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(products, name, value)
+
+
+@pytest.mark.parametrize("of_user", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_libraries_are_configured_before_a_worker_uses_its_gpu(monkeypatch, of_user):
+    """They read the environment once, at the first tensor on a GPU, which follows the worker's context."""
+    names = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"
+    for name in names:
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    if of_user:
+        monkeypatch.setenv(of_user, "max_split_size_mb:512")
+    monkeypatch.setattr(backend_module, "_created", {})
+    DistributedContext(device=torch.device("cuda", 1))
+    expected = {
+        names[2]: ":4096:8",
+        **({of_user: "max_split_size_mb:512"} if of_user else {names[0]: "expandable_segments:True"}),
+    }
+    assert {name: os.environ[name] for name in names if name in os.environ} == expected
 
 
 class TestDevices:

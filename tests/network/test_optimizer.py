@@ -8,6 +8,7 @@ from torch import nn
 
 from axml_ray.network import cpu_backend
 from axml_ray.network import optimizer as module
+from axml_ray.network.backend import replaced_backend
 from axml_ray.network.cpu_backend import CpuBackend
 from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
@@ -111,6 +112,26 @@ class TestLazyAdam:
         if isinstance(backend, CudaBackend) and rows:
             assert size == rows
 
+    @pytest.mark.parametrize("backend", [CpuBackend(), CudaBackend("cpu")], ids=["cpu", "cuda"])
+    def test_a_skipped_step_changes_nothing(self, backend):
+        torch.manual_seed(0)
+        dense, table = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(4, 2))
+        optimizer = LazyAdam([dense, table], lr=0.1)
+
+        def step(value: float, skip: float) -> list[torch.Tensor]:
+            dense.grad = torch.full((3,), value)
+            table.grad = torch.sparse_coo_tensor(torch.tensor([[1, 3]]), torch.full((2, 2), value), (4, 2))
+            optimizer.step(gradient_divisor=torch.tensor(2.0), skip=torch.tensor(skip))
+            return [dense.detach().clone(), table.detach().clone()] + [
+                value.clone() for one in (dense, table) for value in optimizer.state[one].values()
+            ]
+
+        with replaced_backend(torch.device("cpu"), backend):
+            before, skipped, after = step(1.0, 0.0), step(math.nan, 1.0), step(1.0, 0.0)
+        for old, kept, new in zip(before, skipped, after, strict=True):
+            assert torch.equal(old, kept) and not torch.equal(kept, new)
+        assert [optimizer.state[one]["step"].item() for one in (dense, table)] == [2, 2]
+
     def test_a_parameter_without_gradient_is_left(self):
         one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
         optimizer = LazyAdam([one, other])
@@ -163,6 +184,12 @@ class TestNormHistory:
             assert weight.grad[1].item() == pytest.approx(0.8 * kept, rel=1e-5)
             assert table.grad.to_dense()[4, 0].item() == pytest.approx(0.6 * kept, rel=1e-5)
         assert clipped >= 3
+
+    def test_the_norm_of_a_skipped_step_is_not_counted(self):
+        history = GradientClipper(5.0)
+        for norm, skip in [(0.1, 0.0), (math.nan, 1.0), (math.inf, 1.0), (0.3, 0.0)]:
+            history.apply([torch.tensor([norm])], torch.tensor(norm), torch.tensor(skip))
+        assert history.norms.tolist() == pytest.approx([math.inf, math.inf, math.inf, 0.1, 0.3])
 
     def test_norms_of_zero_leave_later_gradients_alone(self):
         history = GradientClipper(5.0)

@@ -51,9 +51,6 @@ def test_the_manifest_of_a_training_runs_a_job_that_is_there(monkeypatch: pytest
     read = [*corpus.train, *corpus.valid, *corpus.test, corpus.label_names, corpus.word_vectors]
     assert len(read) == 5
     assert all(str(path).startswith("/data/") for path in (*read, settings.runs, settings.corpora))
-    for line in (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8").splitlines():
-        if line.startswith("COPY"):
-            assert all((ROOT / name).exists() for name in line.split()[1:-1])
 
 
 def test_words_of_the_command_line(tmp_path: Path) -> None:

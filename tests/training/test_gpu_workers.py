@@ -20,13 +20,16 @@ from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
 from axml_ray.training.distributed import CPU, DistributedContext
+from axml_ray.training.level import LevelTraining
 
 pytestmark = pytest.mark.processes
 
 WORKERS = 8
 FLAT, DEEP = Level(1, 21, None), Level(2, 11, np.array([0, 2, 5, 8, 11]))
 CASES = {
-    f"{level} {precision}": (level, precision) for level in ("flat", "deep") for precision in ("float32", "bfloat16")
+    f"{level} {precision}": (level, precision)
+    for level in ("flat", "deep")
+    for precision in ("float32", "bfloat16", "float16")
 }
 
 
@@ -45,9 +48,30 @@ def train(rank: int, home: str, count: int) -> None:
             )  # fmt: skip
             training.run()
             found[name] = training.state.recent, training.parameters[TABLE].detach().clone()
+            if precision == "float16":
+                found[f"overflow {name}"] = overflow(training)
     torch.save(found, Path(home) / f"{rank}-of-{count}.pt")
     if count > 1:
         dist.destroy_process_group()
+
+
+def spoil(table: torch.Tensor) -> None:
+    assert table.grad is not None
+    table.grad.mul_(torch.inf)
+
+
+def overflow(training: LevelTraining) -> dict[str, bool | float]:
+    """Make one more step, in which a gradient overflows in one worker's rows of the label table alone."""
+    training.state.epoch, training.state.batch = 0, 0
+    batch, scale = next(training.batches()), training.loss_scale
+    assert scale is not None
+    before, factor = [value.detach().clone() for value in training.parameters.values()], scale.factor.item()
+    if training.context.rank == min(3, training.context.world_size - 1):
+        training.parameters[TABLE].register_post_accumulate_grad_hook(spoil)
+    skipped = scale.skipped.item()
+    training.step(batch)
+    kept = all(map(torch.equal, before, training.parameters.values()))
+    return {"kept": kept, "skipped": scale.skipped.item() - skipped, "factor": scale.factor.item() / factor}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +91,9 @@ def test_eight_workers_have_the_loss_curve_of_one(results, name):
     close = 1e-4 if name.endswith("float32") else 2e-2
     for found in ranks:
         np.testing.assert_allclose(found[name][0], expected, rtol=close)
+    if name.endswith(" float16"):
+        for found in (alone, *ranks):
+            assert found[f"overflow {name}"] == {"kept": True, "skipped": 1, "factor": 0.5}
     joined = torch.empty_like(table)
     for rank, found in enumerate(ranks):
         joined[rank::WORKERS] = found[name][1]

@@ -143,11 +143,9 @@ def run_all(rank: int, home: str, count: int) -> None:
         rows = torch.arange(size * 3).view(-1, 3) + 100 * rank
         found[f"gather, {name}"] = (workers.gather(rows), workers.gather(rows[:, 0].float()))
     found["sum"] = workers.sum(torch.tensor([1.0 + rank, 10.0], dtype=torch.float64))
-    for name, able in (("some", [True, False, True]), ("all", [True] * 3)):
-        with patch("axml_ray.network.precision.bfloat16_is_faster", lambda device, able=able: able[rank]):
-            found[f"precision, {name} able"] = [
-                workers.agree_on_precision(one) for one in ("auto", "float32", "bfloat16")
-            ]
+    for name, able in CARDS.items():
+        with patch("axml_ray.training.distributed.fast_formats", lambda device, able=able: able[rank]):
+            found[f"precision, {name}"] = [workers.agree_on_precision(one) for one in ("auto", "float32", "bfloat16")]
     found["from first"] = workers.from_first(torch.tensor([7.0 + rank]))
     if count > 1:
         found["traffic"] = {deep: traffic(workers, deep) for deep in (False, True)}
@@ -165,6 +163,9 @@ def run_all(rank: int, home: str, count: int) -> None:
 
 
 GATHERED = {"rows": 4, "one row": 1}
+NEW, OLD = (torch.bfloat16, torch.float16), (torch.float16,)
+CARDS = {"all new": [NEW] * 3, "one old": [NEW, OLD, NEW], "one without": [NEW, (), OLD], "CPUs": [NEW[:1]] * 3}
+"""The fast formats of each worker's hardware."""
 
 
 @pytest.fixture(scope="module")
@@ -284,8 +285,9 @@ class TestTogether:
 def test_all_workers_compute_in_one_precision(results):
     for count in COUNTS:
         for found in results[count]:
-            assert found["precision, some able"] == ["float32", "float32", "bfloat16"]
-            assert found["precision, all able"] == ["bfloat16", "float32", "bfloat16"]
+            agreed = {name: found[f"precision, {name}"][0] for name in CARDS}
+            assert agreed == {"all new": "bfloat16", "one old": "float16", "one without": "float32", "CPUs": "bfloat16"}
+            assert all(found[f"precision, {name}"][1:] == ["float32", "bfloat16"] for name in CARDS)
 
 
 def test_one_worker_alone(results):
