@@ -24,8 +24,10 @@ from axml_ray.reporter import Activity, Reporter, format_clock, format_done, for
 
 log = logging.getLogger(__name__)
 
-BAR = 12
+BAR = 10
 """Width of a bar in characters."""
+GAP, TITLE = 2, 18
+"""Width of the gap between two columns, and least width of the first one: that of a tree and a level."""
 COLUMNS = ("docs/s", "loss", "nDCG@5", "left", "GiB")
 """Headings of the columns of numbers: documents per second, mean loss of the last steps, best score on validation, time
 left, and peak memory of a worker."""
@@ -184,12 +186,18 @@ class LiveReporter(Reporter):
             if tree.is_training:
                 rows.append(_tree_row(tree))
         used = [number for number in range(len(COLUMNS)) if any(numbers[number] for *_, numbers in rows)]
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        table.add_column(self._phase(), no_wrap=True, overflow="ellipsis")
+        widths = {number: max(len(COLUMNS[number]), *(len(numbers[number]) for *_, numbers in rows)) for number in used}
+        done_width = max((len(done) for _, _, done, _ in rows), default=0)
+        taken = sum(width + GAP for width in (BAR, done_width, *widths.values()))
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        # A long name is shortened, so that the numbers keep their places.
+        table.add_column(
+            self._phase(), no_wrap=True, overflow="ellipsis", max_width=max(TITLE, self.console.width - taken)
+        )
         table.add_column(width=BAR)
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        for number in used:
-            table.add_column(COLUMNS[number], justify="right", no_wrap=True, min_width=len(COLUMNS[number]))
+        table.add_column(width=done_width, no_wrap=True)
+        for number, width in widths.items():
+            table.add_column(COLUMNS[number], justify="right", no_wrap=True, width=width)
         for title, share, done, numbers in rows:
             bar = ProgressBar(total=None if share is None else 1.0, completed=share or 0.0, width=BAR)
             table.add_row(Text(title), bar, done, *(numbers[number] for number in used))

@@ -124,7 +124,7 @@ def train(current: Run, before_networks: Callable[[], None] = lambda: None) -> d
     with _timed(seconds, "cluster"):
         build_trees(current)
     seconds |= fit_members(current, before_networks=before_networks)
-    seconds |= {phase: spent + before.get(phase, 0) for phase, spent in seconds.items() if phase != "prepare"}
+    seconds |= {name: spent + before.get(name, 0) for name, spent in seconds.items() if name != "prepare"}
     if not current.has_combiner():
         with _timed(seconds, "combiner"):
             fit_combiner(current)

@@ -2,8 +2,11 @@
 
 import io
 import logging
+import os
 import re
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,16 +128,19 @@ def test_rows_fit_the_terminal(width: int) -> None:
     reporter.training(STEP)
     assert len(rows(reporter, width)) == 3
     if width >= 80:
-        assert rows(reporter, width)[2][-5:] == ["1,250", "0.2500", "31.50", rows(reporter, width)[2][-2], "1.5"]
+        prepare, tree = rows(reporter, width)[1:]
+        assert prepare[0].startswith("prepare: ") and prepare[1] == "0 of 10 parts"
+        assert [tree[0], *tree[2:5], tree[-1]] == ["tree 2 · level 2/2", "1,250", "0.2500", "31.50", "1.5"]
     reporter.close()
 
 
-def test_lines_appear_above_the_bars_which_end_in_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_appear_above_the_bars_which_end_in_a_summary(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     console = terminal()
     logger = logging.getLogger("axml_ray.live_progress")
-    handler = ConsoleHandler(console)
-    monkeypatch.setattr(logger, "handlers", [handler])
-    monkeypatch.setattr(logger, "level", logging.INFO)
+    caplog.set_level(logging.INFO, logger.name)
+    monkeypatch.setattr(logger, "handlers", [ConsoleHandler(console)])
     before = current_reporter()
     with show_bars(console):
         with phase("prepare"), Heartbeat("prepare: counting words", 4, "parts") as progress:
@@ -144,7 +150,6 @@ def test_lines_appear_above_the_bars_which_end_in_a_summary(monkeypatch: pytest.
             current_reporter().training({"tree": 1, "level": 2, "levels": 2, "begun": 6_500})
             current_reporter().training(STEP)
             logger.info("a line with [markup]")
-            print("printed")
         with phase("prepare"):
             pass
     assert current_reporter() is before
@@ -185,8 +190,26 @@ def test_only_the_leaf_level_gives_the_score_of_a_tree() -> None:
     assert isinstance(console.file, io.StringIO) and "nDCG@5" not in console.file.getvalue()
 
 
-def test_standard_error_that_is_no_terminal_has_no_bars() -> None:
-    assert terminal_console() is None
+@pytest.mark.parametrize(("kind", "has_bars"), [("xterm-256color", True), ("dumb", False)])
+def test_a_terminal_has_bars_unless_it_is_dumb(kind: str, has_bars: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", kind)
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w") as error:
+        monkeypatch.setattr(sys, "stderr", error)
+        console = terminal_console()
+        assert (console is not None) == has_bars
+        if console is not None:
+            console.print("text")
+            assert os.read(master, 100) == b"text\r\n"
+            console.file.close()
+    os.close(master)
+
+
+def test_a_file_has_no_bars_even_if_colours_are_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with (tmp_path / "log").open("w") as error:
+        monkeypatch.setattr(sys, "stderr", error)
+        assert terminal_console() is None
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

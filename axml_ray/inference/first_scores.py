@@ -22,6 +22,7 @@ from axml_ray.members.topk import TopK
 from axml_ray.run import Run
 
 MOST_DOCUMENTS = 4_096
+TABLE_WIDTH = 64
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,13 @@ class FirstScores:
             seconds: seconds from the start of the command until now.
         """
         documents = f"{self.documents:,}" + (f" of {self.of:,}" if self.documents < self.of else "")
-        what = f"first scores, without networks · {documents} {self.split} documents · after {seconds:,.0f} s"
-        table = Table(box=box.SIMPLE_HEAD, title=Text(f"{self.corpus} · {what}"), show_edge=False)
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            title=Text(f"{self.corpus} · first scores · {documents} {self.split} documents"),
+            caption=f"without networks, after {seconds:,.0f} s",
+            show_edge=False,
+            min_width=TABLE_WIDTH,
+        )
         table.add_column()
         for name in MEASURES:
             table.add_column(name, justify="right")
