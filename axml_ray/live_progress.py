@@ -7,6 +7,7 @@ for each label tree whose networks are being trained. Columns that no row fills 
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -128,6 +129,7 @@ class LiveReporter(Reporter):
         self._phases: list[tuple[str, float]] = []
         self._activities: list[Activity] = []
         self._live: Live | None = None
+        self._lock = threading.RLock()
 
     def begin_phase(self, name: str) -> None:
         """Show the name of the phase above the bars."""
@@ -165,17 +167,19 @@ class LiveReporter(Reporter):
         self._start_or_stop()
 
     def _start_or_stop(self) -> None:
-        is_busy = bool(self._phases or self._activities)
-        if is_busy and self._live is None:
-            self._live = Live(
-                console=self.console, get_renderable=self.bars, transient=True, redirect_stdout=self.owns_stdout
-            )
-            self._live.start()
-        if self._live is not None:
-            self._live.refresh()
-        if not is_busy and self._live is not None:
-            self._live.stop()
-            self._live = None
+        """Draw the bars now; start or stop drawing them in a thread."""
+        with self._lock:
+            is_busy = bool(self._phases or self._activities)
+            if is_busy and self._live is None:
+                self._live = Live(
+                    console=self.console, get_renderable=self.bars, transient=True, redirect_stdout=self.owns_stdout
+                )
+                self._live.start()
+            if self._live is not None:
+                self._live.refresh()
+            if not is_busy and self._live is not None:
+                self._live.stop()
+                self._live = None
 
     def bars(self) -> RenderableType:
         """Return the table of the bars as of now."""
