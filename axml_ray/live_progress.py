@@ -212,7 +212,7 @@ class LiveReporter(Reporter):
         if not self._phases:
             return Text()
         name, began = self._phases[-1]
-        return Text(f"{name} {format_clock(time.monotonic() - began)}", style="bold")
+        return Text(f"{name} {format_clock(time.monotonic() - began)}", style="not dim bold")
 
     def summary(self) -> RenderableType | None:
         """Return the seconds of each phase, the best score of each tree, and peak memory; None before any phase."""
@@ -222,7 +222,7 @@ class LiveReporter(Reporter):
         table.add_column(style="dim", no_wrap=True)
         table.add_column()
         phases = " · ".join(f"{name} {_seconds(seconds)}" for name, seconds in self.seconds.items())
-        table.add_row("time", f"{_seconds(time.monotonic() - self.began)}: {phases}")
+        table.add_row("time", f"{_seconds(time.monotonic() - self.began)} in all · {phases}")
         leaf = {number: tree.score for number, tree in sorted(self.trees.items()) if tree.place[0] == tree.place[1]}
         scores = [f"tree {number + 1} {score:.2f}" for number, score in leaf.items() if score is not None]
         if scores:
@@ -300,4 +300,5 @@ def show_bars(console: Console) -> Iterator[None]:
     finally:
         reporter.close()
     if summary := reporter.summary():
+        console.line()
         console.print(summary)

@@ -2,8 +2,7 @@
 
 python docs/terminal_recording.py -- axml-ray demo
 
-The moments: `first`, when the first table of scores is printed; `training`, when several trees are at their leaf level;
-and `end`, when the command has ended.
+The moments: `training`, when several trees are at their leaf level, and `end`, when the command has ended.
 """
 
 import fcntl
@@ -15,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +25,10 @@ IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 112, 200
 SHOWN = 26
 """Largest number of lines of a picture: the last ones."""
+AT_LEAF_LEVEL = r"^tree \d · level (\d)/\1 .* epoch [2-9]/"
 CODE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])|(\r)|(\n)")
+CUT_CODE = re.compile(r"(\x1b(\[[0-9;?]*)?)?$")
+"""The first characters of a control code at the end of a text, if any."""
 
 
 class Screen:
@@ -56,13 +59,15 @@ class Screen:
         self.lines += [""] * (self._row + 1 - len(self.lines))
         self.lines[self._row] += text
 
+    @property
+    def last(self) -> str:
+        """The last lines that are not empty."""
+        return "\n".join("\n".join(line.rstrip() for line in self.lines).rstrip().splitlines()[-SHOWN:])
+
     def save(self, path: Path, title: str) -> None:
         """Draw the last lines as an SVG that needs no font from elsewhere."""
         console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-        lines = [line.rstrip() for line in self.lines]
-        while lines and not lines[-1]:
-            lines.pop()
-        for line in lines[-SHOWN:]:
+        for line in self.last.splitlines():
             console.print(Text.from_ansi(line), no_wrap=True, overflow="crop")
         svg = console.export_svg(title=title)
         svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S).replace("Fira Code, monospace", "monospace")
@@ -70,23 +75,20 @@ class Screen:
 
 
 def output(command: list[str]) -> Iterator[str]:
-    """Yield what a command writes to a terminal, in parts that end between control codes."""
+    """Yield what a command writes to a terminal, in parts that do not end within a control code."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     os.close(slave)
-    rest = b""
+    decode, rest = getincrementaldecoder("utf-8")().decode, ""
     try:
         while part := os.read(master, 1 << 16):
-            # Characters and codes may be cut anywhere; lines and frames end with a line feed or a code.
-            complete = re.match(rb"(?s).*(\n|\x1b\[[0-9;?]*[a-zA-Z])", rest + part)
-            text = complete.group() if complete else b""
-            rest = (rest + part)[len(text) :]
-            yield text.decode()
+            text = rest + decode(part)
+            rest = CUT_CODE.search(text).group()  # type: ignore[union-attr]
+            yield text.removesuffix(rest)
     except OSError:  # Linux's end of a terminal that no process has open
         pass
-    yield rest.decode()
     if code := process.wait():
         raise SystemExit(code)
 
@@ -95,18 +97,12 @@ def main() -> None:
     """Run the command and draw the pictures."""
     command = sys.argv[sys.argv.index("--") + 1 :]
     title = " ".join(command)
-    screen, is_done = Screen(), {"first": False, "training": False}
+    screen, is_recorded = Screen(), False
     for text in output(command):
         screen.write(text)
-        last = "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen.lines[-SHOWN:])
-        moments = {
-            "first": "The networks are trained now." in last,
-            "training": len(re.findall(r"^tree \d · level (\d)/\1 .* epoch [2-9]/", last, re.M)) > 1,
-        }
-        for name, is_now in moments.items():
-            if is_now and not is_done[name]:
-                is_done[name] = True
-                screen.save(IMAGES / f"terminal-{name}.svg", title)
+        if not is_recorded and len(re.findall(AT_LEAF_LEVEL, re.sub(r"\x1b\[[0-9;]*m", "", screen.last), re.M)) > 1:
+            screen.save(IMAGES / "terminal-training.svg", title)
+            is_recorded = True
     screen.save(IMAGES / "terminal-end.svg", title)
 
 

@@ -21,7 +21,7 @@ from axml_ray.inference.export import MEASURES, accuracy
 from axml_ray.members.topk import TopK
 from axml_ray.run import Run
 
-MOST_DOCUMENTS = 4_096
+MOST_DOCUMENTS = 10_000
 TABLE_WIDTH = 64
 
 

@@ -80,7 +80,7 @@ def test_bars_in_a_terminal_and_lines_elsewhere(tmp_path: Path) -> None:
     assert LINE.search(text), text
     # All of the bars is gone in the end: after the corpus's path come the next command and the summary.
     assert re.search(
-        r"\nCorpus: /.*\n(.*\n)+time +[\d.]+ s: prepare [\d.]+ s *\npeak memory +\d+\.\d GiB *\n$", text
+        r"\nCorpus: /.*\n(.*\n)+time +[\d.]+ s in all · prepare [\d.]+ s *\npeak memory +\d+\.\d GiB *\n$", text
     ), text
     assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l")
 
