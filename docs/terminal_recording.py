@@ -23,7 +23,7 @@ from rich.text import Text
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 112, 200
-SHOWN = 26
+SHOWN = 30
 """Largest number of lines of a picture: the last ones."""
 AT_LEAF_LEVEL = r"^tree \d · level (\d)/\1 .* epoch [2-9]/"
 CODE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])|(\r)|(\n)")
