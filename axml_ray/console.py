@@ -9,7 +9,8 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,10 @@ def run_command(work: Work) -> None:
 
     Ctrl-C exits with 130 and one line that repeats the command, which continues from what is finished.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
-        work()
+        with _progress():
+            work()
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -159,3 +160,21 @@ def run_command(work: Work) -> None:
         keep_logs()
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+@contextmanager
+def _progress() -> Iterator[None]:
+    """Show log lines and progress on standard error: as live bars in a terminal, else as lines only."""
+    console = None
+    if sys.stderr.isatty():  # rich is imported only where it is needed
+        from axml_ray.live_progress import ConsoleHandler, show_bars, terminal_console
+
+        console = terminal_console()
+    handler = logging.StreamHandler() if console is None else ConsoleHandler(console)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if console is None:
+        yield
+    else:
+        with show_bars(console):
+            yield

@@ -16,13 +16,19 @@ from axml_ray.configuration import read_settings
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.examples import Explainer, LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.label_sets import ScoredPairs
-from axml_ray.evaluation.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
+from axml_ray.evaluation.prediction_metrics import (
+    TrainingCounts,
+    compare_predictions,
+    evaluate_predictions,
+    inverse_propensity,
+)
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.report import write_metrics
 from axml_ray.evaluation.report_page import write_page
 from axml_ray.files import read_json
-from axml_ray.heartbeat import Heartbeat
+from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.inference.calibration import Calibration
+from axml_ray.inference.first_scores import scores_without_networks
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import SettingsError
@@ -71,8 +77,11 @@ def evaluate(
     predictions = current_predictions(run, split)
     training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
-    with Heartbeat("evaluate"):
+    with phase("evaluate"), Heartbeat("evaluate"):
         scores = evaluate_predictions(predictions, training, settings.evaluation, _open_calibration(run))
+        inverse = inverse_propensity(training, settings.evaluation)
+        if first := scores_without_networks(run, predictions, inverse):
+            scores["without_networks"] = first
     path = run.layout.metrics(split)
     metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
     if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
@@ -89,7 +98,7 @@ def evaluate(
         metrics["label_sets"] = ScoredPairs.read(predictions).scores_above(threshold)
     write_metrics(path, metrics)
     log.info("report: explaining the predicted labels of example documents, and writing the page")
-    with Heartbeat("report"):
+    with phase("report"), Heartbeat("report"):
         _write_report(run, predictions, metrics)
     return metrics
 
@@ -147,7 +156,8 @@ def _predict(run: Run, split: str) -> Predictions:
 
     run.open_ensemble()  # a missing member is reported here in one line, in an actor with Ray's traceback
     log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
-    stored = Predictions.open(predict_split(run, split))
+    with phase("predict"):
+        stored = Predictions.open(predict_split(run, split))
     assert stored is not None
     return stored
 

@@ -8,7 +8,7 @@ directory, and a run of the same name with other settings is refused.
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,7 +24,9 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
+from axml_ray.heartbeat import phase
 from axml_ray.inference.calibration import Calibration
+from axml_ray.inference.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
@@ -33,7 +35,7 @@ from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, adapt
 from axml_ray.settings.presets import SMALL_DOCUMENTS
-from axml_ray.storage.layout import RunLayout
+from axml_ray.storage.layout import TEST, RunLayout
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
@@ -41,14 +43,21 @@ log = logging.getLogger(__name__)
 ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
 """Settings that may change when a run is started again, since no network depends on them."""
 
+ShowFirst = Callable[[FirstScores, float], None]
+
 
 def prepare_corpus(settings: Experiment) -> Corpus:
     """Prepare the experiment's corpus, unless it is up to date."""
     return prepare(settings.corpus, settings.corpus_directory)
 
 
-def run(settings: Experiment) -> dict[str, Any]:
+def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, Any]:
     """Run the whole main job, up to the report; return the content of `metrics.json`.
+
+    Args:
+        settings: settings of the experiment.
+        show_first: called before networks are trained, with the test scores of the members without networks and the
+            seconds since the job began; not called if there are no such members, or if no network is trained.
 
     Raises:
         SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
@@ -56,13 +65,23 @@ def run(settings: Experiment) -> dict[str, Any]:
     """
     if not settings.corpus.has_test:
         raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
+    began = time.monotonic()
     current = begin(settings)
     if warning := small_corpus_warning(current):
         log.warning("WARNING: %s", warning)
-    seconds = train(current)
-    log.info("predict: %s test documents", f"{current.corpus.documents('test'):,}")
+
+    def rank_early() -> None:
+        if show_first is None:
+            return
+        with phase("first scores"):
+            first = first_scores(current, TEST)
+        if first is not None:
+            show_first(first, time.monotonic() - began)
+
+    seconds = train(current, rank_early)
+    log.info("predict: %s test documents", f"{current.corpus.documents(TEST):,}")
     with _timed(seconds, "predict"):
-        predict_split(current, "test")
+        predict_split(current, TEST)
     return evaluate(current, seconds=seconds)
 
 
@@ -85,11 +104,12 @@ def begin(settings: Experiment) -> Run:
     return Run(settings, corpus)
 
 
-def train(current: Run) -> dict[str, float]:
+def train(current: Run, before_networks: Callable[[], None] = lambda: None) -> dict[str, float]:
     """Build the label trees, and fit the members and the combiner, as far as they are not finished.
 
     Args:
         current: the run, from `begin`.
+        before_networks: called when all members but networks are fitted, if networks must be trained.
 
     Returns:
         Seconds of each phase; a run that is started again adds those of its earlier starts.
@@ -103,8 +123,8 @@ def train(current: Run) -> dict[str, float]:
     before = read_phase_seconds(current.layout.metrics(), current.corpus)
     with _timed(seconds, "cluster"):
         build_trees(current)
-    seconds |= fit_members(current)
-    seconds |= {phase: spent + before.get(phase, 0) for phase, spent in seconds.items() if phase != "prepare"}
+    seconds |= fit_members(current, before_networks=before_networks)
+    seconds |= {name: spent + before.get(name, 0) for name, spent in seconds.items() if name != "prepare"}
     if not current.has_combiner():
         with _timed(seconds, "combiner"):
             fit_combiner(current)
@@ -112,11 +132,12 @@ def train(current: Run) -> dict[str, float]:
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Store the seconds that the block takes."""
     began = time.monotonic()
-    yield
-    seconds[phase] = time.monotonic() - began
+    with phase(name):
+        yield
+    seconds[name] = time.monotonic() - began
 
 
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:

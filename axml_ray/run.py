@@ -15,7 +15,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json, write_json
 from axml_ray.members.featurizer import ABOUT, Featurizer
-from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
+from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberInfo, MemberSpec
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
@@ -112,35 +112,43 @@ class Run:
     @cached_property
     def members(self) -> tuple[MemberSpec, ...]:
         """Return the members by the settings, in the order of the kinds' registry and of the trees."""
-        total = sum(own.weight for own in self.settings.members.chosen.values())
         specs = []
-        for kind, own, numbers in self._kinds():
-            implementation = kinds()[kind].load()
+        for info, own in self._members():
+            implementation = kinds()[info.kind].load()
             config = implementation.configure(self.settings, own)
-            for number in numbers:
-                specs.append(
-                    MemberSpec(
-                        name=_member_name(kind, number),
-                        kind=kind,
-                        tree=number,
-                        weight=own.weight / total / len(numbers),
-                        config=config,
-                        directory=self.layout.member(kind, number),
-                        key=self._member_key(kind, implementation, config, number),
-                    )
+            specs.append(
+                MemberSpec(
+                    **vars(info),
+                    config=config,
+                    directory=self.layout.member(info.kind, info.tree),
+                    key=self._member_key(info.kind, implementation, config, info.tree),
                 )
+            )
         return tuple(specs)
 
     @property
-    def member_names(self) -> list[str]:
-        """Return the names of the members, in order; unlike `members`, this computes no cache keys."""
-        return [_member_name(kind, number) for kind, _, numbers in self._kinds() for number in numbers]
+    def member_infos(self) -> tuple[MemberInfo, ...]:
+        """Return the members, in order, without what they are fitted from; this computes no cache keys."""
+        return tuple(info for info, _ in self._members())
 
-    def _kinds(self) -> Iterator[tuple[str, MemberSettings, list[int | None]]]:
-        """Yield each chosen kind, its settings, and the label tree of each of its members (None for the whole run)."""
+    @property
+    def member_names(self) -> list[str]:
+        """Return the names of the members, in order; this computes no cache keys."""
+        return [info.name for info in self.member_infos]
+
+    @property
+    def members_without_networks(self) -> tuple[MemberInfo, ...]:
+        """Return the members that are fitted in one process, before the networks are trained."""
+        return tuple(info for info in self.member_infos if not kinds()[info.kind].load().trained_by_workers)
+
+    def _members(self) -> Iterator[tuple[MemberInfo, MemberSettings]]:
+        """Yield each member and the settings of its kind."""
+        total = sum(own.weight for own in self.settings.members.chosen.values())
         for kind, own in self.settings.members.chosen.items():
             of_trees = kinds()[kind].load().scope == "tree"
-            yield kind, own, [*range(self.settings.ensemble.trees)] if of_trees else [None]
+            numbers: list[int | None] = [*range(self.settings.ensemble.trees)] if of_trees else [None]
+            for number in numbers:
+                yield MemberInfo(_member_name(kind, number), kind, number, own.weight / total / len(numbers)), own
 
     def spec(self, name: str) -> MemberSpec:
         """Return the member of this name."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from axml_ray.configuration import read_settings
 from axml_ray.console import job_of_flags
-from axml_ray.heartbeat import Heartbeat
+from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.settings import Weights, absolute
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def main(given: argparse.Namespace) -> None:
     if given.corpora:
         settings = settings.model_copy(update={"corpora": given.corpora})
     log.info("export: writing %s weights, then predicting the validation documents with them", given.weights)
-    with Heartbeat("export"):
+    with phase("export"), Heartbeat("export"):
         run = Run(settings, Corpus.open(settings.corpus_directory))
         exported = export_bundle(run, given.to, given.weights, licence=given.licence)
     Console(width=None if Console().is_terminal else 110).print(table(exported))

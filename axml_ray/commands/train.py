@@ -8,9 +8,13 @@ After a stop, the same command continues: finished levels are not trained again.
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from axml_ray.console import job
 from axml_ray.settings import Experiment
+
+if TYPE_CHECKING:
+    from axml_ray.inference.first_scores import FirstScores
 
 OWN_TEXTS = """  For texts of your own, write JSON lines {"text": …, "labels": […]}, and name the files:
   axml-ray train --config mine --corpus.train FILE; --help explains every setting."""
@@ -24,8 +28,14 @@ def train(settings: Experiment) -> None:
     from axml_ray.pipeline import run
     from axml_ray.storage.layout import RunLayout
 
-    metrics = run(settings)
-    Console(width=None if Console().is_terminal else 110).print(scores_table(metrics))
+    console = Console(width=None if Console().is_terminal else 110)
+
+    def print_first(scores: "FirstScores", seconds: float) -> None:
+        console.print(scores.table(seconds))
+        print("The networks are trained now. The last row of the table at the end tells what they add.")
+
+    metrics = run(settings, print_first)
+    console.print(scores_table(metrics))
     print(f"Run: {settings.run_directory} (metrics.json, predictions/test, tree-*/level-*)")
     print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
     print(next_steps(settings))

@@ -19,13 +19,14 @@ from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.tasks import Workspace
 from axml_ray.corpus.vector_files import check_vectors
 from axml_ray.files import clear_leftovers, whole_directory
-from axml_ray.heartbeat import Heartbeat
+from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
 logging.getLogger("gensim").setLevel(logging.WARNING)
 
 
+@phase("prepare")
 def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpus], None] = lambda _: None) -> Corpus:
     """Prepare a corpus in `directory`, unless it was already prepared there from the same settings and inputs.
 

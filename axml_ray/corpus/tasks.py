@@ -1,7 +1,7 @@
 """Runs the passes of preparation: as Ray Data tasks, or in this process if the input is small."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 
 SMALL_BYTES = 8 << 20
 """Inputs of fewer bytes are prepared in this process, because starting tasks would take longer."""
+
+IS_LAST = "is_last_row_of_part"
+"""Column that tells the driver when a part is done."""
 
 
 def run_tasks(
@@ -37,8 +40,14 @@ def run_tasks(
     Raises:
         RuntimeError: a task failed, for example because a disk is full.
     """
+    progress = Heartbeat(f"prepare: {description}", len(parts), "parts")
     if in_process or not parts:
-        return [row for part in parts for row in task(part, **arguments)]
+        done: list[Any] = []
+        with progress:
+            for part in parts:
+                done += task(part, **arguments)
+                progress.add()
+        return done
     log.info("prepare: %s", description)
     quiet_data()
     # The parts are stored once; each task gets the number of its part.
@@ -48,15 +57,22 @@ def run_tasks(
         _run_task, fn_kwargs={"parts": shared_parts, "task": task, "arguments": arguments}
     ).iter_rows()
     try:
-        with Heartbeat(f"prepare: {description}"):
-            return list(rows)
+        with progress:
+            return list(_count_parts(rows, progress))
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"preparing the corpus failed: {root_cause(error)}") from error
 
 
 def _run_task(row: dict[str, Any], parts: Any, task: Callable[..., Any], arguments: dict[str, Any]) -> list[Any]:
     rows: list[Any] = task(resolve(parts)[int(row["number"])], **arguments)
-    return rows
+    return [{**each, IS_LAST: number == len(rows)} for number, each in enumerate(rows, start=1)]
+
+
+def _count_parts(rows: Iterable[dict[str, Any]], progress: Heartbeat) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all tasks, and count a part as done with its last row."""
+    for row in rows:
+        progress.add(int(row.pop(IS_LAST)))
+        yield row
 
 
 def resolve(value: Any) -> Any:

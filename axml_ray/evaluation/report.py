@@ -58,7 +58,11 @@ def scores_table(metrics: Mapping[str, Any]) -> Table:
     for name, scores in metrics.get("members", {}).items():
         table.add_row(title_of(name), *_cells(scores))
     table.add_section()
-    table.add_row("ensemble", *_cells(metrics.get("ensemble", {})), style="bold")
+    ensemble = metrics.get("ensemble", {})
+    table.add_row("ensemble", *_cells(ensemble), style="bold")
+    if first := metrics.get("without_networks"):
+        gain = {name: ensemble[name] - first[name] for name in first.keys() & ensemble.keys()}
+        table.add_row("over first scores", *_cells(gain, "+.2f"), style="green")
     return table
 
 
@@ -111,8 +115,8 @@ def _seconds(phases: Mapping[str, float]) -> Text:
     return Text(" · ".join(f"{phase} {seconds:,.1f} s" for phase, seconds in phases.items()))
 
 
-def _cells(scores: Mapping[str, float]) -> list[str]:
-    return [f"{scores[name]:.2f}" if name in scores else "–" for name in COLUMNS]
+def _cells(scores: Mapping[str, float], form: str = ".2f") -> list[str]:
+    return [f"{scores[name]:{form}}" if name in scores else "–" for name in COLUMNS]
 
 
 def _rounded(value: Any) -> Any:

@@ -17,7 +17,7 @@ from axml_ray.corpus.source_files import is_unreachable
 from axml_ray.corpus.sources import Document, Reader, Rejection
 from axml_ray.corpus.tables import MissingColumn
 from axml_ray.files import whole_file, write_json
-from axml_ray.heartbeat import Heartbeat
+from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.inference.actor_pool import ROWS, map_with_actors
 from axml_ray.inference.manifest import MANIFEST, sha256
 from axml_ray.inference.prediction_files import (
@@ -93,6 +93,7 @@ class BundlePredictor:
         return self.tagger.tag(texts, top_k=options.top_k, threshold=options.threshold, conditions=options.conditions)
 
 
+@phase("predict")
 def predict_files(
     bundle: Path,
     readers: Sequence[Reader],

@@ -2,7 +2,8 @@
 
 - The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
   starts when all of its workers fit; groups that do not fit at the same time queue.
-- Members that are fitted in one process come afterwards: earlier, they could take the CPUs that a group waits for.
+- Members that are fitted in one process come first: they take seconds where networks take minutes, so there are scores
+  early. They end before a group starts, and so never hold CPUs that a group waits for.
 - All state is in the run's directory: a killed worker, task or driver loses only the level that was being trained.
 """
 
@@ -20,16 +21,17 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import fit_features, fit_member
-from axml_ray.heartbeat import Heartbeat
-from axml_ray.members.member import MemberSpec
+from axml_ray.heartbeat import Heartbeat, phase
+from axml_ray.members.member import Member, MemberSpec
 from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
+from axml_ray.reporter import current_reporter
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import TrainingDivergedError
-from axml_ray.training.progress import Follower, format_record
+from axml_ray.training.progress import Follower
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +51,23 @@ def never() -> bool:
 
 
 def show(record: dict[str, Any]) -> None:
-    """Log a record of a journal as one line, except validation scores, which the other records repeat."""
-    if "scoring" not in record:
-        log.info("%s", format_record(record))
+    """Show a record of a journal."""
+    current_reporter().training(record)
 
 
-def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = never) -> dict[str, float]:
+def fit_members(
+    run: Run,
+    follow: Follow = show,
+    stopped: Callable[[], bool] = never,
+    before_networks: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """Fit all members of a run that are not fitted yet. Its label trees must be built, and Ray initialised.
 
     Args:
         run: the run.
         follow: called with each record that workers write to the trees' journals.
         stopped: called about once a second; if it returns true, all tasks and their workers are cancelled.
+        before_networks: called once if members remain to be trained by workers, when all others are fitted.
 
     Returns:
         Seconds that each kind took in this call, in the order of fitting; members of one kind run in parallel.
@@ -70,21 +77,32 @@ def fit_members(run: Run, follow: Follow = show, stopped: Callable[[], bool] = n
         RuntimeError: a member failed; the levels that it finished are kept.
         Stopped: `stopped` returned true.
     """
-    classes = {spec.kind: kinds()[spec.kind].load() for spec in run.members}
-    order = sorted(classes, key=lambda kind: not classes[kind].trained_by_workers)
-    seconds = {}
-    for kind in order:
-        began = time.monotonic()
-        missing = [spec for spec in run.members if spec.kind == kind and not spec.is_fitted]
-        if classes[kind].uses_features:
+    by_kind: dict[str, list[MemberSpec]] = {}
+    for spec in run.members:
+        by_kind.setdefault(spec.kind, []).append(spec)
+    networks = [kind for kind in by_kind if kinds()[kind].load().trained_by_workers]
+    others = [kind for kind in by_kind if kind not in networks]
+    if networks:
+        check_fits(run.settings.resources)
+    seconds = {kind: _fit_kind(run, by_kind[kind], follow, stopped) for kind in others}
+    if not all(spec.is_fitted for kind in networks for spec in by_kind[kind]):
+        before_networks()
+    return seconds | {kind: _fit_kind(run, by_kind[kind], follow, stopped) for kind in networks}
+
+
+def _fit_kind(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> float:
+    """Fit the members of a kind that are not fitted yet; return the seconds that it took."""
+    began, kind = time.monotonic(), specs[0].kind
+    implementation: type[Member] = kinds()[kind].load()
+    missing = [spec for spec in specs if not spec.is_fitted]
+    with phase(kind.replace("_", " ")):
+        if implementation.uses_features:
             _fit_features(run)
-        if classes[kind].trained_by_workers:
-            check_fits(run.settings.resources)
+        if implementation.trained_by_workers:
             _train_groups(run, missing, follow, stopped)
         elif missing:
             _fit_in_tasks(run, missing, stopped)
-        seconds[kind] = time.monotonic() - began
-    return seconds
+    return time.monotonic() - began
 
 
 def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:

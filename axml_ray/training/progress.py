@@ -1,4 +1,4 @@
-"""Progress of training: rank 0 appends records to a journal, and the driver reads them and logs them as lines.
+"""Progress of training: rank 0 appends records to a journal, and the driver reads them and shows them (`reporter.py`).
 
 Workers and driver share only the run's directory, so this works alike on a laptop, on a cluster and for a job that was
 started from another terminal. The records remain in the run as JSON lines and as TensorBoard events.
@@ -107,36 +107,6 @@ class Follower:
                     yield json.loads(line)
                 except ValueError:  # a line that a killed worker left incomplete
                     continue
-
-
-def format_record(record: dict[str, Any]) -> str:
-    """Return a journal's record as a log line."""
-    where = f"tree {record['tree'] + 1} · level {record['level']}/{record['levels']}"
-    if "opened" in record:
-        return f"{where} · already trained, loaded"
-    if "begun" in record:
-        return f"{where} ({record['begun']:,} nodes) · training starts"
-    if "scored_so_far" in record:
-        done, total, rate = (record[name] for name in ("scored_so_far", "documents", "documents_per_second"))
-        return f"{where} · scored {done:,} of {total:,} training documents · {rate:,.0f} docs/s"
-    if "scored" in record:
-        return f"{where} · scored {record['scored']:,} training documents in {record['seconds']:.0f} s"
-    score = record["valid_nDCG@5"]
-    shown = "–" if score is None else f"{score:.2f}"
-    return (
-        f"{where} ({record['nodes']:,} nodes) · epoch {record['epoch']}/{record['epochs']} · "
-        f"loss {record['loss']:.4f} · valid nDCG@5 {shown} · {record['documents_per_second']:,.0f} docs/s · "
-        f"{record['memory_gib']:.1f} GiB · {_clock(record['seconds_left'])} left"
-    )
-
-
-def _clock(seconds: float | None) -> str:
-    """Return seconds as h:mm:ss or m:ss, or a dash where the rate is not known yet."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def memory_gib(device: torch.device) -> float:

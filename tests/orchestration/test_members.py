@@ -20,6 +20,7 @@ from axml_ray.evaluation.predictions import Predictions
 from axml_ray.evaluation.rankings import hits
 from axml_ray.fitting import fit_run
 from axml_ray.inference import predict_split
+from axml_ray.inference.first_scores import FirstScores
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.orchestration.label_trees import build_trees
@@ -97,8 +98,18 @@ def test_main_job_never_trains_a_finished_level_twice(
     # A level is lost, and another tree is added: only these are trained.
     lost = "tree-0/network_tree/level-2"
     (settings.run_directory / lost / "level.json").unlink()
-    more = small(tmp_path, training=LEARNED)
-    again = run(more)
+    names = {"network_tree": {"weight": 0.9}, "label_names": {"weight": 0.1}}
+    more = small(tmp_path, training=LEARNED, members=names)
+    first: list[FirstScores] = []
+
+    def show_first(scores: FirstScores, seconds: float) -> None:
+        assert seconds > 0 and not (settings.run_directory / "tree-1/network_tree/member.json").exists()
+        first.append(scores)
+
+    again = run(more, show_first)
+    assert [list(scores.members) for scores in first] == [["label_names"]]
+    assert again["without_networks"]["P@5"] == pytest.approx(first[0].together["P@5"])
+    assert list(again["seconds"])[2:4] == ["label_names", "network_tree"]
     after = weights(settings)
     assert {path for path in before if before[path] != after[path]} == {f"{lost}/model.safetensors"}
     assert len(after) == 4

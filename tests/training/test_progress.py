@@ -11,7 +11,8 @@ import torch
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from axml_ray.training.progress import SCALARS, Follower, Journal, format_record, memory_gib
+from axml_ray.reporter import format_record
+from axml_ray.training.progress import SCALARS, Follower, Journal, memory_gib
 
 RECORD: dict[str, Any] = {
     "level": 1,
