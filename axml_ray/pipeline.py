@@ -28,12 +28,14 @@ from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import fit_members
+from axml_ray.orchestration.members import Follow, fit_members, ignore, show
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, adapt
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.storage.layout import RunLayout
+from axml_ray.tracking.kinds import check_installed
+from axml_ray.tracking.tracked_run import scores_of, track
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
@@ -59,11 +61,16 @@ def run(settings: Experiment) -> dict[str, Any]:
     current = begin(settings)
     if warning := small_corpus_warning(current):
         log.warning("WARNING: %s", warning)
-    seconds = train(current)
-    log.info("predict: %s test documents", f"{current.corpus.documents('test'):,}")
-    with _timed(seconds, "predict"):
-        predict_split(current, "test")
-    return evaluate(current, seconds=seconds)
+    with track(current.settings) as tracked:
+        tracked.artifact("settings", current.layout.settings)
+        seconds = train(current, tracked.record)
+        log.info("predict: %s test documents", f"{current.corpus.documents('test'):,}")
+        with _timed(seconds, "predict"):
+            predict_split(current, "test")
+        metrics = evaluate(current, seconds=seconds)
+        tracked.scores(scores_of(metrics))
+        tracked.artifact("report", current.layout.report())
+    return metrics
 
 
 def begin(settings: Experiment) -> Run:
@@ -72,6 +79,7 @@ def begin(settings: Experiment) -> Run:
     Raises:
         SettingsError: as in `run`.
     """
+    check_installed(settings.tracking)
     layout = RunLayout(settings.run_directory)
     if settings.preset != "auto":
         _check_settings(settings, layout)
@@ -85,11 +93,12 @@ def begin(settings: Experiment) -> Run:
     return Run(settings, corpus)
 
 
-def train(current: Run) -> dict[str, float]:
+def train(current: Run, record: Follow = ignore) -> dict[str, float]:
     """Build the label trees, and fit the members and the combiner, as far as they are not finished.
 
     Args:
         current: the run, from `begin`.
+        record: called with each record that workers write to the trees' journals, which are also logged as lines.
 
     Returns:
         Seconds of each phase; a run that is started again adds those of its earlier starts.
@@ -103,7 +112,12 @@ def train(current: Run) -> dict[str, float]:
     before = read_phase_seconds(current.layout.metrics(), current.corpus)
     with _timed(seconds, "cluster"):
         build_trees(current)
-    seconds |= fit_members(current)
+
+    def follow(entry: dict[str, Any]) -> None:
+        show(entry)
+        record(entry)
+
+    seconds |= fit_members(current, follow)
     seconds |= {phase: spent + before.get(phase, 0) for phase, spent in seconds.items() if phase != "prepare"}
     if not current.has_combiner():
         with _timed(seconds, "combiner"):

@@ -48,6 +48,10 @@ def never() -> bool:
     return False
 
 
+def ignore(record: dict[str, Any]) -> None:
+    """Do nothing with a record of a journal."""
+
+
 def show(record: dict[str, Any]) -> None:
     """Log a record of a journal as one line, except validation scores, which the other records repeat."""
     if "scoring" not in record:
