@@ -62,6 +62,7 @@ def run(settings: Experiment) -> dict[str, Any]:
     if warning := small_corpus_warning(current):
         log.warning("WARNING: %s", warning)
     with track(current.settings) as tracked:
+        tracked.open()
         tracked.artifact("settings", current.layout.settings)
         seconds = train(current, tracked.record)
         log.info("predict: %s test documents", f"{current.corpus.documents('test'):,}")

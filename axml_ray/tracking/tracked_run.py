@@ -58,6 +58,7 @@ class TrackedRun:
         self._stops: tuple[type[BaseException], ...] = (KeyboardInterrupt, *stops)
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._opened = threading.Event()
+        self._outcome: Outcome = "finished"
         self._failed_at: float | None = None
         self._has_warned = False
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
@@ -65,11 +66,11 @@ class TrackedRun:
     def __enter__(self) -> Self:
         return self
 
-    def open(self) -> None:
-        """Start or continue the tracked run now, and wait until that is done or has failed."""
+    def open(self, seconds: float = 0.0) -> None:
+        """Start or continue the tracked run now, and wait up to some seconds until that is done or has failed."""
         self._call(lambda tracker: None)
         if self._thread.is_alive():
-            self._opened.wait(CLOSE_SECONDS)
+            self._opened.wait(seconds)
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Log the metrics in a record of a training journal, if it has any."""
@@ -101,10 +102,8 @@ class TrackedRun:
     ) -> None:
         if not self._thread.is_alive():
             return
-        outcome: Outcome = "finished"
         if error is not None:
-            outcome = "stopped" if isinstance(error, self._stops) else "failed"
-        self._call(lambda tracker: tracker.close(outcome))
+            self._outcome = "stopped" if isinstance(error, self._stops) else "failed"
         self._calls.put(None)
         self._thread.join(NOTICE_SECONDS)
         if not self._thread.is_alive():
@@ -113,7 +112,7 @@ class TrackedRun:
         self._thread.join(CLOSE_SECONDS if error is not None or self._failed_at is not None else None)
 
     def _work(self) -> None:
-        """Make the calls, one after the other, until the end."""
+        """Make the calls, one after the other, and then close the tracker."""
         tracker: Tracker | None = None
         while (call := self._calls.get()) is not None:
             if self._failed_at is not None and time.monotonic() < self._failed_at + RETRY_SECONDS:
@@ -128,6 +127,11 @@ class TrackedRun:
                 self._warn(error)
             finally:
                 self._opened.set()
+        try:
+            if tracker is not None:
+                tracker.close(self._outcome)
+        except Exception as error:
+            self._warn(error)
 
     def _open(self) -> Tracker:
         """Start the tracked run, or continue it, and log its parameters."""

@@ -81,6 +81,7 @@ class TrialRunner:
             for record in earlier_scorings(settings):
                 reporter.record(record)
             with track(settings, sweep=self.directory.parent, stops=(Stopped,)) as tracked:
+                tracked.open()
                 self._share_trees(run)
 
                 def follow(record: dict[str, Any]) -> None:

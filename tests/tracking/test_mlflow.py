@@ -11,6 +11,7 @@ from toy_run import RECORDS, experiment, log_all
 from axml_ray.files import write_json
 from axml_ray.settings import Experiment
 from axml_ray.storage.layout import RunLayout
+from axml_ray.tracking import tracked_run
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, track, tracked_ids
 
@@ -104,6 +105,19 @@ def test_a_run_that_was_deleted_or_is_elsewhere_is_made_anew(settings: Experimen
         client.delete_run(run.info.run_id)
 
 
+def test_a_run_whose_artifact_fails_still_ends(
+    home: Path, settings: Experiment, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with track(settings) as tracked:
+        tracked.record(RECORDS[2])
+        tracked.artifact("report", home / "none.html")
+    [run] = runs(client, settings)
+    assert run.info.status == "FINISHED"
+    assert (
+        len([record for record in caplog.records if record.name == tracked_run.__name__ and record.levelno > 20]) == 1
+    )
+
+
 def test_trials_are_nested_in_their_sweep(home: Path, settings: Experiment, client: Any) -> None:
     class Stopped(RuntimeError):
         pass
@@ -112,7 +126,7 @@ def test_trials_are_nested_in_their_sweep(home: Path, settings: Experiment, clie
     parameters = {"sweep.search": "tpe", **{f"fixed.{number}": number for number in range(150)}}
     trial = settings.model_copy(update={"runs": sweep / "trials", "name": "000", "tracking": tracking})
     with TrackedRun("rates", sweep, tracking, parameters, sweep=sweep) as tracked:
-        tracked.open()
+        tracked.open(60)
         with pytest.raises(Stopped), track(trial, sweep=sweep, stops=(Stopped,)) as tracked_trial:
             tracked_trial.record(RECORDS[2])
             raise Stopped

@@ -83,7 +83,7 @@ def test_a_tracker_that_fails_warns_once_and_is_tried_again(
     with track(settings) as tracked:
         for record in RECORDS:
             tracked.record(record)
-        tracked.open()
+        tracked.open(30)
         in_the_way.unlink()
         tracked.scores({"test/ensemble/P@1": 80.0})
     assert len(warnings(caplog)) == 2

@@ -97,6 +97,7 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
     left = {path.name for path in trial.rglob("*") if path.is_file()}
     assert {name for name in left if "events" not in name} == {"trial.json", "training.jsonl", "tracking.json"}
     assert points(trial / "tensorboard") == {"valid_nDCG@5": {0: pytest.approx(good.score)}}
+    assert (sweep.directory / "trials" / "002" / "tensorboard").is_dir()
     assert len(points(trial / "tree-0" / "tensorboard" / "level-2")["valid_nDCG@5"]) == 18
     end = time.monotonic() + 60
     while (workers() or ray.available_resources().get("CPU") != 2) and time.monotonic() < end:
