@@ -21,8 +21,8 @@ from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import PRESETS
 from axml_ray.storage.layout import RunLayout
 
-FREE = ("resources", "evaluation", "runs", "corpora")
-"""Groups of settings of a finished run that may change: resources, evaluation and the paths of runs and corpora."""
+FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
+"""Groups of settings that may change when a run is started again or evaluated: no trained part depends on them."""
 DEFAULT_PRESET = "paper"
 SHIPPED = Path(__file__).parent / "configs"
 """Directory of the configs that are part of the package."""

@@ -85,7 +85,7 @@ def job_on_run(
 ) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
     """Return a decorator like `job_with_flags` for a job on a finished run, with the settings of `--run DIRECTORY`.
 
-    Flags can change only the groups in `configuration.FREE`: resources, evaluation and paths.
+    Flags can change only the groups in `configuration.FREE`: resources, evaluation, tracking and paths.
     """
 
     def add_run(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.pipeline import begin, train
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Settings, SettingsError, fingerprint
+from axml_ray.tracking.tracked_run import track
 
 ABOUT, BUNDLE, TEXTS = "estimator.json", "bundle", "texts.jsonl"
 SCORED = 5
@@ -235,7 +236,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         if self.directory is None:
             return Path(tempfile.mkdtemp(prefix="axml-ray-estimator-"))
         parent = Path(self.directory).absolute()
-        return parent / fingerprint(self._experiment(parent), records)
+        settings = self._experiment(parent).model_dump(mode="json", exclude={"tracking"})
+        return parent / fingerprint(settings, records)
 
     def _experiment(self, home: Path) -> Experiment:
         """Return the settings of the main job, whose files are below a directory."""
@@ -255,8 +257,10 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
                 file.writelines(orjson.dumps({"text": text, "labels": row}) + b"\n" for text, row in records)
         with _ray_cluster():
             current = begin(settings)
-            train(current)
-        export_bundle(current, home / BUNDLE)
+            with track(current.settings) as tracked:
+                train(current, record=tracked.record)
+                export_bundle(current, home / BUNDLE)
+                tracked.artifact("bundle", home / BUNDLE)
         if self.directory is None:
             for path in (settings.runs, settings.corpora):
                 shutil.rmtree(path)

@@ -30,12 +30,14 @@ from axml_ray.inference.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import fit_members
+from axml_ray.orchestration.members import Follow, fit_members, ignore, show
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, adapt
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.storage.layout import TEST, RunLayout
+from axml_ray.tracking.kinds import check_installed
+from axml_ray.tracking.tracked_run import scores_of, track
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
@@ -78,11 +80,17 @@ def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, 
         if first is not None:
             show_first(first, time.monotonic() - began)
 
-    seconds = train(current, rank_early)
-    log.info("predict: %s test documents", f"{current.corpus.documents(TEST):,}")
-    with _timed(seconds, "predict"):
-        predict_split(current, TEST)
-    return evaluate(current, seconds=seconds)
+    with track(current.settings) as tracked:
+        tracked.open()
+        tracked.artifact("settings", current.layout.settings)
+        seconds = train(current, rank_early, tracked.record)
+        log.info("predict: %s test documents", f"{current.corpus.documents(TEST):,}")
+        with _timed(seconds, "predict"):
+            predict_split(current, TEST)
+        metrics = evaluate(current, seconds=seconds)
+        tracked.scores(scores_of(metrics))
+        tracked.artifact("report", current.layout.report())
+    return metrics
 
 
 def begin(settings: Experiment) -> Run:
@@ -91,6 +99,7 @@ def begin(settings: Experiment) -> Run:
     Raises:
         SettingsError: as in `run`.
     """
+    check_installed(settings.tracking)
     layout = RunLayout(settings.run_directory)
     if settings.preset != "auto":
         _check_settings(settings, layout)
@@ -104,12 +113,15 @@ def begin(settings: Experiment) -> Run:
     return Run(settings, corpus)
 
 
-def train(current: Run, before_networks: Callable[[], None] = lambda: None) -> dict[str, float]:
+def train(
+    current: Run, before_networks: Callable[[], None] = lambda: None, record: Follow = ignore
+) -> dict[str, float]:
     """Build the label trees, and fit the members and the combiner, as far as they are not finished.
 
     Args:
         current: the run, from `begin`.
         before_networks: called when all members but networks are fitted, if networks must be trained.
+        record: called with each record that workers write to the trees' journals, which are also logged as lines.
 
     Returns:
         Seconds of each phase; a run that is started again adds those of its earlier starts.
@@ -123,7 +135,12 @@ def train(current: Run, before_networks: Callable[[], None] = lambda: None) -> d
     before = read_phase_seconds(current.layout.metrics(), current.corpus)
     with _timed(seconds, "cluster"):
         build_trees(current)
-    seconds |= fit_members(current, before_networks=before_networks)
+
+    def follow(entry: dict[str, Any]) -> None:
+        show(entry)
+        record(entry)
+
+    seconds |= fit_members(current, follow, before_networks=before_networks)
     seconds |= {name: spent + before.get(name, 0) for name, spent in seconds.items() if name != "prepare"}
     if not current.has_combiner():
         with _timed(seconds, "combiner"):

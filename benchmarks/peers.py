@@ -64,7 +64,7 @@ from axml_ray.files import read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.storage.layout import RunLayout
-from axml_ray.training.progress import EVENTS
+from axml_ray.tracking.tensorboard_tracker import EVENTS
 
 WORKER = Path(__file__).with_name("peer_worker.py")
 

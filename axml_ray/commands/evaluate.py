@@ -37,6 +37,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.evaluate_run import evaluate
     from axml_ray.evaluation.report import bands_table, comparison_table, scores_table
     from axml_ray.run import Run
+    from axml_ray.tracking.tracked_run import scores_of, track
 
     other = None
     if given.against:
@@ -46,7 +47,11 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         others = others.model_copy(update={key: now for key, now in current.items() if now != getattr(stored, key)})
         other = Run(others, Corpus.open(others.corpus_directory))
     run = Run(settings, Corpus.open(settings.corpus_directory))
+    report = run.layout.report(given.split)
     metrics = evaluate(run, given.split, other=other, with_label_sets=given.label_sets)
+    with track(settings) as tracked:
+        tracked.scores(scores_of(metrics))
+        tracked.artifact("report", report)
     console = Console(width=None if Console().is_terminal else 110)
     console.print(scores_table(metrics))
     console.print(bands_table(metrics))
@@ -57,7 +62,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         )
     if other:
         console.print(comparison_table(metrics))
-    report = run.layout.report(given.split)
     print(f"report: {report}")
     if given.open:
         webbrowser.open(report.as_uri())

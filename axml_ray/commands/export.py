@@ -59,6 +59,7 @@ def main(given: argparse.Namespace) -> None:
     from axml_ray.corpus.store import Corpus
     from axml_ray.inference.export import export_bundle
     from axml_ray.run import Run
+    from axml_ray.tracking.tracked_run import track
 
     settings = read_settings(given.run)
     if given.corpora:
@@ -67,6 +68,8 @@ def main(given: argparse.Namespace) -> None:
     with phase("export"), Heartbeat("export"):
         run = Run(settings, Corpus.open(settings.corpus_directory))
         exported = export_bundle(run, given.to, given.weights, licence=given.licence)
+    with track(settings) as tracked:
+        tracked.artifact("bundle", exported.directory)
     Console(width=None if Console().is_terminal else 110).print(table(exported))
     print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: axml-ray predict --bundle {given.to} --input texts.jsonl --output predictions")

@@ -67,11 +67,14 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
     from axml_ray.cluster import connect
     from axml_ray.pipeline import adapted, prepare_corpus
-    from axml_ray.tuning.outcome import BEST, PAGE, front, table, write_outcome
-    from axml_ray.tuning.run_sweep import run_sweep
+    from axml_ray.tracking.kinds import check_installed
+    from axml_ray.tracking.tracked_run import CLOSE_SECONDS
+    from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, front, table, write_outcome
+    from axml_ray.tuning.run_sweep import run_sweep, track_sweep
     from axml_ray.tuning.space import Space
     from axml_ray.tuning.sweep import Sweep
 
+    check_installed(settings.tracking)
     space = Space.load(given.space)
     sweep = Sweep(
         settings=settings,
@@ -89,8 +92,12 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     corpus = prepare_corpus(settings)
     sweep = replace(sweep, settings=adapted(settings, corpus))
     connect()
-    trials = run_sweep(sweep, corpus)
-    best = write_outcome(sweep, corpus, trials)
+    with track_sweep(sweep, corpus) as tracked:
+        trials = run_sweep(sweep, corpus, begun=lambda: tracked.open(CLOSE_SECONDS))  # trials need its id
+        best = write_outcome(sweep, corpus, trials)
+        tracked.scores({"valid_nDCG@5": best.score or 0.0, "best_trial": best.number})
+        for name in (OUTCOME, PAGE, BEST):
+            tracked.artifact("report", sweep.directory / name)
     pareto = front(trials)
     Console(width=None if Console().is_terminal else 110).print(table(trials, pareto or [best]))
     print(f"Pictures: {sweep.directory / PAGE}")

@@ -50,6 +50,10 @@ def never() -> bool:
     return False
 
 
+def ignore(record: dict[str, Any]) -> None:
+    """Do nothing with a record of a journal."""
+
+
 def show(record: dict[str, Any]) -> None:
     """Show a record of a journal."""
     current_reporter().training(record)

@@ -37,6 +37,7 @@ from axml_ray.settings.experiment import Experiment, adapt, changed, register_me
 from axml_ray.settings.members import FeatureSettings, MemberSettings
 from axml_ray.settings.network import NetworkSettings
 from axml_ray.settings.resources import ResourceSettings
+from axml_ray.settings.tracking import TrackingSettings
 from axml_ray.settings.training import TrainingSettings
 from axml_ray.settings.tree import TreeSettings
 
@@ -66,6 +67,7 @@ __all__ = [
     "SettingsError",
     "Share",
     "Stemmer",
+    "TrackingSettings",
     "TrainingSettings",
     "TreeSettings",
     "Weights",

@@ -15,12 +15,13 @@ from axml_ray.settings.members import KINDS, FeatureSettings, Kind, MemberSettin
 from axml_ray.settings.network import NetworkSettings
 from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose
 from axml_ray.settings.resources import ResourceSettings
+from axml_ray.settings.tracking import TrackingSettings
 from axml_ray.settings.training import TrainingSettings
 from axml_ray.settings.tree import TreeSettings
 
 
 class Experiment(BaseSettings):
-    """All settings of a run: corpus, tree, network, training, members, ensemble, resources and evaluation."""
+    """All settings of a run: corpus, tree, network, training, members, ensemble, resources, evaluation, tracking."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, env_prefix="AXML_RAY_UNUSED_"
@@ -46,6 +47,7 @@ class Experiment(BaseSettings):
     ensemble: EnsembleSettings = EnsembleSettings()
     resources: ResourceSettings = ResourceSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    tracking: TrackingSettings = TrackingSettings()
 
     @model_validator(mode="after")
     def _features_are_words(self) -> Self:

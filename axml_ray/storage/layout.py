@@ -3,6 +3,7 @@
 <run>/
   settings.yaml          exactly what ran
   corpus.json            fingerprint of the corpus that the run was started with
+  tracking.json          ids of the run in trackers; tensorboard/, wandb/, their files
   tree-0/                label tree 0: tree.safetensors, tree.json, training.jsonl, tensorboard/
     <kind>/              the tree's member of this kind
   members/<kind>/        the run's member of this kind; features.safetensors, the featurizer that members share
@@ -36,6 +37,11 @@ class RunLayout:
     def corpus(self) -> Path:
         """Return the file of the fingerprint of the corpus that the run was started with, JSON."""
         return self.directory / "corpus.json"
+
+    @property
+    def tracking(self) -> Path:
+        """Return the file of the run's ids by tracker, JSON."""
+        return self.directory / "tracking.json"
 
     def tree(self, number: int) -> Path:
         """Return the directory of a label tree (from 0), with its journal and members."""

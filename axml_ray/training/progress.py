@@ -1,7 +1,7 @@
 """Progress of training: rank 0 appends records to a journal, and the driver reads them and shows them (`reporter.py`).
 
 Workers and driver share only the run's directory, so this works alike on a laptop, on a cluster and for a job that was
-started from another terminal. The records remain in the run as JSON lines and as TensorBoard events.
+started from another terminal. The records remain in the run as JSON lines.
 """
 
 import json
@@ -16,23 +16,19 @@ import torch
 from axml_ray.network.backend import backend_for
 
 JOURNAL = "training.jsonl"
-EVENTS = "tensorboard"
-SCALARS = ("loss", "valid_nDCG@5", "documents_per_second", "memory_gib", "seconds_left")
-"""Keys of a record that become TensorBoard scalars."""
 
 
 class Journal:
-    """A file of JSON lines that one process appends to; training records are also written as TensorBoard events.
+    """A file of JSON lines that one process appends to.
 
     Args:
-        directory: where the files are written.
+        directory: where the file is written.
         common: keys and values that every record has, such as the number of the tree.
     """
 
     def __init__(self, directory: Path, **common: Any):
         self.path = directory / JOURNAL
         self.common = common
-        self._events: Events | None = None
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record with the current time (`time`, seconds since the epoch) and the common keys."""
@@ -43,42 +39,6 @@ class Journal:
                 file.seek(-1, os.SEEK_END)
                 text = text if file.read() == b"\n" else "\n" + text
             file.write(text.encode())
-        if "step" not in record:
-            return
-        directory = self.path.parent / EVENTS / f"level-{record['level']}"
-        if self._events is None or self._events.directory != directory:
-            self._events = Events(directory, record["step"])
-        self._events.write({name: record[name] for name in SCALARS if record.get(name) is not None}, record["step"])
-
-
-class Events:
-    """A file of TensorBoard events; a directory has one for each start of the job.
-
-    Args:
-        directory: directory of a TensorBoard run.
-        step: the first step that will be written. Earlier files may contain this and later steps, from a job that was
-            killed and resumed from a checkpoint; a session log makes TensorBoard discard them.
-    """
-
-    def __init__(self, directory: Path, step: int):
-        # Imported late because it is slow, and the driver, which only reads journals, does not need it.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory = directory
-        self._writer = EventsWriter(str(directory / "events"), f".{time.time_ns()}")
-        start = SessionLog(status=SessionLog.START)
-        self._writer.write_event(Event(wall_time=time.time(), step=step, session_log=start))
-
-    def write(self, scalars: dict[str, float], step: int) -> None:
-        """Append the values of a step by name and flush the file."""
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-        self._writer.flush()
 
 
 class Follower:

@@ -11,6 +11,7 @@ import os
 import queue
 import shutil
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ray import tune
@@ -21,6 +22,8 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings, SettingsError
 from axml_ray.settings.members import members_model
+from axml_ray.tracking.kinds import with_address
+from axml_ray.tracking.tracked_run import TrackedRun, parameters_of
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.records import Trial
 from axml_ray.tuning.search import check_space
@@ -59,12 +62,13 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
     return at_once or fit
 
 
-def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
+def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: None) -> list[Trial]:
     """Run a sweep, or resume it. Ray must be initialised.
 
     Args:
         sweep: the sweep.
         corpus: the prepared corpus.
+        begun: called when everything is checked, before the first trial.
 
     Returns:
         All trials, by number.
@@ -77,6 +81,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
     check_space(sweep.space, base, sweep.settings.seed)
     concurrent = concurrent_trials(sweep.settings.resources, sweep.at_once)
     write_manifest(sweep, corpus)
+    begun()
     runner = TrialRunner(
         base=base, directory=sweep.directory / TRIALS, trees=sweep.directory / TREES, cost=sweep.has_cost
     )
@@ -101,6 +106,15 @@ def run_sweep(sweep: Sweep, corpus: Corpus) -> list[Trial]:
     return trials
 
 
+def track_sweep(sweep: Sweep, corpus: Corpus) -> TrackedRun:
+    """Return the context in which a sweep is tracked; the tracked runs of its trials are below or beside it."""
+    base = _base(sweep, corpus)
+    about = {f"sweep.{key}": value for key, value in sweep.about(corpus).items() if key != "settings"}
+    return TrackedRun(
+        sweep.name, sweep.directory, base.tracking, {**parameters_of(base), **about}, sweep=sweep.directory
+    )
+
+
 def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     """Return the settings that the trials start from: one network tree and nothing else, on a part of the corpus.
 
@@ -108,7 +122,10 @@ def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     """
     training = sweep.settings.training.model_copy(update={"documents": sweep.documents(corpus)})
     ensemble = sweep.settings.ensemble.model_copy(update={"trees": 1, "combiner": "mean"})
-    return sweep.settings.model_copy(update={"training": training, "ensemble": ensemble, "members": members_model()()})
+    tracking = with_address(sweep.settings.tracking, sweep.settings.runs)
+    return sweep.settings.model_copy(
+        update={"training": training, "ensemble": ensemble, "members": members_model()(), "tracking": tracking}
+    )
 
 
 def _tune(

@@ -60,7 +60,7 @@ class Sweep:
 
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """Return the content of `sweep.json`: another start must agree with it except for the keys in `FREE`."""
-        free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "features", "members"), True)
+        free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "tracking", "features", "members"), True)
         left_out: Any = {**free, "ensemble": {"combiner"}}
         settings = self.settings.model_dump(mode="json", exclude=left_out)
         return {

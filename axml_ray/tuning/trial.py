@@ -25,7 +25,10 @@ from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.storage.layout import RunLayout
-from axml_ray.training.progress import EVENTS, JOURNAL
+from axml_ray.tracking.tensorboard_tracker import EVENTS
+from axml_ray.tracking.tracked_run import track
+from axml_ray.tracking.wandb_tracker import FILES
+from axml_ray.training.progress import JOURNAL
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tuning.cost import milliseconds_a_text
 from axml_ray.tuning.records import TRIAL, Scoring, trial_directory
@@ -77,9 +80,18 @@ class TrialRunner:
             reporter = ScoringReporter(settings, run.corpus, report)
             for record in earlier_scorings(settings):
                 reporter.record(record)
-            self._share_trees(run)
-            fit_members(run, reporter.record, stopped)
-            score, milliseconds = self._judge(run, reporter)
+            with track(settings, sweep=self.directory.parent, stops=(Stopped,)) as tracked:
+                tracked.open()
+                self._share_trees(run)
+
+                def follow(record: dict[str, Any]) -> None:
+                    reporter.record(record)
+                    tracked.record(record)
+
+                fit_members(run, follow, stopped)
+                score, milliseconds = self._judge(run, reporter)
+                cost = {} if milliseconds is None else {"milliseconds": milliseconds}
+                tracked.scores({"valid_nDCG@5": score, **cost})
         except Stopped:
             return
         except Exception as error:  # a failed trial must not end the sweep
@@ -182,9 +194,10 @@ def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
 
 
 def drop_weights(directory: Path) -> None:
-    """Remove all files of a trial except its record, journals and events; weights are large and not used again."""
+    """Remove a trial's files except record, journals and those of trackers; weights are large and not used again."""
     trees = list(directory.glob("tree-*"))
-    kept = {directory / TRIAL, *trees, *(tree / name for tree in trees for name in (JOURNAL, EVENTS))}
+    own = (directory / TRIAL, RunLayout(directory).tracking, directory / EVENTS, directory / FILES)
+    kept = {*own, *trees, *(tree / name for tree in trees for name in (JOURNAL, EVENTS))}
     for path in [*directory.glob("*"), *directory.glob("tree-*/*")]:
         if path in kept:
             continue

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic
+from event_files import points
 
 from axml_ray.combine.combiner import Combiner, Mean, Validation
 from axml_ray.combine.stacking import Stacking
@@ -93,6 +94,10 @@ def test_main_job_never_trains_a_finished_level_twice(
     assert set(metrics["seconds"]) == {"prepare", "cluster", "network_tree", "predict"}
     # 40 labels, each with a word of its own: chance is under 6 percent.
     assert metrics["ensemble"]["P@1"] > 30
+    scores = points(settings.run_directory / "tensorboard")
+    assert scores["test/ensemble/P@1"] == {0: pytest.approx(metrics["ensemble"]["P@1"])}
+    for level in (1, 2):
+        assert points(settings.run_directory / f"tree-0/tensorboard/level-{level}")["valid_nDCG@5"]
     before = weights(settings)
     assert len(before) == 2
     # A level is lost, and another tree is added: only these are trained.

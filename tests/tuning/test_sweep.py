@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from event_files import points
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.corpus.store import Corpus
@@ -92,8 +93,12 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
     assert any("trial 2 · failed" in line for line in caplog.messages)
     # All have the same tree, which was built once.
     assert len(list((sweep.directory / "trees").iterdir())) == 1
-    left = {path.name for path in (sweep.directory / "trials" / "000").rglob("*") if path.is_file()}
-    assert {name for name in left if "events" not in name} == {"trial.json", "training.jsonl"}
+    trial = sweep.directory / "trials" / "000"
+    left = {path.name for path in trial.rglob("*") if path.is_file()}
+    assert {name for name in left if "events" not in name} == {"trial.json", "training.jsonl", "tracking.json"}
+    assert points(trial / "tensorboard") == {"valid_nDCG@5": {0: pytest.approx(good.score)}}
+    assert (sweep.directory / "trials" / "002" / "tensorboard").is_dir()
+    assert len(points(trial / "tree-0" / "tensorboard" / "level-2")["valid_nDCG@5"]) == 18
     end = time.monotonic() + 60
     while (workers() or ray.available_resources().get("CPU") != 2) and time.monotonic() < end:
         time.sleep(0.2)
