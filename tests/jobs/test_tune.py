@@ -94,7 +94,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     shapes = {(trial.parameters["tree.height"], trial.parameters.get("tree.cluster_size")) for trial in trials}
     assert len(list((sweep / "trees").iterdir())) == len(shapes)
     assert sorted(path.name for path in sweep.iterdir()) == sorted(
-        ["best.yaml", "sweep.html", "sweep.json", "trees", "trials", "trials.json",
+        ["best.yaml", "sweep.html", "sweep.json", "tensorboard", "tracking.json", "trees", "trials", "trials.json",
          *(f"front-{trial.number:03d}.yaml" for trial in front(trials))]
     )  # fmt: skip
     best = load(sweep / "best.yaml")
