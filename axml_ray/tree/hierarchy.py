@@ -130,7 +130,7 @@ class Hierarchy:
             if name in ids:
                 order.append(ids[name])
                 shared_depth.append(lowest)
-                lowest = len(labels)  # deeper than any name
+                lowest = len(self.parents) + 1  # deeper than any name
         rest = _order_by_similarity(np.array(missing, dtype=np.int64), features, cluster_size, seed)
         order += rest.tolist()
         shared_depth += [0, *[1] * (len(rest) - 1)][: len(rest)]

@@ -65,6 +65,12 @@ def test_inner_nodes_have_at_most_k_children(shared_depth, c):
         ranges = finer
 
 
+def test_labels_may_be_deeper_than_they_are_many(tmp_path):
+    path = write(tmp_path, "n0\t\nn3\tn0\nn4\tn3\nn5\tn4\n")
+    order, shared_depth = Hierarchy.read(path).order(["n4", "n5"], no_features(2), 4, 1)
+    assert order.tolist() == [0, 1] and shared_depth.tolist() == [0, 3]
+
+
 @given(data=st.data(), names=st.integers(1, 60))
 def test_any_hierarchy_orders_each_label_once_with_families_together(tmp_path_factory, data, names):
     # the parent of a name has a smaller number, so there are no circles
