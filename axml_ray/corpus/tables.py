@@ -3,7 +3,7 @@
 `Fields` names the columns. A file that lacks one of them is an error; a row with an invalid value is a rejection, and
 so is the row at which a file turns out to be damaged.
 
-`datasets` stores class labels as integers, and their names beside them: in `dataset_info.json`, and as JSON in the
+`datasets` stores class labels as integers, and their names separately: in `dataset_info.json`, and as JSON in the
 metadata of each Arrow or Parquet file. It need not be installed.
 """
 

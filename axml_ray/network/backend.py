@@ -71,7 +71,7 @@ class Backend(ABC):
         """Prepare tensors on the CPU for one copy to the device; a thread that prepares batches may call this."""
 
     @abstractmethod
-    def fetch(self, tensors: Sequence[Tensor]) -> "Fetched":
+    def fetch(self, tensors: Sequence[Tensor]) -> "HostCopy":
         """Begin to copy tensors to the CPU, so that what is computed afterwards does not delay the copy."""
 
     @abstractmethod
@@ -217,7 +217,7 @@ class Staged(ABC):
         """Return the tensors on a device, by name."""
 
 
-class Fetched(ABC):
+class HostCopy(ABC):
     """Tensors on their way to the CPU."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from axml_ray.memory import peak_gib
-from axml_ray.network.backend import Backend, Fetched, Seeds, Staged
+from axml_ray.network.backend import Backend, HostCopy, Seeds, Staged
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.cpu_precision import measured_bfloat16_is_faster
@@ -53,9 +53,9 @@ class CpuBackend(Backend):
         """Return the tensors as they are."""
         return _InPlace(dict(tensors))
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Fetched:
+    def fetch(self, tensors: Sequence[Tensor]) -> HostCopy:
         """Return the tensors as they are."""
-        return _Present(list(tensors))
+        return _SameTensors(list(tensors))
 
     def store_like(self, parameter: Tensor) -> Tensor:
         """Return an uninitialised tensor of the parameter's shape."""
@@ -194,7 +194,7 @@ class _InPlace(Staged):
         return self._tensors
 
 
-class _Present(Fetched):
+class _SameTensors(HostCopy):
     def __init__(self, tensors: list[Tensor]):
         self._tensors = tensors
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backend import Backend, Fetched, Seeds, Staged
+from axml_ray.network.backend import Backend, HostCopy, Seeds, Staged
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.counter_dropout import counter_dropout, seeds_of_documents
 from axml_ray.network.cuda_lstm import run_lstm
@@ -100,9 +100,9 @@ class CudaBackend(Backend):
         """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
         return _PackedTensors(tensors, self._is_gpu)
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Fetched:
+    def fetch(self, tensors: Sequence[Tensor]) -> HostCopy:
         """Copy to page-locked memory and record an event: `Tensor.cpu` would wait for all that was launched since."""
-        return _Copied(tensors, self._is_gpu)
+        return _PinnedCopy(tensors, self._is_gpu)
 
     def store_like(self, parameter: Tensor) -> Tensor:
         """Return a tensor in page-locked main memory for a large parameter, else one on the device."""
@@ -225,7 +225,7 @@ class CudaBackend(Backend):
         return max(1, rows)
 
     def row_update(self) -> Callable[..., None] | None:
-        """Return the Triton kernel if it is asked for."""
+        """Return the Triton kernel if it is switched on."""
         if not self.row_kernel:
             return None
         from axml_ray.network import row_adam  # needs Triton
@@ -294,7 +294,7 @@ class _PackedTensors(Staged):
         }
 
 
-class _Copied(Fetched):
+class _PinnedCopy(HostCopy):
     """Copies in page-locked memory, and the event after which they are complete."""
 
     def __init__(self, tensors: Sequence[Tensor], pinned: bool):

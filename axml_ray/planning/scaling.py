@@ -1,4 +1,4 @@
-"""How the time of a level depends on the number of workers: what each of them computes, and what they exchange.
+"""Model of how the time of a level depends on the number of workers: what each of them computes, and what they exchange.
 
 A worker of W encodes its part of a step's documents and scores all of them against its shard of the label table
 (`training.distributed`). Three things keep W workers from being W times as fast:
@@ -60,7 +60,7 @@ def worker_operations(settings: Experiment, counts: Counts, shape: LevelShape, w
 
 
 def step_traffic(settings: Experiment, counts: Counts, workers: int, width: int) -> float:
-    """Return the bytes that a worker sends in a training step; as many are received.
+    """Return the bytes that a worker sends in a training step, which equal those that it receives.
 
     Args:
         settings: the experiment.

@@ -4,7 +4,7 @@ from axml_ray.settings.base import Settings
 
 
 class LabelConditions(Settings):
-    """Which labels a prediction may have; labels that are both allowed and excluded are excluded."""
+    """The labels that a prediction may have; labels that are both allowed and excluded are excluded."""
 
     allowed_labels: tuple[str, ...] = ()
     """Return the best of these labels only, and of those of `allowed_prefixes`."""

@@ -14,7 +14,7 @@ Artifact = Literal["settings", "report", "bundle"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """Which run is tracked, and where it belongs."""
+    """The identity of a tracked run, and its place among others."""
 
     name: str
     """Name of the run in the tracker."""

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from axml_ray.network.backend import Fetched, Staged, backend_for
+from axml_ray.network.backend import HostCopy, Staged, backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.precision import autocast
@@ -54,7 +54,7 @@ def expand_all(
     batches = scoring_batches(tokens.lengths, scored, context)
     prepare = partial(_prepare, network, tokens, beam, context)
     backend = backend_for(context.device)
-    waiting: tuple[np.ndarray, Fetched] | None = None
+    waiting: tuple[np.ndarray, HostCopy] | None = None
     with ThreadPoolExecutor(1, "scoring") as pool:
         ahead = [pool.submit(prepare, rows) for rows in batches[:AHEAD]]
         for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
@@ -126,7 +126,7 @@ def _expand_batch(
     return _merge_shards(best, keep, context)
 
 
-def _fetched_beam(fetched: Fetched, context: DistributedContext) -> Beam:
+def _fetched_beam(fetched: HostCopy, context: DistributedContext) -> Beam:
     """Return a beam on the CPU, without the columns that merging shards added."""
     best = Beam(*fetched.result())
     if context.world_size == 1:

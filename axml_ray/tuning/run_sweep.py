@@ -107,7 +107,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
 
 
 def track_sweep(sweep: Sweep, corpus: Corpus) -> TrackedRun:
-    """Return the context in which a sweep is tracked; the tracked runs of its trials are below or beside it."""
+    """Return the context in which a sweep is tracked; the tracked runs of its trials are below it or next to it."""
     base = _base(sweep, corpus)
     about = {f"sweep.{key}": value for key, value in sweep.about(corpus).items() if key != "settings"}
     return TrackedRun(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from axml_ray.network.backend import Fetched, replaced_backend
+from axml_ray.network.backend import HostCopy, replaced_backend
 from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.network.frozen import frozen
 from axml_ray.network.precision import autocast
@@ -235,8 +235,8 @@ def test_scores_are_fetched_while_the_next_batch_is_computed(monkeypatch):
     """Each copy begins before the next batch is launched, and is awaited after it."""
     calls: list[str] = []
 
-    class Copied(Fetched):
-        def __init__(self, real: Fetched):
+    class Copied(HostCopy):
+        def __init__(self, real: HostCopy):
             self.real = real
 
         def result(self) -> list[Tensor]:
