@@ -1,4 +1,4 @@
-"""Diagnosis of what this machine offers a training, and of the settings that follow: the findings of `axml-ray doctor`."""
+"""Diagnosis of what this machine offers a training, and the settings that follow: findings of `axml-ray doctor`."""
 
 import math
 import os

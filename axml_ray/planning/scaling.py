@@ -1,4 +1,4 @@
-"""Model of how the time of a level depends on the number of workers: what each of them computes, and what they exchange.
+"""Model of the time of a level by its number of workers: what each of them computes, and what they exchange.
 
 A worker of W encodes its part of a step's documents and scores all of them against its shard of the label table
 (`training.distributed`). Three things keep W workers from being W times as fast:
