@@ -17,7 +17,7 @@ Legend: N documents, F features of a text, n_d nodes of level d, s siblings.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -83,11 +83,13 @@ class _Siblings:
 
     Attributes:
         rows: float32 CSR [N, F'], the features of the documents; the last column is the bias.
+        precise: the same in float64, as liblinear takes them; shares the index arrays of `rows`.
         columns: int [F'], the features that these columns are.
         positive: rows of the positive documents of each sibling.
     """
 
     rows: sparse.csr_matrix
+    precise: sparse.csr_matrix
     columns: np.ndarray
     positive: Ragged
 
@@ -98,26 +100,26 @@ class _Siblings:
         """Collect the documents of the siblings `nodes[0]` to `nodes[1] - 1`, or take all documents."""
         positive = of_nodes.take(np.arange(*nodes))
         if all_documents:
-            return cls(rows, np.arange(rows.shape[1]), positive)
+            return cls(rows, _in_float64(rows), np.arange(rows.shape[1]), positive)
         documents = np.unique(positive.values)
         some = rows[documents]
         columns, places = np.unique(some.indices, return_inverse=True)
         some = sparse.csr_matrix(
             (some.data, places.astype(np.int32), some.indptr), shape=(len(documents), len(columns))
         )
-        return cls(some, columns, Ragged(np.searchsorted(documents, positive.values), positive.offsets))
+        positive = Ragged(np.searchsorted(documents, positive.values), positive.offsets)
+        return cls(some, _in_float64(some), columns, positive)
 
     def parts(self) -> Iterator["_Siblings"]:
         """Yield groups of siblings whose margins and weights fit into memory together."""
         size = max(1, MOST_MARGINS // max(self.rows.shape))
         for first in range(0, len(self.positive), size):
             inside = np.arange(first, min(first + size, len(self.positive)))
-            yield _Siblings(self.rows, self.columns, self.positive.take(inside))
+            yield replace(self, positive=self.positive.take(inside))
 
     def fit(self, settings: LinearTreeSettings) -> list[SparseRow]:
         """Fit the classifiers of all siblings."""
         documents, count = self.rows.shape[0], len(self.positive)
-        precise = self.rows.astype(np.float64)
         weights = np.zeros((self.rows.shape[1], count), dtype=np.float32)
         working_sets: dict[int, np.ndarray] = {}
         for sibling, similarity in enumerate(self._similarities()):
@@ -131,7 +133,7 @@ class _Siblings:
             is_positive = np.zeros(documents, dtype=np.bool_)
             is_positive[self.positive[sibling]] = True
             inside = working_sets[sibling]
-            rows = precise if len(inside) == documents else precise[inside]
+            rows = self.precise if len(inside) == documents else self.precise[inside]
             weights[:, sibling] = liblinear.fit(rows, is_positive[inside], settings.cost)
 
         for sibling in working_sets:
@@ -159,6 +161,10 @@ class _Siblings:
         sums = (sparse.csr_matrix((ones, self.positive.values, self.positive.offsets), shape=shape) @ self.rows).tocsc()
         product = self.rows[:, :-1] @ np.ascontiguousarray(sums[:, :-1].toarray().T)
         return np.ascontiguousarray(np.asarray(product).T)
+
+
+def _in_float64(rows: sparse.csr_matrix) -> sparse.csr_matrix:
+    return sparse.csr_matrix((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
 def _working_set(similarity: np.ndarray, positive: np.ndarray) -> np.ndarray:
