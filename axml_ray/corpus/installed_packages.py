@@ -6,10 +6,12 @@
 """
 
 import ast
+import gc
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,9 @@ EXCLUDED_TOOLS = frozenset(
 )
 TEST_FOLDERS = frozenset({"test", "tests", "testing", "_tests"})
 TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
+
+BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields of a syntax node with its statements, exception handlers or cases, in the order of the source."""
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -93,29 +98,40 @@ def _is_test(relative: Path) -> bool:
     return not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name) is not None
 
 
-def _definitions(source: bytes) -> Iterator[tuple[Definition, str | None]]:
-    """Yield each function and class of a module, in order, with the name of the class that is its label, if any."""
+def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:
+    """Return each function and class of a module, in order, with the name of the class that is its label, if any."""
+    with _without_garbage_collection():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                module = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: CPython's parser ran out of stack
+            return []
+        found: list[tuple[Definition, str | None]] = []
+        pending: list[tuple[ast.AST, str | None]] = [(module, None)]
+        while pending:
+            node, owner = pending.pop()
+            if isinstance(node, ast.ClassDef):
+                owner = node.name
+            if isinstance(node, Definition):
+                found.append((node, owner))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                owner = None  # a function in a method is not itself a method
+            statements = [child for block in BLOCKS for child in getattr(node, block, ())]
+            pending.extend((child, owner) for child in reversed(statements))
+        return found
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Suspend the collector of reference cycles, which would traverse a large syntax tree again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: CPython's parser ran out of stack
-        return
-    pending: list[tuple[ast.AST, str | None]] = [(module, None)]
-    while pending:
-        node, owner = pending.pop()
-        if isinstance(node, ast.ClassDef):
-            owner = node.name
-        if isinstance(node, Definition):
-            yield node, owner
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            owner = None  # a function in a method is not itself a method
-        statements = [
-            child
-            for child in ast.iter_child_nodes(node)
-            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)
-        ]
-        pending.extend((child, owner) for child in reversed(statements))
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _argument_names(node: Definition) -> list[str]:

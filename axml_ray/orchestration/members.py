@@ -1,9 +1,8 @@
-"""Fitting of a run's members by Ray tasks, and of those that train on several workers by one Ray Train group each.
+"""Fitting of a run's members by Ray tasks; those that train on several workers have a Ray Train group each.
 
-- The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
-  starts when all of its workers fit; groups that do not fit at the same time queue.
 - Members that are fitted in one process come first: they take seconds where networks take minutes, so there are scores
   early. They end before a group starts, and so never hold CPUs that a group waits for.
+- `worker_group` trains the others. Groups that do not fit on the cluster at the same time queue.
 - All state is in the run's directory: a killed worker, task or driver loses only the level that was being trained.
 """
 
@@ -13,24 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
-import ray.train
-import torch
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from axml_ray.cluster import check_fits, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import fit_features, fit_member
 from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.members.member import Member, MemberSpec
-from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
+from axml_ray.orchestration.worker_group import training_task
 from axml_ray.reporter import current_reporter
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
-from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import TrainingDivergedError
 from axml_ray.training.progress import Follower
 
 log = logging.getLogger(__name__)
@@ -115,15 +108,17 @@ def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Ca
     follower = Follower(directories)
     if specs:
         log.info("starting the workers of %d members", len(specs))
-    # max_calls=1: a process that stayed for the next member would keep Ray Train's controller of the last one alive.
-    task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, **ANYWHERE)(_train_on_workers)
+    task = training_task(run.settings.resources)
 
     def follow_new_records() -> None:
         for record in follower.new_records():
             follow(record)
 
     tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
-    for spec, _ in _finished_members(tasks, stopped, follow_new_records):
+    for spec, divergence in _finished_members(tasks, stopped, follow_new_records):
+        if divergence:
+            _end(list(tasks))
+            raise RuntimeError(f"{spec.title} failed: {divergence}")
         log.info("%s · finished", spec.title)
 
 
@@ -156,45 +151,6 @@ def _finished_members(
                 _end(list(waiting))
                 raise RuntimeError(f"{spec.title} failed: {root_cause(error)}") from error
             yield spec, result
-
-
-def _train_on_workers(settings: Experiment, name: str) -> None:
-    """Train one member on a group of Ray Train workers."""
-    run = Run(settings, Corpus.open(settings.corpus_directory))
-    spec, resources = run.spec(name), settings.resources
-    trainer = TorchTrainer(
-        _work,
-        train_loop_config={"settings": settings, "name": name},
-        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=resources.workers,
-            use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker=resources.of_a_worker,
-        ),
-        run_config=RunConfig(
-            # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
-            name=f"{name}-{time.time_ns():x}",
-            storage_path=str(run.layout.workers),
-            failure_config=FailureConfig(max_failures=resources.max_failures),
-        ),
-    )
-    diverged = trainer.fit().return_value
-    if diverged:
-        raise RuntimeError(diverged)
-    spec.mark_fitted()
-
-
-def _work(config: dict[str, Any]) -> str | None:
-    """Fit a member on one worker; return the message of diverged training, which must not be retried, or None."""
-    settings = config["settings"]
-    device = get_device() if settings.resources.gpus_per_worker else torch.device("cpu")
-    use_threads(settings.resources.threads_of_worker)
-    run = Run(settings, Corpus.open(settings.corpus_directory))
-    try:
-        fit_member(run, run.spec(config["name"]), DistributedContext.current(device))
-    except TrainingDivergedError as error:
-        return str(error)
-    return None
 
 
 def _fit_in_tasks(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ import requests
 import synthetic
 import torch
 import yaml
+from descendants import descendants
 
 from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
@@ -45,28 +46,6 @@ def environment(**more: str) -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
     }
     return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **more}
-
-
-def train_worker(driver: int) -> int:
-    """The process of the only Ray Train worker below a driver; 0 if there is none."""
-    parents, workers = {}, []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-                if b"TrainWorker" in (process / "cmdline").read_bytes():
-                    workers.append(int(process.name))
-            except OSError:
-                continue  # it has just ended
-
-    def below(pid: int) -> bool:
-        while pid in parents and pid != driver:
-            pid = parents[pid]
-        return pid == driver
-
-    found = [pid for pid in workers if below(pid)]
-    assert len(found) < 2, found
-    return found[0] if found else 0
 
 
 EPOCHS, STEPS = 50, 14
@@ -135,8 +114,7 @@ def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(t
         job = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
                                stdout=log, stderr=log)  # fmt: skip
     wait_for("a later checkpoint", lambda: step() >= left_at + 10, job)
-    worker = train_worker(job.pid)
-    assert worker
+    (worker,) = descendants(job.pid, b"_train_alone")
     os.kill(worker, signal.SIGKILL)
     time.sleep(0.2)
     killed_at, steps = step(), []

@@ -1,7 +1,9 @@
 """The members of a run as Ray tasks and Ray Train groups, and the main job, on a real cluster in this process."""
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic
+from descendants import descendants
 from event_files import points
 
 from axml_ray.combine.combiner import Combiner, Mean, Validation
@@ -288,6 +291,23 @@ def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> Non
     training = current.settings.training
     assert steps[-1] == 2 * -(-current.corpus.documents("train") // training.batch_size)
     assert followed and all(record in journal for record in followed)
+
+
+def test_a_killed_worker_of_a_group_costs_no_finished_level(ray_cluster: None, tmp_path: Path) -> None:
+    resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1, "max_failures": 1, "checkpoint_minutes": 0}
+    training = {"epochs": [1, 60], "score_every": 5, "patience": 1_000}
+    current = prepared(small(tmp_path, resources=resources, ensemble={"trees": 1}, training=training))
+    killed: list[int] = []
+
+    def kill_a_worker(record: dict[str, Any]) -> None:
+        if not killed and record.get("level") == 2 and "scoring" in record:
+            killed.append(descendants(os.getpid(), b"TrainWorker")[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    fit_members(current, kill_a_worker)
+    assert killed and current.members[0].is_fitted and len(weights(current.settings)) == 2
+    journal = records(current.settings, 0)
+    assert [record["level"] for record in journal if "opened" in record] == [1]
 
 
 def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Path) -> None:
