@@ -1,4 +1,4 @@
-"""Training speed of a level in a Ray Train worker, compared with a plain process.
+"""Training speed of a level under Ray, compared with a plain process.
 
     python benchmarks/ray_share.py --config configs/eurlex57k.yaml [--rounds 3] [--seconds 25] [--concurrent 1]
                                    [--json PATH]
@@ -8,20 +8,19 @@ be prepared), network, batches and threads. The sides run one after the other; e
 after some warm-up steps, the page faults per step, and the kernel's share of its processor time.
 
 - `plain`: training in a process's main thread.
-- `worker`: training in one Ray Train worker, as a job starts it.
-- `own_arenas`: the same with glibc's default, an arena for each thread (without `axml_ray.memory.ONE_ARENA`).
+- `task`: training in one Ray task, as a job trains a tree that has one worker.
+- `group`: training in a Ray Train group of one worker; jobs use groups for trees with several workers.
 
-With `--concurrent 3`, each side runs three trainings at the same time, as a job trains its trees: plain processes, or
-Ray Train groups of one worker each. Their documents are added up; the other numbers are means.
+With `--concurrent 3`, each side runs three trainings at the same time, as a job trains its trees. Their documents are
+added up; the other numbers are means.
 
-Figures: `worker_share` and `own_arenas_share`, the documents per second relative to the plain process; medians over the
-rounds.
+Figures: `one_tree_share`, or `three_trees_share` with three concurrent trainings: the documents per second of `task`
+relative to the plain process; `group_share`, the same of `group`; medians over the rounds.
 """
 
 import argparse
 import json
 import multiprocessing
-import os
 import resource
 import statistics
 import subprocess
@@ -41,7 +40,6 @@ from rich.console import Console
 from axml_ray import configuration
 from axml_ray.cluster import connect
 from axml_ray.corpus.store import Corpus
-from axml_ray.memory import ONE_ARENA
 from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
 from axml_ray.network.tree_level import Level
@@ -49,7 +47,9 @@ from axml_ray.settings import Experiment
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 
-SIDES = ("plain", "worker", "own_arenas")
+SIDES = ("plain", "task", "group")
+TREES = {1: "one_tree_share", 3: "three_trees_share"}
+"""Names of the figure by the number of concurrent trainings."""
 WARM_STEPS = 10
 START_SECONDS = 40
 """Seconds for a training to start and do its first steps, for each training that starts at the same time."""
@@ -65,16 +65,15 @@ def main() -> None:
     for number in range(given.rounds):
         for name in SIDES:
             command = [sys.executable, __file__, "--side", name, *sys.argv[1:]]
-            environment = os.environ | (dict.fromkeys(ONE_ARENA, "0") if name == "own_arenas" else {})
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stderr)
             rows.append({"round": number, "side": name, **json.loads(done.stdout.splitlines()[-1])})
             console.print_json(json.dumps(rows[-1]), indent=None)
     rate = {name: [row["documents_per_second"] for row in rows if row["side"] == name] for name in SIDES}
     figures = {
-        f"{name}_share": statistics.median(ours / plain for ours, plain in zip(rate[name], rate["plain"], strict=True))
-        for name in SIDES[1:]
+        figure: statistics.median(ours / plain for ours, plain in zip(rate[name], rate["plain"], strict=True))
+        for figure, name in ((TREES.get(given.concurrent, "task_share"), "task"), ("group_share", "group"))
     }
     console.print(figures)
     part = f"-{given.concurrent}" if given.concurrent > 1 else ""
@@ -102,8 +101,11 @@ def side(settings: Experiment, name: str, seconds: float, concurrent: int) -> di
 
         connect()
         with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
-            group = ray.remote(num_cpus=0)(_group)
-            found = ray.get([group.remote(one, min(1, results_file.cores() / concurrent), directory) for one in each])
+            cpus = min(1, results_file.cores() / concurrent)
+            if name == "task":
+                found = ray.get([ray.remote(num_cpus=cpus)(trained).remote(*one) for one in each])
+            else:
+                found = ray.get([ray.remote(num_cpus=0)(_group).remote(one, cpus, directory) for one in each])
     total = {key: sum(one[key] for one in found) for key in found[0]}
     return {key: value if key == "documents_per_second" else value / concurrent for key, value in total.items()}
 
