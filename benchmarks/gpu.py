@@ -10,6 +10,8 @@ in the order of their importance, each result is written at once, and after `--m
 - `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
   200 documents, 512 hidden units in each direction.
 - `kernel`: the deep step with Adam's rows updated by the Triton kernel, which is off by default.
+- `attention`: the first two steps with attention by the Triton kernels, and a small step's weights against the eager
+  way's.
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
 - `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
@@ -17,7 +19,8 @@ in the order of their importance, each result is written at once, and after `--m
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
 (time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
-of the label table after some steps), `amazon670k_hours`, `amazon3m_hours`,
+of the label table after some steps), `level1_fused_ms`, `deep_fused_ms`, `fused_error` (like `kernel_error`, the larger of both kinds of levels),
+`amazon670k_hours`, `amazon3m_hours`,
 `memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
 `corpus_P@5`, `corpus_nDCG@5`.
 """
@@ -131,6 +134,30 @@ class Bench:
             backend.row_kernel = before
         error = _relative_error(weights[1], weights[0])
         yield {"deep_kernel_ms": times.step_ms, "kernel_error": error}, [{"figure": "deep_kernel_ms", **asdict(times)}]
+
+    def attention(self) -> Iterator[Result]:
+        """Time a first and a deep level with the kernels of attention, and compare weights with the eager way's."""
+        backend = backend_for(self.device)
+        if not isinstance(backend, CudaBackend) or self.device == CPU:
+            raise SettingsError("a CPU has no Triton kernels")
+        small, worst, before = self._settings(128, 24), 0.0, backend.fused_kernel
+        shapes = {
+            "level1_fused_ms": (_shape(1, 8_192), _shape(1, 520)),
+            "deep_fused_ms": (_shape(2, 16_384, block=8, parents=160), _shape(2, 150, block=8, parents=20)),
+        }
+        try:
+            for name, (shape, compared) in shapes.items():
+                weights = []
+                for backend.fused_kernel in (False, True):
+                    training = training_of(small, _counts(64), compared, self.device)
+                    for batch in training.batches():
+                        training.step(batch)
+                    weights.append(training.parameters[TABLE].detach().double().cpu())
+                worst = max(worst, _relative_error(weights[1], weights[0]))
+                times = self._measure(self._settings(hidden=512, batch=200), _counts(500), shape)
+                yield {name: times.step_ms, "fused_error": worst}, [{"figure": name, **asdict(times)}]
+        finally:
+            backend.fused_kernel = before
 
     def recipes(self) -> Iterator[Result]:
         """Time a step of each level of the two largest corpora, and add up their recipes."""
@@ -278,6 +305,7 @@ PARTS = {
     "sync": Bench.sync,
     "steps": Bench.steps,
     "kernel": Bench.kernel,
+    "attention": Bench.attention,
     "recipes": Bench.recipes,
     "corpus": Bench.whole_corpus,
 }

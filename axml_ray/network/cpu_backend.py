@@ -145,6 +145,9 @@ class CpuBackend(Backend):
         """Return the gradient, over the dimension of words in memory."""
         return softmax_backward(gradients_gnT.transpose(1, 2), weights_gnT.transpose(1, 2), 1).transpose(1, 2)
 
+    def attention_kernel(self, dtype: torch.dtype) -> None:
+        """Return None."""
+
     def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
         """Select the distinct rows, so that each is converted once."""
         return Candidates.from_parents(parents_BC.numpy(), level)

@@ -70,7 +70,7 @@ def test_without_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SettingsError, match="cuda"):
         main(["--quick", "--json", str(tmp_path / "gpu.json")])
-    for part in ("sync", "kernel"):
+    for part in ("sync", "kernel", "attention"):
         with pytest.raises(SettingsError, match="nothing was measured"):
             results(tmp_path, "--only", part)
 
