@@ -19,7 +19,7 @@ in the order of their importance, each result is written at once, and after `--m
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
 (time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
-of the label table after some steps), `level1_fused_ms`, `deep_fused_ms`, `fused_error` (like `kernel_error`, the larger of both kinds of levels),
+of the label table after some steps), `level1_fused_ms`, `deep_fused_ms`, `fused_error` (the larger error of both),
 `amazon670k_hours`, `amazon3m_hours`,
 `memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
 `corpus_P@5`, `corpus_nDCG@5`.
