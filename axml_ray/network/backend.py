@@ -91,6 +91,10 @@ class Backend(ABC):
         """Return the peak memory of this process in GiB, on the device."""
 
     @abstractmethod
+    def limit_memory(self, device: torch.device, share: float) -> None:
+        """Let this process take at most a share of the device's memory, where processes share a device."""
+
+    @abstractmethod
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return a table of a network that only predicts on its device, in the format of products if that pays."""
 

@@ -71,6 +71,9 @@ class CpuBackend(Backend):
     def reset_peak_memory(self) -> None:
         """Do nothing: the peak is that of the process."""
 
+    def limit_memory(self, device: torch.device, share: float) -> None:
+        """Do nothing: Ray counts main memory (`resources.memory_gib`)."""
+
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Convert a small table; a large one stays as it was given, such as memory-mapped."""
         return table.to(dtype) if table.numel() * dtype.itemsize <= MOST_COPIED else table

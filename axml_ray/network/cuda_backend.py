@@ -133,6 +133,11 @@ class CudaBackend(Backend):
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
+    def limit_memory(self, device: torch.device, share: float) -> None:
+        """Limit PyTorch's allocator; what CUDA itself takes for each process is not part of the share."""
+        if self._is_gpu:
+            torch.cuda.set_per_process_memory_fraction(share, device)
+
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Convert every table, in pieces, so that the device holds one copy of it."""
         result = torch.empty(table.shape, dtype=dtype, device=device)

@@ -14,7 +14,6 @@ from typing import Any
 
 import ray
 import ray.train
-import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
@@ -23,6 +22,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import fit_features, fit_member
 from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.members.member import Member, MemberSpec
+from axml_ray.network.devices import reserved_device
 from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.reporter import current_reporter
@@ -187,7 +187,8 @@ def _train_on_workers(settings: Experiment, name: str) -> None:
 def _work(config: dict[str, Any]) -> str | None:
     """Fit a member on one worker; return the message of diverged training, which must not be retried, or None."""
     settings = config["settings"]
-    device = get_device() if settings.resources.gpus_per_worker else torch.device("cpu")
+    gpus = settings.resources.gpus_per_worker
+    device = reserved_device(gpus, str(get_device()) if gpus else "cpu")
     use_threads(settings.resources.threads_of_worker)
     run = Run(settings, Corpus.open(settings.corpus_directory))
     try:
