@@ -58,10 +58,12 @@ def _forward(  # type: ignore[no-untyped-def]
     NODES: tl.constexpr, WORDS: tl.constexpr, DEPTH: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """Write UNITS of the contexts of NODES nodes for one document, and the logarithms of their sums of exponentials."""
-    document = tl.program_id(1).to(tl.int64)
-    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    # One axis for both: the second and third axes of a grid end at 65,535, and a batch may have more short documents.
+    tiles = tl.cdiv(nodes, NODES)
+    document = (tl.program_id(0) // tiles).to(tl.int64)
+    node = tl.program_id(0) % tiles * NODES + tl.arange(0, NODES)
     exists = node < nodes
-    unit = tl.program_id(2) * UNITS + tl.arange(0, UNITS)
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     row = tl.load(index + document * nodes + node, mask=exists, other=0) if GATHERED else node.to(tl.int64)
     length = tl.load(lengths + document)
     states += document * tokens * D
@@ -89,7 +91,7 @@ def _forward(  # type: ignore[no-untyped-def]
     at = (document * nodes + node).to(tl.int64)
     within = exists[:, None] & (unit < F)
     tl.store(contexts + at[:, None] * F + unit, summed.to(contexts.dtype.element_ty), mask=within)
-    if tl.program_id(2) == 0:
+    if tl.program_id(1) == 0:
         tl.store(log_sums + at, largest + tl.log(total), mask=exists)
 
 
@@ -100,10 +102,12 @@ def _backward(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, WORDS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write the attention weights and the gradients of the scores of NODES nodes and WORDS words of one document."""
-    document = tl.program_id(1).to(tl.int64)
-    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    # One axis for both: the second and third axes of a grid end at 65,535, and a batch may have more short documents.
+    tiles = tl.cdiv(nodes, NODES)
+    document = (tl.program_id(0) // tiles).to(tl.int64)
+    node = tl.program_id(0) % tiles * NODES + tl.arange(0, NODES)
     exists = node < nodes
-    word = tl.program_id(2) * WORDS + tl.arange(0, WORDS)
+    word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
     is_word = word < tl.load(lengths + document)
     row = tl.load(index + document * nodes + node, mask=exists, other=0) if GATHERED else node.to(tl.int64)
     states += document * tokens * D
@@ -187,7 +191,7 @@ def attend(
     contexts = values_gTF.new_empty(documents, nodes, units)
     log_sums = values_gTF.new_empty(documents, nodes, dtype=torch.float32)
     at_once = min(UNITS, max(16, triton.next_power_of_2(units)))
-    kernel: Any = _forward[triton.cdiv(nodes, NODES), documents, triton.cdiv(units, at_once)]
+    kernel: Any = _forward[triton.cdiv(nodes, NODES) * documents, triton.cdiv(units, at_once)]
     kernel(
         states_gTD, queries_RD, lengths_g if index_gn is None else index_gn, values_gTF, bias, lengths_g,
         contexts, log_sums, tokens, nodes, D=dimension, F=units, GATHERED=index_gn is not None,
@@ -227,7 +231,7 @@ def attend_backward(
     shape = (nodes, documents, tokens) if index_gn is None else (documents, nodes, tokens)
     made = [states_gTD.new_empty(shape) for _ in range(2)]
     weights, gradients = [one.transpose(0, 1) for one in made] if index_gn is None else made
-    kernel: Any = _backward[triton.cdiv(nodes, NODES), documents, triton.cdiv(tokens, WORDS)]
+    kernel: Any = _backward[triton.cdiv(nodes, NODES) * documents, triton.cdiv(tokens, WORDS)]
     kernel(
         states_gTD, queries_RD, lengths_g if index_gn is None else index_gn, values_gTF, lengths_g, log_sums_gn,
         context_gradients_gnF, offsets_gn, weights, gradients, tokens, nodes, weights.stride(0), weights.stride(1),

@@ -60,6 +60,24 @@ def test_is_the_equation_in_float64(gathered, dtype, dimension, units, nodes):
     assert not of_scores.transpose(1, 2)[padding].any() and not of_values[padding].any()
 
 
+def test_a_grid_has_room_for_any_batch(monkeypatch):
+    """A card takes at most 65,535 programs along the second and third axes of a grid, 2^31 - 1 along the first."""
+
+    class Launches(list):
+        def __getitem__(self, grid):
+            self.append(grid)
+            return lambda *given, **more: None
+
+    launches = Launches()
+    monkeypatch.setattr(attention_kernel, "_forward", launches)
+    monkeypatch.setattr(attention_kernel, "_backward", launches)
+    states, values = torch.empty(70_000, 1, 16, device="meta"), torch.empty(70_000, 1, 16, device="meta")
+    attention = KernelAttention(states, torch.empty(100, 16, device="meta"))
+    sums, _ = attention.forward(values, torch.empty(70_000, device="meta"), torch.empty(16, device="meta"), False)
+    attention.backward(torch.empty_like(sums), None)
+    assert list(launches) == [(140_000, 1), (140_000, 1)]
+
+
 @every_case
 @pytest.mark.parametrize("several", [False, True], ids=["one group", "groups of one document"])
 def test_is_the_literal_network(case, several, monkeypatch):
