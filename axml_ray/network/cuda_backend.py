@@ -46,6 +46,8 @@ TRITON_VARIABLE = "AXML_RAY_TRITON"
 """Environment variable that is 1 where Triton's kernels are used."""
 FLOAT16_CAPABILITY = (7, 0)
 """Compute capability from which GPUs multiply float16 matrices in tensor cores: Volta's."""
+KERNEL_CAPABILITY = (8, 0)
+"""Compute capability from which attention's kernels hold their sums in registers, which spill on older cards."""
 ALIGNMENT = 16
 """Bytes to which tensors are aligned in the buffer that is copied."""
 
@@ -219,6 +221,8 @@ class CudaBackend(Backend):
     def attention_kernel(self, dtype: torch.dtype) -> type["KernelAttention"] | None:
         """Return the Triton kernels if they are switched on; they sum in float32, so float64 does without them."""
         if not self.fused_kernel or dtype == torch.float64:
+            return None
+        if self._is_gpu and torch.cuda.get_device_capability() < KERNEL_CAPABILITY:
             return None
         from axml_ray.network.attention_kernel import KernelAttention  # needs Triton
 

@@ -145,4 +145,9 @@ def test_the_kernels_are_one_setting():
     assert CudaBackend("cpu", fused_kernel=True).attention_kernel(torch.bfloat16) is KernelAttention
     assert CudaBackend("cpu", fused_kernel=True).attention_kernel(torch.float64) is None
     assert CudaBackend("cpu", fused_kernel=False).attention_kernel(torch.bfloat16) is None
-    assert attention_kernel.UNITS % 16 == 0
+
+
+@pytest.mark.parametrize(("capability", "found"), [((7, 0), None), ((7, 5), None), ((8, 0), KernelAttention)])
+def test_cards_before_ampere_do_without_them(monkeypatch, capability, found):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert CudaBackend("cuda", fused_kernel=True).attention_kernel(torch.float16) is found
