@@ -232,11 +232,13 @@ def max_processes(resources: Mapping[str, float]) -> int:
     """
     import ray
 
+    def fitting(kind: str, amount: float, available: float) -> int:
+        if kind == "GPU" and amount < 1:  # a share is of one GPU: two GPUs have no room for three processes of 0.6
+            return int(available) * int(1 / amount + 1e-6)
+        return int(available / amount + 1e-6)  # rounding error
+
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return sum(
-        min(int(node.get(kind, 0) / amount + 1e-6) for kind, amount in resources.items())  # rounding error
-        for node in nodes
-    )
+    return sum(min(fitting(kind, amount, node.get(kind, 0)) for kind, amount in resources.items()) for node in nodes)
 
 
 def check_fits(resources: ResourceSettings) -> None:

@@ -10,6 +10,8 @@ in the order of their importance, each result is written at once, and after `--m
 - `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
   200 documents, 512 hidden units in each direction.
 - `kernel`: the deep step with Adam's rows updated by the Triton kernel, which is off by default.
+- `attention`: the first two steps with attention by the Triton kernels, and a small step's logits and gradients against
+  the eager way's.
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
 - `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
@@ -17,7 +19,8 @@ in the order of their importance, each result is written at once, and after `--m
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
 (time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
-of the label table after some steps), `amazon670k_hours`, `amazon3m_hours`,
+of the change of the label table in some steps), `level1_fused_ms`, `deep_fused_ms`, `fused_error` (largest relative
+error of logits and gradients in float32), `fused_bfloat16_error` (of logits), `amazon670k_hours`, `amazon3m_hours`,
 `memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
 `corpus_P@5`, `corpus_nDCG@5`.
 """
@@ -114,23 +117,60 @@ class Bench:
             yield {name: times.step_ms, "share_of_floor": floor / total}, [{"figure": name, **asdict(times)}]
 
     def kernel(self) -> Iterator[Result]:
-        """Time the deep step with the Triton kernel, and compare its weights with those of the eager way."""
+        """Time the deep step with the Triton kernel, and compare how it changes weights with the eager way."""
         backend = backend_for(self.device)
         if not isinstance(backend, CudaBackend) or self.device == CPU:
             raise SettingsError("a CPU has no Triton kernels")
         shape, counts, small = _shape(2, 16_384, block=8, parents=160), _counts(500), self._settings(128, 24)
-        before, weights = backend.row_kernel, []
+        before, changes = backend.row_kernel, []
         try:
             for backend.row_kernel in (False, True):
                 training = training_of(small, _counts(64), _shape(2, 150, block=8, parents=20), self.device)
+                table = training.parameters[TABLE]
+                start = table.detach().double()
                 for batch in training.batches():
                     training.step(batch)
-                weights.append(training.parameters[TABLE].detach().double().cpu())
+                changes.append((table.detach().double() - start).cpu())
             times = self._measure(self._settings(hidden=512, batch=200), counts, shape)
         finally:
             backend.row_kernel = before
-        error = _relative_error(weights[1], weights[0])
+        error = _relative_error(changes[1], changes[0])
         yield {"deep_kernel_ms": times.step_ms, "kernel_error": error}, [{"figure": "deep_kernel_ms", **asdict(times)}]
+
+    def attention(self) -> Iterator[Result]:
+        """Compare a step with the kernels of attention with the eager way, and time a first and a deep level."""
+        backend = backend_for(self.device)
+        if not isinstance(backend, CudaBackend) or self.device == CPU:
+            raise SettingsError("a CPU has no Triton kernels")
+        shapes = {
+            "level1_fused_ms": _shape(1, 8_192),
+            "deep_fused_ms": _shape(2, 16_384, block=8, parents=160),
+        }
+        before, errors = backend.fused_kernel, self.attention_errors(backend)
+        backend.fused_kernel = True
+        try:
+            for name, shape in shapes.items():
+                times = self._measure(self._settings(hidden=512, batch=200), _counts(500), shape)
+                yield {name: times.step_ms, **errors}, [{"figure": name, **asdict(times)}]
+        finally:
+            backend.fused_kernel = before
+
+    def attention_errors(self, backend: CudaBackend) -> dict[str, float]:
+        """Return the relative errors of a step with attention's kernels: of all gradients, and of bfloat16 logits."""
+        settings = self._settings(32, 4) if self.quick else self._settings(128, 24)
+        before, errors = backend.fused_kernel, {"fused_error": 0.0, "fused_bfloat16_error": 0.0}
+        try:
+            for shape in (_shape(1, 75), _shape(2, 30, block=8, parents=20)):
+                for figure, precision in zip(errors, ("float32", "bfloat16"), strict=True):
+                    found = []
+                    for backend.fused_kernel in (False, True):
+                        found.append(_one_step(settings, _counts(40), shape, self.device, precision))
+                    eager, fused = found
+                    names = eager if precision == "float32" else ["logits"]
+                    errors[figure] = max(errors[figure], *(_relative_error(fused[name], eager[name]) for name in names))
+        finally:
+            backend.fused_kernel = before
+        return errors
 
     def recipes(self) -> Iterator[Result]:
         """Time a step of each level of the two largest corpora, and add up their recipes."""
@@ -278,6 +318,7 @@ PARTS = {
     "sync": Bench.sync,
     "steps": Bench.steps,
     "kernel": Bench.kernel,
+    "attention": Bench.attention,
     "recipes": Bench.recipes,
     "corpus": Bench.whole_corpus,
 }

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from axml_ray.cluster import connect
+from axml_ray.cluster import connect, max_processes
 from axml_ray.console import job_of_flags
 from axml_ray.extras import require_extra
 from axml_ray.settings import SettingsError
@@ -130,14 +130,15 @@ def check_reach(settings: ServerSettings) -> None:
 
 
 def check_fits(settings: ApplicationSettings) -> None:
-    """Check that all replicas fit on this process's own cluster; otherwise Serve would wait for CPUs indefinitely.
+    """Check that all replicas fit on this process's own cluster; otherwise Serve would wait for them indefinitely.
 
     Raises:
-        SettingsError: the replicas need more CPUs than this machine has.
+        SettingsError: the replicas need more CPUs or GPUs than this machine has.
     """
     import ray
 
     from axml_ray.inference.bundle import Bundle
+    from axml_ray.network.devices import device_named
     from serve_app.app import INGRESS_CPUS, group_members
 
     if os.environ.get("RAY_ADDRESS"):
@@ -150,6 +151,14 @@ def check_fits(settings: ApplicationSettings) -> None:
         raise SettingsError(
             f"replicas: {replicas} replicas of members × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the "
             f"ingress × {INGRESS_CPUS} need {required:g} CPUs, this machine has {available:g}; lower replicas or cpus"
+        )
+    if not settings.gpus:
+        return
+    device_named("cuda")
+    if (fit := max_processes({"GPU": settings.gpus})) < replicas:
+        raise SettingsError(
+            f"gpus: {replicas} replicas of members × {settings.gpus:g} GPUs are required, and this machine has room "
+            f"for {fit}; lower replicas or gpus"
         )
 
 

@@ -108,7 +108,7 @@ def build(args: dict[str, Any]) -> Application:
             ray_actor_options={"num_cpus": serving.cpus, **({"num_gpus": serving.gpus} if serving.gpus else {})},
             **scaling,
         )
-        .bind(names, threads, serving.precision, "cuda" if serving.gpus else "cpu")
+        .bind(names, threads, serving.precision, serving.gpus)
         for name, names in groups.items()
     ]
     return (

@@ -14,7 +14,7 @@ from axml_ray.ensemble import Ensemble
 from axml_ray.inference.explain import paths_of
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.topk import TopK
-from axml_ray.network.devices import device_named
+from axml_ray.network.devices import reserved_device
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, SettingsError
@@ -36,14 +36,14 @@ class Members:
         names: names of the members; None for all members of a bundle.
         threads: number of PyTorch threads.
         precision: number format of matrix products; by default that of the training.
-        device: of the networks, cpu or cuda.
+        gpus: GPUs that Ray reserves for the replica; 0 computes on the CPU.
     """
 
     def __init__(
-        self, names: Sequence[str] | None, threads: int, precision: Precision | None = None, device: str = "cpu"
+        self, names: Sequence[str] | None, threads: int, precision: Precision | None = None, gpus: float = 0.0
     ):
         use_threads(threads)
-        self.names, self.precision, self.device = names, precision, device
+        self.names, self.precision, self.gpus = names, precision, gpus
         self._lock = threading.Lock()
         self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
 
@@ -108,7 +108,7 @@ class Members:
     def _load(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
         try:
             bundle = edition.open()
-            return bundle.ensemble(self.precision, device_named(self.device), self.names), bundle.labels
+            return bundle.ensemble(self.precision, reserved_device(self.gpus), self.names), bundle.labels
         except SettingsError as error:
             raise EditionError(str(error)) from None
 

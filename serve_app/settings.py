@@ -76,6 +76,12 @@ class ServingSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _gpus_are_whole(self) -> Self:
+        if self.gpus > 1 and self.gpus % 1:
+            raise ValueError(f"gpus is {self.gpus:g}; above 1, take a whole number")
+        return self
+
     @property
     def most_batches(self) -> int:
         """The largest number of batches in flight from one replica of the ingress."""

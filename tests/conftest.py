@@ -97,9 +97,12 @@ multiprocessing.process.BaseProcess.start = _start_process
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Start one cluster of two CPUs for all tests of the session that need Ray."""
+    """Start one cluster of two CPUs for all tests of the session that need Ray.
+
+    It has one GPU as far as Ray knows, which only counts and reserves it; PyTorch need not see one.
+    """
     from axml_ray.cluster import start_cluster, stop_cluster
 
-    start_cluster(num_cpus=2, object_store_memory=256 << 20)
+    start_cluster(num_cpus=2, num_gpus=1, object_store_memory=256 << 20)
     yield
     stop_cluster()

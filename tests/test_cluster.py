@@ -55,12 +55,13 @@ from axml_ray.cluster import check_fits, connect, max_processes
 from axml_ray.settings import ResourceSettings, SettingsError
 
 cluster = Cluster()
-for cpus in (3, 2):
-    cluster.add_node(num_cpus=cpus, object_store_memory=128 << 20, include_dashboard=False)
+for cpus, gpus in ((3, 2), (2, 0)):
+    cluster.add_node(num_cpus=cpus, num_gpus=gpus, object_store_memory=128 << 20, include_dashboard=False)
 os.environ["RAY_ADDRESS"] = cluster.address
 connect()
 print(ray.get(ray.remote(num_cpus=1)(kept).remote()))
 print([max_processes({"CPU": cpus}) for cpus in (0.5, 1, 1.5, 2, 3, 4)])
+print([max_processes({"CPU": 0.1, "GPU": gpus}) for gpus in (0.1, 0.5, 0.6, 1, 2, 3)])
 check_fits(ResourceSettings(workers=2, cpus_per_worker=2))
 try:
     check_fits(ResourceSettings(workers=2, cpus_per_worker=2.5))
@@ -77,9 +78,10 @@ def test_a_cluster_of_two_nodes_that_is_there_already() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ONE_ARENA}
     done = subprocess.run([sys.executable, "-c", GIVEN], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
-    kept, rooms, error = done.stdout.splitlines()[-3:]
+    kept, rooms, of_gpus, error = done.stdout.splitlines()[-4:]
     assert float(kept) > 90
     assert rooms == "[10, 5, 3, 2, 1, 0]"
+    assert of_gpus == "[20, 4, 2, 2, 1, 0]"  # a share of a GPU is never made of two GPUs
     assert error.startswith("resources: 1 of 2 workers fit") and "resources.workers" in error
 
 

@@ -11,6 +11,7 @@ import ray
 import ray.data
 
 from axml_ray.cluster import max_processes, root_cause
+from axml_ray.network.devices import reserved_device
 from axml_ray.settings import SettingsError
 
 ROWS = 1_024
@@ -37,15 +38,12 @@ def map_with_actors(
         then: advice that is appended to the message of an error.
 
     Raises:
-        SettingsError: the cluster's nodes have no room for the actors' GPUs.
+        SettingsError: the cluster's nodes have no room for the actors' GPUs, or PyTorch sees none there.
         RuntimeError: an actor failed.
     """
     gpus = reserved.get("GPU", 0)
-    if gpus and (fit := max_processes(reserved)) < actors:  # Ray would wait indefinitely
-        raise SettingsError(
-            f"{actors} predictors × {gpus:g} GPUs are required, but the cluster's nodes have room for {fit}; lower the "
-            "number of predictors or their GPUs, or set the GPUs to 0"
-        )
+    if gpus:
+        _check_gpus(actors, reserved)
     predicted = dataset.map(
         predictor,
         fn_constructor_args=arguments,
@@ -57,3 +55,21 @@ def map_with_actors(
         yield from predicted.iter_rows()
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"{root_cause(error)}; {then}") from error
+
+
+def _check_gpus(actors: int, reserved: dict[str, float]) -> None:
+    """Raise a `SettingsError` if the actors' GPUs are not there, or cannot be used by PyTorch.
+
+    For GPUs that are not there Ray would wait indefinitely. One that PyTorch cannot use is found by a task with an
+    actor's resources: of an actor that fails to start, Ray Data prints pages of tracebacks.
+    """
+    if (fit := max_processes(reserved)) < actors:
+        raise SettingsError(
+            f"{actors} predictors × {reserved['GPU']:g} GPUs are required, but the cluster's nodes have room for "
+            f"{fit}; lower the number of predictors or their GPUs, or set the GPUs to 0"
+        )
+    task = ray.remote(num_cpus=reserved["CPU"], num_gpus=reserved["GPU"], max_retries=0)(reserved_device)
+    try:
+        ray.get(task.remote(reserved["GPU"]))
+    except ray.exceptions.RayError as error:
+        raise SettingsError(root_cause(error)) from error

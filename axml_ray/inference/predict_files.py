@@ -31,6 +31,7 @@ from axml_ray.inference.prediction_files import (
     write_block,
 )
 from axml_ray.inference.tagger import Tag, Tagger
+from axml_ray.network.devices import reserved_device
 from axml_ray.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -47,12 +48,12 @@ class BundlePredictor:
         output: directory of the files.
         options: options of the predictions.
         threads: number of PyTorch threads.
-        device: name of the networks' device.
+        gpus: GPUs that Ray reserves for the actor.
     """
 
-    def __init__(self, bundle: Path, output: Path, options: PredictionOptions, threads: int, device: str = "cpu"):
+    def __init__(self, bundle: Path, output: Path, options: PredictionOptions, threads: int, gpus: float = 0.0):
         # The driver has verified the checksums.
-        self.tagger = Tagger.load(bundle, threads=threads, verify=False, device=device)
+        self.tagger = Tagger.load(bundle, threads=threads, verify=False, device=str(reserved_device(gpus)))
         self.output, self.options = output, options
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -129,8 +130,7 @@ def predict_files(
     finished = finished_result(output)
     if finished is not None:
         return finished
-    device = "cuda" if gpus_per_actor else "cpu"
-    arguments = bundle, output, options, max(1, int(cpus_per_actor)), device
+    arguments = bundle, output, options, max(1, int(cpus_per_actor)), gpus_per_actor
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor}
     then = "run the same command again to continue from here"
     log.info("predict: starting %d actors, which open the bundle", actors)

@@ -21,7 +21,7 @@ from axml_ray.evaluation.predictions import ENSEMBLE, MADE_BY
 from axml_ray.files import whole_directory, whole_file
 from axml_ray.heartbeat import Heartbeat
 from axml_ray.inference.actor_pool import ROWS, map_with_actors
-from axml_ray.network.devices import predictor_device
+from axml_ray.network.devices import reserved_device
 from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
@@ -42,7 +42,7 @@ class EnsemblePredictor:
 
     def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
         use_threads(settings.resources.threads_of_worker)
-        device = predictor_device(settings.resources.gpus_per_predictor)
+        device = reserved_device(settings.resources.gpus_per_predictor)
         run = Run(settings, Corpus.open(settings.corpus_directory))
         self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
         self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}

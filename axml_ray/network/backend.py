@@ -11,6 +11,7 @@ most, R positions in a batch, X values of a row.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.tree_level import Level
+
+if TYPE_CHECKING:
+    from axml_ray.network.attention_kernel import KernelAttention
 
 Seeds = np.ndarray | Tensor
 """Dropout seeds, one for each document: uint64 on a CPU, int64 on a GPU."""
@@ -85,6 +89,10 @@ class Backend(ABC):
     @abstractmethod
     def peak_memory_gib(self) -> float:
         """Return the peak memory of this process in GiB, on the device."""
+
+    @abstractmethod
+    def limit_memory(self, device: torch.device, share: float) -> None:
+        """Let this process take at most a share of the device's memory, where processes share a device."""
 
     @abstractmethod
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -158,6 +166,10 @@ class Backend(ABC):
     @abstractmethod
     def softmax_backward(self, gradients_gnT: Tensor, weights_gnT: Tensor) -> Tensor:
         """Return the gradient of the scores from that of `softmax`'s result, `weights_gnT`."""
+
+    @abstractmethod
+    def attention_kernel(self, dtype: torch.dtype) -> type["KernelAttention"] | None:
+        """Return `KernelAttention` where it is used for states of this format; None where attention is eager."""
 
     @abstractmethod
     def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:

@@ -71,6 +71,9 @@ class CpuBackend(Backend):
     def reset_peak_memory(self) -> None:
         """Do nothing: the peak is that of the process."""
 
+    def limit_memory(self, device: torch.device, share: float) -> None:
+        """Do nothing: Ray counts main memory (`resources.memory_gib`)."""
+
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Convert a small table; a large one stays as it was given, such as memory-mapped."""
         return table.to(dtype) if table.numel() * dtype.itemsize <= MOST_COPIED else table
@@ -144,6 +147,9 @@ class CpuBackend(Backend):
     def softmax_backward(self, gradients_gnT: Tensor, weights_gnT: Tensor) -> Tensor:
         """Return the gradient, over the dimension of words in memory."""
         return softmax_backward(gradients_gnT.transpose(1, 2), weights_gnT.transpose(1, 2), 1).transpose(1, 2)
+
+    def attention_kernel(self, dtype: torch.dtype) -> None:
+        """Return None."""
 
     def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
         """Select the distinct rows, so that each is converted once."""

@@ -16,6 +16,7 @@ Legend: see `backend`.
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ from axml_ray.network.counter_dropout import counter_dropout, seeds_of_documents
 from axml_ray.network.cuda_lstm import run_lstm
 from axml_ray.network.torch_internals import softmax_backward
 from axml_ray.network.tree_level import Level
+
+if TYPE_CHECKING:
+    from axml_ray.network.attention_kernel import KernelAttention
 
 GROUP = 1 << 28
 """Most values (scores, layer outputs and their gradients) of a chunk of nodes of all documents."""
@@ -42,6 +46,8 @@ TRITON_VARIABLE = "AXML_RAY_TRITON"
 """Environment variable that is 1 where Triton's kernels are used."""
 FLOAT16_CAPABILITY = (7, 0)
 """Compute capability from which GPUs multiply float16 matrices in tensor cores: Volta's."""
+KERNEL_CAPABILITY = (8, 0)
+"""Compute capability from which attention's kernels hold their sums in registers, which spill on older cards."""
 ALIGNMENT = 16
 """Bytes to which tensors are aligned in the buffer that is copied."""
 
@@ -55,6 +61,7 @@ class CudaBackend(Backend):
             kernels for float16 only, which keep the recurrent weights on the chip; see `cuda_lstm`.
         group_values: most values of a chunk of nodes.
         row_kernel: whether Adam updates rows by a Triton kernel (`row_adam`); by default as AXML_RAY_TRITON says.
+        fused_kernel: whether attention is computed by Triton kernels (`attention_kernel`); by default likewise.
     """
 
     reduced_formats = frozenset({torch.bfloat16, torch.float16})
@@ -69,9 +76,12 @@ class CudaBackend(Backend):
         lstm_dtype: torch.dtype = torch.float16,
         group_values: int = GROUP,
         row_kernel: bool | None = None,
+        fused_kernel: bool | None = None,
     ):
         self.device_type, self.lstm_dtype, self.group_values = device_type, lstm_dtype, group_values
-        self.row_kernel = os.environ.get(TRITON_VARIABLE) == "1" if row_kernel is None else row_kernel
+        switched_on = os.environ.get(TRITON_VARIABLE) == "1"
+        self.row_kernel = switched_on if row_kernel is None else row_kernel
+        self.fused_kernel = switched_on if fused_kernel is None else fused_kernel
         self._is_gpu = device_type == "cuda"
         self._ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         if self._is_gpu:
@@ -124,6 +134,11 @@ class CudaBackend(Backend):
         if self._is_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+
+    def limit_memory(self, device: torch.device, share: float) -> None:
+        """Limit PyTorch's allocator; what CUDA itself takes for each process is not part of the share."""
+        if self._is_gpu:
+            torch.cuda.set_per_process_memory_fraction(share, device)
 
     def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Convert every table, in pieces, so that the device holds one copy of it."""
@@ -202,6 +217,16 @@ class CudaBackend(Backend):
         if _is_node_major(weights_gnT):
             return softmax_backward(gradients_gnT.transpose(0, 1), weights_gnT.transpose(0, 1), -1).transpose(0, 1)
         return softmax_backward(gradients_gnT, weights_gnT, -1)
+
+    def attention_kernel(self, dtype: torch.dtype) -> type["KernelAttention"] | None:
+        """Return the Triton kernels if they are switched on; they sum in float32, so float64 does without them."""
+        if not self.fused_kernel or dtype == torch.float64:
+            return None
+        if self._is_gpu and torch.cuda.get_device_capability() < KERNEL_CAPABILITY:
+            return None
+        from axml_ray.network.attention_kernel import KernelAttention  # needs Triton
+
+        return KernelAttention
 
     def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
         """Index the table itself: finding the distinct rows would make the CPU wait for their number."""

@@ -28,6 +28,18 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def predictor_device(gpus: float) -> torch.device:
-    """Return the device of a process for which Ray reserves a number of GPUs, which may be a fraction or 0."""
-    return device_named("cuda" if gpus else "cpu")
+def reserved_device(gpus: float, name: str = "cuda") -> torch.device:
+    """Return the device of a process for which Ray reserves a number of GPUs.
+
+    Args:
+        gpus: the number; 0 is the CPU. With a share of a GPU, the process can take no more than that share of its
+            memory, so that one that needs more fails instead of the others.
+        name: of the GPU, among those that the process sees.
+
+    Raises:
+        SettingsError: a GPU is reserved, but PyTorch sees none.
+    """
+    device = device_named(name if gpus else "cpu")
+    if 0 < gpus < 1:
+        backend_for(device).limit_memory(device, gpus)
+    return device

@@ -66,6 +66,8 @@ class LevelPass:
 
     def __post_init__(self) -> None:
         self.backend = backend_for(self.states.device)
+        # Without values there is no attention, but one encoding of each text (`FusedDotProduct`).
+        self.kernel = self.backend.attention_kernel(self.states.dtype) if self.values.shape[2] else None
         self.logits: list[Tensor] = []
         # Sums over many chunks: in bfloat16 small terms would be lost.
         self.wide = torch.promote_types(self.states.dtype, torch.float32)
@@ -110,10 +112,11 @@ class LevelPass:
         if missing := self._missing_nodes(chunk):
             queries = pad(queries, (0, 0, 0, missing))
             exists = torch.arange(len(queries), device=queries.device) < nodes
-        scores_BnT = self.backend.table_scores(self.states, queries)
+        scores_BnT = None if self.kernel else self.backend.table_scores(self.states, queries)
         groups, logits = _slices(documents, self._documents_of_group(len(queries))), []
         for group in groups:
-            group_logits, saved = self.head.forward(scores_BnT[group], self.values[group], self.lengths[group])
+            scores = self.kernel(self.states[group], queries) if self.kernel else scores_BnT[group]  # type: ignore[index]
+            group_logits, saved = self.head.forward(scores, self.values[group], self.lengths[group])
             if targets is None:
                 logits.append(group_logits[:, :nodes])
                 continue
@@ -124,12 +127,16 @@ class LevelPass:
             if len(groups) == 1:
                 scores_BnT = score_gradients
             else:
+                if scores_BnT is None:
+                    scores_BnT = score_gradients.new_empty(len(queries), documents, self.states.shape[1]).transpose(
+                        0, 1
+                    )
                 scores_BnT[group] = score_gradients
             self._add_values_gradient(group, values_gradient)
         if targets is None:
             self.logits.append(torch.cat(logits))
             return
-        assert self.table_gradient is not None
+        assert self.table_gradient is not None and scores_BnT is not None
         gradients_nR = self.backend.flat_scores(scores_BnT)
         self.table_gradient[chunk] = (gradients_nR @ self.states.view(-1, dimension))[:nodes]
         self.states_gradient += (gradients_nR.t() @ queries).view_as(self.states_gradient)
@@ -182,10 +189,17 @@ class LevelPass:
         logits = []
         for group in _slices(documents, self._documents_of_group(slots.stop - slots.start)):
             states, index = self.states[group], row_index[group, columns].flatten()
-            # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
-            queries = rows.index_select(0, index).to(states.dtype).view(len(states), -1, dimension)
-            scores_gnT = self.backend.products(queries, states)
-            group_logits, saved = self.head.forward(scores_gnT, self.values[group], self.lengths[group])
+            fused = self.kernel is not None and rows.dtype == states.dtype
+            if not fused or targets is not None:
+                # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
+                queries = rows.index_select(0, index).to(states.dtype).view(len(states), -1, dimension)
+            if fused:
+                assert self.kernel is not None
+                children = index.view(len(states), -1, 1) * block_size + self._siblings(block_size)
+                scores = self.kernel(states, rows.view(-1, dimension), children.flatten(1))
+            else:
+                scores = self.backend.products(queries, states)
+            group_logits, saved = self.head.forward(scores, self.values[group], self.lengths[group])
             if targets is None:
                 logits.append(group_logits.masked_fill_(~exists[group, slots], float("-inf")))
                 continue
@@ -198,6 +212,9 @@ class LevelPass:
             self.states_gradient[group] += torch.bmm(score_gradients.transpose(1, 2), queries)
         if targets is None:
             self.logits.append(torch.cat(logits))
+
+    def _siblings(self, block_size: int) -> Tensor:
+        return torch.arange(block_size, device=self.states.device)
 
     def _gather_rows(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return rows that hold all candidates, in the format of matrix products, and each parent's index in them.

@@ -15,6 +15,7 @@ import torch
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import fit_member
+from axml_ray.network.devices import reserved_device
 from axml_ray.network.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.run import Run
@@ -47,7 +48,7 @@ def training_task(resources: ResourceSettings) -> Any:
 
 def _train_alone(settings: Experiment, name: str) -> str | None:
     """Train a member in this process, on the GPU that Ray reserved for it, if any."""
-    device = torch.device("cuda", 0) if settings.resources.gpus_per_worker else torch.device("cpu")
+    device = reserved_device(settings.resources.gpus_per_worker)
     return _mark_fitted(settings, name, _train(settings, name, device))
 
 
@@ -82,7 +83,8 @@ def _train_as_worker(config: dict[str, Any]) -> str | None:
     from ray.train.torch import get_device
 
     settings = config["settings"]
-    return _train(settings, config["name"], get_device() if settings.resources.gpus_per_worker else torch.device("cpu"))
+    gpus = settings.resources.gpus_per_worker
+    return _train(settings, config["name"], reserved_device(gpus, str(get_device()) if gpus else "cpu"))
 
 
 def _train(settings: Experiment, name: str, device: torch.device) -> str | None:

@@ -21,7 +21,7 @@ from axml_ray.network.backend import backend_for, replaced_backend
 from axml_ray.network.counter_dropout import counter_dropout, kept_values, seeds_of_documents
 from axml_ray.network.cpu_backend import CpuBackend
 from axml_ray.network.cuda_backend import CudaBackend, equal_chunks
-from axml_ray.network.devices import device_named, predictor_device
+from axml_ray.network.devices import device_named, reserved_device
 from axml_ray.network.frozen import frozen
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.precision import autocast
@@ -328,7 +328,7 @@ def test_libraries_are_configured_before_a_worker_uses_its_gpu(monkeypatch, of_u
 
 class TestDevices:
     def test_names(self):
-        assert device_named("cpu") == CPU and predictor_device(0) == CPU
+        assert device_named("cpu") == CPU and reserved_device(0) == CPU
 
     @pytest.mark.parametrize("name", ["tpu", "meta", "cuda:99", ""])
     def test_unusable(self, name):
@@ -338,4 +338,12 @@ class TestDevices:
     def test_a_gpu_that_is_not_there(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
         with pytest.raises(SettingsError, match="cuda"):
-            predictor_device(0.5)
+            reserved_device(0.5)
+
+    def test_a_share_of_a_gpu_is_that_share_of_its_memory(self, monkeypatch):
+        """As PyTorch's allocator is told; whole GPUs and the CPU have no limit."""
+        limits = []
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
+        devices = [reserved_device(gpus, "cuda:1") for gpus in (0, 0.25, 1, 2)]
+        assert devices == [CPU, *[torch.device("cuda", 1)] * 3] and limits == [(0.25, devices[1])]

@@ -132,5 +132,5 @@ def test_trials_leave_room_for_their_workers(ray_cluster: None) -> None:
         concurrent_trials(ResourceSettings(workers=3))
     with pytest.raises(SettingsError, match=r"1 workers × 10000 GiB .*resources.memory_gib"):
         concurrent_trials(ResourceSettings(memory_gib=10_000))
-    with pytest.raises(SettingsError, match=r"resources: 1 workers × 1 GPU "):
-        concurrent_trials(ResourceSettings(gpus_per_worker=1))
+    with pytest.raises(SettingsError, match=r"resources: 1 workers × 2 GPU "):
+        concurrent_trials(ResourceSettings(gpus_per_worker=2))

@@ -1,0 +1,74 @@
+"""Run: pytest tests/inference/test_gpu_predictors.py
+
+Predictors with GPUs on a cluster that has one as far as Ray knows: what they reserve, and what happens if PyTorch sees
+no GPU there.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from axml_ray.corpus.sources import open_readers
+from axml_ray.inference import actor_pool
+from axml_ray.inference.predict_files import predict_files
+from axml_ray.inference.predict_split import predict_split
+from axml_ray.inference.prediction_files import PredictionOptions
+from axml_ray.run import Run
+from axml_ray.settings import CorpusSettings, SettingsError
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch sees a GPU")
+
+
+def predict_a_split(run: Run, gpus: float, output: Path) -> None:
+    reserved = {"gpus_per_predictor": gpus, "cpus_per_worker": 0.5}
+    resources = run.settings.resources.model_copy(update=reserved)
+    predict_split(Run(run.settings.model_copy(update={"resources": resources}), run.corpus), "test", output)
+
+
+def predict_a_file(bundle: Path, gpus: float, output: Path) -> None:
+    path = output.with_suffix(".jsonl")
+    path.write_text(json.dumps({"text": "key1"}))
+    found = open_readers([path], CorpusSettings.model_construct(), labelled=False)
+    predict_files(bundle, found, output, PredictionOptions(), cpus_per_actor=0.5, gpus_per_actor=gpus)
+
+
+@pytest.fixture(params=["EnsemblePredictor", "BundlePredictor"])
+def predictor(request, ray_cluster, tiny_run, bundle_directory, tmp_path):
+    """The class of the actors, and a job that uses some GPUs for each."""
+    if request.param == "EnsemblePredictor":
+        return request.param, lambda gpus: predict_a_split(tiny_run, gpus, tmp_path / "out")
+    return request.param, lambda gpus: predict_a_file(bundle_directory, gpus, tmp_path / "out")
+
+
+def reservations(name: str) -> list[dict[str, float]]:
+    """Return what Ray reserved for each actor of a class so far, those that ended included."""
+    import ray
+    from ray.util.state import list_actors
+
+    actors = list_actors(address=ray.get_runtime_context().gcs_address, detail=True, limit=1_000)
+    return [actor.required_resources for actor in actors if name in actor.class_name]
+
+
+def test_ray_reserves_the_gpus_of_an_actor(predictor, monkeypatch):
+    """The check before is passed here; the actor then finds in its own process that there is no GPU."""
+    name, predict = predictor
+    monkeypatch.setattr(actor_pool, "reserved_device", lambda gpus: None)
+    with pytest.raises(RuntimeError, match="device: 'cuda' is required"):
+        predict(0.25)
+    assert {"CPU": 0.5, "GPU": 0.25} in reservations(name)
+
+
+def test_a_gpu_that_pytorch_does_not_see_is_one_error(predictor, capfd):
+    """Not the pages of tracebacks that an actor would leave: none is started."""
+    name, predict = predictor
+    before = len(reservations(name))
+    with pytest.raises(SettingsError, match=r"^device: 'cuda' is required, but PyTorch \S+ sees 0 GPUs"):
+        predict(0.5)
+    assert len(reservations(name)) == before and "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_more_gpus_than_the_cluster_has(predictor):
+    with pytest.raises(SettingsError, match=r"^1 predictors × 2 GPUs .* room for 0; lower"):
+        predictor[1](2)
