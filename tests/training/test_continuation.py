@@ -1,17 +1,28 @@
 """Run: pytest tests/training/test_continuation.py"""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from tiny_corpus import experiment, write_corpus
 
+from axml_ray.files import read_json
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.frozen import WORDS
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.continuation import copy_label_vectors, copy_shared_parameters, previous_words
-from axml_ray.tree.growth import previous_leaves
+from axml_ray.training.continuation import (
+    PreviousNetworks,
+    copy_label_vectors,
+    copy_shared_parameters,
+    previous_words,
+)
+from axml_ray.training.tree import TreeTraining
+from axml_ray.tree.growth import grow_tree, previous_leaves
 from axml_ray.tree.label_tree import LabelTree
 
 OLD_WORDS, NEW_WORDS = ["<padding>", "<unknown>", "a", "b"], ["<padding>", "<unknown>", "new", "b", "a"]
@@ -64,3 +75,35 @@ def test_a_level_of_another_size_is_refused() -> None:
     words = previous_words(OLD_WORDS, NEW_WORDS)
     with pytest.raises(ValueError, match="is of size"):
         copy_shared_parameters(network(GROWN, 2, 5, 2, hidden=4), network(OLD, 2, 4, 1).state_dict(), words)
+
+
+def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
+    """The old tree has the first ten labels; the grown one all, of which only these have trained vectors."""
+    torch.set_num_threads(1)
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    features = corpus.label_features()
+    old = LabelTree.build(features[:10], height=1, cluster_size=4, seed=3)
+    grown = grow_tree(old, features, 4)
+    words = np.arange(len(corpus.tokenizer))
+
+    def train(name: str, tree: LabelTree, **more: Any) -> list[dict[str, Any]]:
+        settings = experiment(tmp_path, epochs=more.pop("epochs", (6,)))
+        records: list[dict[str, Any]] = []
+        TreeTraining(
+            corpus, corpus.split("train"), tree, network=settings.network, training=settings.training, beam=3,
+            max_tokens=50, checkpoint_seconds=0, seed=3, directory=tmp_path / name, key=name, report=records.append,
+            **more,
+        ).run()  # fmt: skip
+        return [record["scoring"] | {"level": record["level"]} for record in records if "scoring" in record]
+
+    train("old", old)
+    previous = PreviousNetworks(tmp_path / "old", old, words)
+    scores = train("grown", grown, epochs=(3,), previous=previous)
+    for level in (1, 2):
+        [start, *rest] = [each for each in scores if each["level"] == level]
+        assert start["step"] == 0 and rest[0]["step"] == 30
+        manifest = read_json(tmp_path / "grown" / f"level-{level}" / "level.json")
+        assert manifest["valid_nDCG@5"] == max(each["nDCG@5"] for each in (start, *rest))
+    leaf_level = [each["nDCG@5"] for each in scores if each["level"] == 2]
+    assert max(leaf_level) > leaf_level[0] + 5  # the new labels are learned
+    assert train("grown", grown, epochs=(3,), previous=previous) == []  # finished levels are opened

@@ -1,5 +1,7 @@
 """Run: pytest tests/tree/test_growth.py"""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ def literal_clusters(tree: LabelTree, dense: np.ndarray, cluster_size: int) -> l
     lengths = np.linalg.norm(dense, axis=1, keepdims=True)
     unit = np.divide(dense, lengths, out=np.zeros_like(dense), where=lengths > 0)
     starts = tree.first_child[-1]
-    clusters = [tree.label_order[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    clusters = [tree.label_order[a:b].tolist() for a, b in itertools.pairwise(starts)]
     centroids = [sum(unit[label] for label in cluster) for cluster in clusters]
     centroids = [each / np.linalg.norm(each) if each.any() else each for each in centroids]
     most = max(2 * cluster_size, *map(len, clusters), -(-len(dense) // len(clusters)))
@@ -57,7 +59,7 @@ def test_a_grown_tree(old: int, new: int, height: int, seed: int, empty: bool) -
     assert np.array_equal(leaves[grown.leaf_of_label[known]], tree.leaf_of_label[known])
     assert np.count_nonzero(leaves < 0) == new
     starts = grown.first_child[-1]
-    clusters = [grown.label_order[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    clusters = [grown.label_order[a:b].tolist() for a, b in itertools.pairwise(starts)]
     if tree.height:
         assert clusters == literal_clusters(tree, features.toarray(), 4)
     else:
