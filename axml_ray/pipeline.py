@@ -34,6 +34,7 @@ from axml_ray.orchestration.members import Follow, fit_members, ignore, show
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, adapt
+from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.storage.layout import TEST, RunLayout
 from axml_ray.tracking.kinds import check_installed
@@ -108,9 +109,13 @@ def begin(settings: Experiment) -> Run:
     if settings.preset == "auto":  # its settings depend on the size of the corpus
         settings = adapted(settings, corpus)
         _check_settings(settings, layout)
+    current = Run(settings, corpus)
+    if settings.continue_from is not None:
+        current.check_previous()
+        log.info("%s", continuation_summary(current))
     _keep_settings(settings, layout)
     write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
-    return Run(settings, corpus)
+    return current
 
 
 def train(
@@ -163,6 +168,18 @@ def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
     return settings
+
+
+def continuation_summary(current: Run) -> str:
+    """Return what a run takes from the run that it continues, and what is fitted anew, as one line."""
+    assert current.previous is not None
+    before = current.previous.corpus
+    anew = {info.kind.replace("_", " ") for info in current.member_infos if not kinds()[info.kind].load().continues}
+    others = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
+    return (
+        f"continuing from {current.settings.continue_from}: {before.trained:,} labels and their weights, "
+        f"{current.corpus.trained - before.trained:,} new labels{others}"
+    )
 
 
 def small_corpus_warning(current: Run) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from axml_ray.corpus import sources
 from axml_ray.corpus.build import build_corpus
+from axml_ray.corpus.continued import continued_state
 from axml_ray.corpus.dictionary import read_dictionary
 from axml_ray.corpus.input_changes import describe_changes, input_files, input_state
 from axml_ray.corpus.label_index import read_names
@@ -110,6 +111,8 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inpu
                 states.append([split, str(file), *input_state(file)])
             except OSError as error:  # that of a remote store has no strerror
                 raise SettingsError(f"corpus: {file} cannot be read: {error.strerror or error}") from None
+    if settings.continues is not None:
+        states.append(["", str(settings.continues), *continued_state(settings.continues)])
     return Inputs(fingerprint(settings, states, FORMAT, VERSION), states)
 
 

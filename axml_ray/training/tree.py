@@ -222,8 +222,19 @@ class TreeTraining:
         return True
 
     def _start_attention(self, network: LevelNetwork, data: LevelData, precision: Precision) -> None:
-        """Initialise the level's label vectors as `network.attention_start` chooses."""
+        """Initialise the level's label vectors as `network.attention_start` chooses.
+
+        New labels among trained ones start at their features instead of at random, and a level without new labels,
+        whose vectors will all be copied, is left as it is.
+        """
         start = self.network.attention_start
+        if self.previous is not None:
+            is_leaf_level = network.level.number > self.tree.height
+            if not is_leaf_level or len(self.tree.label_order) == len(self.previous.tree.label_order):
+                return
+            has_words = not self.corpus.manifest.get("settings", {}).get("label_features")
+            if start == "random" and self.network.kind == "attention" and has_words:
+                start = "features"
         if start != "random":
             use_names = start == "names"
             features = label_name_features(self.corpus, data.tokens) if use_names else self.corpus.label_features()
