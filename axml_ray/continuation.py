@@ -48,9 +48,8 @@ def continued(settings: Experiment, directory: Path) -> Experiment:
     old = moved_to(stored, directory)
     _check(settings, old)
     runs = old.runs if settings.runs == stored.runs else settings.runs
-    name = (
-        old.name + SUFFIX if (runs, settings.name) in ((old.runs, old.name), (old.runs, stored.name)) else settings.name
-    )
+    is_old_name = runs == old.runs and settings.name in (old.name, stored.name)
+    name = old.name + SUFFIX if is_old_name else settings.name
     own = settings.corpus.name != old.corpus.name
     more = tuple(place for place in settings.corpus.train if place not in old.corpus.train)
     corpus = settings.corpus.model_copy(

@@ -11,16 +11,19 @@ from tiny_corpus import experiment, write_corpus
 from axml_ray.files import read_json
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.frozen import WORDS
+from axml_ray.network.label_table import LabelTable
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
+from axml_ray.training.attention_start import START_LENGTH
 from axml_ray.training.continuation import (
     PreviousNetworks,
     copy_label_vectors,
     copy_shared_parameters,
     previous_words,
 )
+from axml_ray.training.level_files import read_level
 from axml_ray.training.tree import TreeTraining
 from axml_ray.tree.growth import grow_tree, previous_leaves
 from axml_ray.tree.label_tree import LabelTree
@@ -86,19 +89,39 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
     grown = grow_tree(old, features, 4)
     words = np.arange(len(corpus.tokenizer))
 
-    def train(name: str, tree: LabelTree, **more: Any) -> list[dict[str, Any]]:
-        settings = experiment(tmp_path, epochs=more.pop("epochs", (6,)))
+    def train(
+        name: str, tree: LabelTree, previous: PreviousNetworks | None = None, **training: Any
+    ) -> list[dict[str, Any]]:
+        settings = experiment(tmp_path, **training)
         records: list[dict[str, Any]] = []
         TreeTraining(
             corpus, corpus.split("train"), tree, network=settings.network, training=settings.training, beam=3,
             max_tokens=50, checkpoint_seconds=0, seed=3, directory=tmp_path / name, key=name, report=records.append,
-            **more,
+            previous=previous,
         ).run()  # fmt: skip
         return [record["scoring"] | {"level": record["level"]} for record in records if "scoring" in record]
 
     train("old", old)
     previous = PreviousNetworks(tmp_path / "old", old, words)
-    scores = train("grown", grown, epochs=(3,), previous=previous)
+    # Without learning, trained vectors stay as they were, and those of new labels as they start: at their features.
+    train("still", grown, previous, epochs=(1,), learning_rate=1e-30, averaging=False)
+    before, still = (read_level(tmp_path / name / "level-2") for name in ("old", "still"))
+    levels = [Level.from_tree(tree, 2) for tree in (old, grown)]
+    tables = [
+        LabelTable(level.nodes, len(state[TABLE]), level.block_size, 20)
+        for level, state in zip(levels, (before, still), strict=True)
+    ]
+    for table, state in zip(tables, (before, still), strict=True):
+        table.weight.data.copy_(state[TABLE])
+    leaves = torch.from_numpy(previous_leaves(old, grown))
+    known, [was, now] = leaves >= 0, (torch.from_numpy(level.first_child) for level in levels)
+    vectors = tables[1].vectors(torch.arange(14), now)
+    assert torch.equal(vectors[known], tables[0].vectors(leaves[known], was))
+    torch.testing.assert_close(vectors[~known].norm(dim=1), torch.full((4,), START_LENGTH))
+    assert torch.equal(
+        read_level(tmp_path / "still" / "level-1")[TABLE], read_level(tmp_path / "old" / "level-1")[TABLE]
+    )
+    scores = train("grown", grown, previous, epochs=(3,))
     for level in (1, 2):
         [start, *rest] = [each for each in scores if each["level"] == level]
         assert start["step"] == 0 and rest[0]["step"] == 30
@@ -106,4 +129,4 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
         assert manifest["valid_nDCG@5"] == max(each["nDCG@5"] for each in (start, *rest))
     leaf_level = [each["nDCG@5"] for each in scores if each["level"] == 2]
     assert max(leaf_level) > leaf_level[0] + 5  # the new labels are learned
-    assert train("grown", grown, epochs=(3,), previous=previous) == []  # finished levels are opened
+    assert train("grown", grown, previous, epochs=(3,)) == []  # finished levels are opened
