@@ -64,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_texts(home: Path, count: int) -> None:
-    """Write `old.jsonl`, `more.jsonl` and `test.jsonl`: texts drawn by hashes, packages by a hash of their names; kept if there."""
+    """Write `old.jsonl`, `more.jsonl` and `test.jsonl`: texts drawn by hashes, packages by a hash of their names.
+
+    Texts that are there already are kept.
+    """
     if (home / "test.jsonl").is_file():  # reading all packages takes as long as training a small tree
         return
     home.mkdir(parents=True, exist_ok=True)
