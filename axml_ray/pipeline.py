@@ -19,6 +19,7 @@ import yaml
 from axml_ray.cluster import connect
 from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
 from axml_ray.configuration import FREE, read_yaml
+from axml_ray.continued_run import check_corpora, check_trained, describe_continuation
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, read_phase_seconds
@@ -34,7 +35,6 @@ from axml_ray.orchestration.members import Follow, fit_members, ignore, show
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError, adapt
-from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.storage.layout import TEST, RunLayout
 from axml_ray.tracking.kinds import check_installed
@@ -105,14 +105,15 @@ def begin(settings: Experiment) -> Run:
     if settings.preset != "auto":
         _check_settings(settings, layout)
     check_hierarchy(settings.tree)
+    check_trained(settings)
     corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, layout))
     if settings.preset == "auto":  # its settings depend on the size of the corpus
         settings = adapted(settings, corpus)
         _check_settings(settings, layout)
     current = Run(settings, corpus)
-    if settings.continue_from is not None:
-        current.check_previous()
-        log.info("%s", continuation_summary(current))
+    if current.previous is not None:
+        check_corpora(current, current.previous)
+        log.info("%s", describe_continuation(current, current.previous))
     _keep_settings(settings, layout)
     write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
     return current
@@ -168,18 +169,6 @@ def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
     return settings
-
-
-def continuation_summary(current: Run) -> str:
-    """Return what a run takes from the run that it continues, and what is fitted anew, as one line."""
-    assert current.previous is not None
-    before = current.previous.corpus
-    anew = {info.kind.replace("_", " ") for info in current.member_infos if not kinds()[info.kind].load().continues}
-    others = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
-    return (
-        f"continuing from {current.settings.continue_from}: {before.trained:,} labels and their weights, "
-        f"{current.corpus.trained - before.trained:,} new labels{others}"
-    )
 
 
 def small_corpus_warning(current: Run) -> str | None:

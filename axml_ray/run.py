@@ -52,40 +52,7 @@ class Run:
         Raises:
             SettingsError: the run, or its corpus, is no longer there.
         """
-        if self.settings.continue_from is None:
-            return None
-        settings = read_settings(self.settings.continue_from)
-        return Run(settings, Corpus.open(settings.corpus_directory))
-
-    def check_previous(self) -> None:
-        """Check that the run that this one continues is trained, and that its weights fit this run's corpus.
-
-        Raises:
-            SettingsError: it is not finished, or has word vectors of another dimension or labels with other ids.
-        """
-        old = self.previous
-        if old is None:
-            return
-        directory = self.settings.continue_from
-        if self.settings.corpus.continues != old.corpus.directory:
-            raise SettingsError(
-                f"continue_from: {directory} has the corpus {old.corpus.directory}, corpus.continues is "
-                f"{self.settings.corpus.continues}; use axml-ray train --continue, which sets both"
-            )
-        fitted = {spec.name for spec in old.members if spec.is_fitted}
-        for info in self.member_infos:
-            if kinds()[info.kind].load().continues and info.name not in fitted:
-                raise SettingsError(
-                    f"continue_from: {directory} has no trained {info.title}; finish that run with axml-ray train, or "
-                    "continue from another one"
-                )
-        before, now = (each.corpus.manifest["word_vector_dimension"] for each in (old, self))
-        if before != now:
-            key = "corpus.word_dimension" if self.settings.corpus.word_vectors_path is None else "corpus.word_vectors"
-            raise SettingsError(
-                f"{key}: the word vectors have {now} dimensions, but {before} in {directory}, whose weights go on "
-                "training; give vectors of the same dimension"
-            )
+        return previous_run(self.settings)
 
     # Cache keys
 
@@ -339,3 +306,15 @@ class Run:
 
 def _member_name(kind: str, tree: int | None) -> str:
     return kind if tree is None else f"{kind}-{tree}"
+
+
+def previous_run(settings: Experiment) -> Run | None:
+    """Return the run that the settings continue, None for settings of a run from scratch.
+
+    Raises:
+        SettingsError: the run, or its corpus, is not there.
+    """
+    if settings.continue_from is None:
+        return None
+    old = read_settings(settings.continue_from)
+    return Run(old, Corpus.open(old.corpus_directory))

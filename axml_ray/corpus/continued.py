@@ -3,7 +3,8 @@
 - The trained labels of the other corpus keep their ids; new trained labels follow, ranked by frequency. The labels
   without training documents come last, as in every corpus, so theirs are the only ids that can change.
 - Its training texts stay training texts: a document is drawn for validation only if its draw is not above those of the
-  other corpus's validation documents. The test split is drawn by a threshold already.
+  other corpus's validation documents. The test split is drawn by a threshold already. If duplicates are dropped, old
+  texts are kept.
 - Words are numbered anew, by frequency; whoever continues weights finds words by their spelling.
 """
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from axml_ray.corpus.records import Reader
 from axml_ray.corpus.staging import text_digests
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import CorpusSettings, SettingsError
@@ -29,6 +31,15 @@ def continued_state(directory: Path) -> tuple[int, int]:
         SettingsError: there is no complete corpus in `directory`.
     """
     return int(Corpus.open(directory).fingerprint, 16), 0
+
+
+def old_files_first(readers: list[tuple[str, Reader]], directory: Path) -> list[tuple[str, Reader]]:
+    """Return readers with those of a continued corpus's files first, else in their order.
+
+    Of equal texts, the first one is kept where duplicates are dropped: an old text must keep its labels.
+    """
+    known = {file for _, file, *_ in Corpus.open(directory).manifest["sources"]}
+    return sorted(readers, key=lambda each: str(each[1].path) not in known)
 
 
 def trained_labels(directory: Path) -> pa.Array:

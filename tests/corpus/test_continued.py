@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from corpus.preparing import Prepare, Record
+from corpus.preparing import Prepare, Record, lines
 
 from axml_ray.corpus.continued import keep_ids
 from axml_ray.corpus.store import Corpus
@@ -52,6 +52,18 @@ def test_a_continued_corpus_that_changed_is_noticed(run: Prepare, old: Corpus, t
     assert run(**given).manifest == first.manifest  # up to date
     run(train=texts(0, 125), test=texts(130, 140), directory="before", valid_documents=12)
     assert run(**given).manifest["inputs"] != first.manifest["inputs"]
+
+
+def test_of_equal_texts_the_old_one_is_kept(run: Prepare, tmp_path: Path) -> None:
+    """Files are read by name, and the file of the new texts comes first by name."""
+    old, new = tmp_path / "b.jsonl", tmp_path / "a.jsonl"
+    old.write_bytes(lines(texts(0, 60)))
+    new.write_bytes(lines([(text, ["other"]) for text, _ in texts(0, 60)] + texts(500, 540, 3, "new"), 1_000))
+    test = texts(60, 66)
+    before = run(train=(old,), test=test, directory="before", drop_duplicates=True)
+    now = run(train=(new, old), test=test, drop_duplicates=True, continues=str(tmp_path / "before"))
+    assert now.labels.labels[: before.trained] == before.labels.labels[: before.trained]
+    assert "other" not in now.labels.labels and "new" in now.labels.labels
 
 
 def test_lost_labels_are_an_error_that_names_the_key(run: Prepare, old: Corpus, tmp_path: Path) -> None:
