@@ -12,6 +12,7 @@ import torch
 
 from axml_ray.combine.combiner import Combiner, MemberWeights, combiner_class
 from axml_ray.configuration import read_settings
+from axml_ray.corpus.continued import previous_words
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json, write_json
@@ -21,7 +22,7 @@ from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
-from axml_ray.training.continuation import PreviousNetworks, previous_words
+from axml_ray.training.continuation import PreviousNetworks
 from axml_ray.tree.label_tree import LabelTree
 
 RETRAIN = "run axml-ray train"

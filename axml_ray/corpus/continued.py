@@ -5,9 +5,11 @@
 - Its training texts stay training texts: a document is drawn for validation only if its draw is not above those of the
   other corpus's validation documents. The test split is drawn by a threshold already. If duplicates are dropped, old
   texts are kept.
-- Words are numbered anew, by frequency; whoever continues weights finds words by their spelling.
+- Words are numbered anew, by frequency; whoever continues weights finds words by their spelling. Words of the other
+  corpus keep their initial vectors, since frozen ones are part of what its networks learned from.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,39 @@ def continued_state(directory: Path) -> tuple[int, int]:
         SettingsError: there is no complete corpus in `directory`.
     """
     return int(Corpus.open(directory).fingerprint, 16), 0
+
+
+def previous_words(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
+    """Return the old id of each word of a new vocabulary, int64 [V], -1 for a word that the old one lacks."""
+    ids = {word: i for i, word in enumerate(old)}
+    return np.fromiter((ids.get(word, -1) for word in new), np.int64, len(new))
+
+
+def keep_word_vectors(vectors: np.ndarray, words: Sequence[str], directory: Path, *, align: bool) -> np.ndarray:
+    """Return word vectors in which the words of a continued corpus have the vectors that they had there.
+
+    Args:
+        vectors: float32 [V, E], vectors of the new corpus.
+        words: its words, by id.
+        directory: directory of the continued corpus.
+        align: whether `vectors` were learned anew, and so must be rotated into the space of the old ones: by the
+            orthogonal matrix that brings the words of both corpora closest together (Schönemann 1966).
+
+    Returns:
+        float32 [V, E]; `vectors` if those of the continued corpus have another dimension.
+    """
+    corpus = Corpus.open(directory)
+    before = corpus.word_vectors()
+    if before.shape[1] != vectors.shape[1]:
+        return vectors
+    positions = previous_words(corpus.tokenizer.words, words)
+    known = positions >= 0
+    kept = before[positions[known]]
+    if align:
+        left, _, right = np.linalg.svd(vectors[known].T.astype(np.float64) @ kept)
+        vectors = (vectors @ (left @ right)).astype(np.float32)
+    vectors[known] = kept
+    return vectors
 
 
 def old_files_first(readers: list[tuple[str, Reader]], directory: Path) -> list[tuple[str, Reader]]:

@@ -6,7 +6,7 @@ since a vocabulary is ranked by frequency, so word vectors are found by word.
 Legend: V words, E embedding dimension, D dimension of the encodings, K children of a parent at most.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,12 +41,6 @@ class PreviousNetworks:
     def read(self, level: int) -> dict[str, Tensor]:
         """Return the trained weights of a level (numbered from 1) by name, memory-mapped."""
         return read_level(self.directory / f"level-{level}")
-
-
-def previous_words(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
-    """Return the old id of each word of a new vocabulary, int64 [V], -1 for a word that the old one lacks."""
-    ids = {word: i for i, word in enumerate(old)}
-    return np.fromiter((ids.get(word, -1) for word in new), np.int64, len(new))
 
 
 @torch.no_grad()

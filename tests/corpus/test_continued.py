@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from corpus.preparing import Prepare, Record, lines
 
-from axml_ray.corpus.continued import keep_ids
+from axml_ray.corpus.continued import keep_ids, keep_word_vectors, previous_words
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SettingsError
 
@@ -52,6 +52,29 @@ def test_a_continued_corpus_that_changed_is_noticed(run: Prepare, old: Corpus, t
     assert run(**given).manifest == first.manifest  # up to date
     run(train=texts(0, 125), test=texts(130, 140), directory="before", valid_documents=12)
     assert run(**given).manifest["inputs"] != first.manifest["inputs"]
+
+
+@pytest.mark.parametrize("kind", ["random", "train"])
+def test_old_words_keep_their_vectors(run: Prepare, tmp_path: Path, kind: str) -> None:
+    options: dict[str, Any] = {"test": texts(120, 130), "word_vectors": kind}
+    old = run(train=texts(0, 120), directory="before", **options)
+    more = texts(500, 620, 3, "new")
+    now = run(train=texts(0, 120) + more, continues=str(tmp_path / "before"), **options)
+    ids = previous_words(old.tokenizer.words, now.tokenizer.words)
+    known = ids >= 0
+    assert np.array_equal(now.word_vectors()[known], old.word_vectors()[ids[known]])
+    assert (~known).any() and np.abs(now.word_vectors()[~known]).sum(axis=1).min() > 0
+
+
+def test_vectors_that_were_learned_anew_are_rotated_into_the_old_space(run: Prepare, tmp_path: Path) -> None:
+    old = run(train=texts(0, 60), test=texts(60, 66), directory="before")
+    words, vectors = old.tokenizer.words, old.word_vectors().astype(np.float64)
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    learned = np.concatenate([vectors, [[1.0, 2, 3, 4]]])
+    kept = keep_word_vectors(
+        (learned @ rotation).astype(np.float32), [*words, "unknown before"], old.directory, align=True
+    )
+    np.testing.assert_allclose(kept, learned, atol=1e-5)
 
 
 def test_of_equal_texts_the_old_one_is_kept(run: Prepare, tmp_path: Path) -> None:

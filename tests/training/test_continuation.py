@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_corpus import experiment, write_corpus
 
+from axml_ray.corpus.continued import previous_words
 from axml_ray.files import read_json
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.frozen import WORDS
@@ -21,7 +22,6 @@ from axml_ray.training.continuation import (
     PreviousNetworks,
     copy_label_vectors,
     copy_shared_parameters,
-    previous_words,
 )
 from axml_ray.training.level_files import read_level
 from axml_ray.training.tree import TreeTraining
