@@ -14,7 +14,11 @@ from axml_ray.run import Run
 from axml_ray.settings.members import kinds
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.progress import Journal
+from axml_ray.tree.features import clustering_features
+from axml_ray.tree.growth import grow_tree
+from axml_ray.tree.halving import MapFunction
 from axml_ray.tree.kinds import build_tree
+from axml_ray.tree.label_tree import LabelTree
 
 
 def fit_run(run: Run) -> Ensemble:
@@ -25,7 +29,7 @@ def fit_run(run: Run) -> Ensemble:
     """
     for number in range(run.settings.ensemble.trees):
         if not run.has_tree(number):
-            run.keep_tree(number, build_tree(run.corpus, run.settings.tree, run.settings.seed + number))
+            run.keep_tree(number, build_tree_of_run(run, number))
     if run.needs_features and not run.has_features():
         fit_features(run)
     for spec in run.members:
@@ -35,6 +39,23 @@ def fit_run(run: Run) -> Ensemble:
     if not run.has_combiner():
         run.keep_combiner(fit_combiner(run))
     return run.open_ensemble()
+
+
+def build_tree_of_run(run: Run, number: int, *, threads: int = 1, parallel_map: MapFunction | None = None) -> LabelTree:
+    """Build label tree `number` (from 0) of a run; in one that continues another run, that one's tree grows.
+
+    Args:
+        run: a run with a prepared corpus.
+        number: number of the tree, from 0.
+        threads: number of threads, as in `build_tree`.
+        parallel_map: maps tasks over processes, likewise.
+    """
+    settings = run.settings.tree
+    if run.previous is not None:
+        features = clustering_features(run.corpus, settings.features)
+        return grow_tree(run.previous.open_tree(number), features, settings.cluster_size)
+    seed = run.settings.seed + number
+    return build_tree(run.corpus, settings, seed, threads=threads, parallel_map=parallel_map)
 
 
 def fit_features(run: Run) -> None:

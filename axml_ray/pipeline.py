@@ -19,6 +19,7 @@ import yaml
 from axml_ray.cluster import connect
 from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
 from axml_ray.configuration import FREE, read_yaml
+from axml_ray.continued_run import check_corpora, check_trained, describe_continuation
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, read_phase_seconds
@@ -104,13 +105,18 @@ def begin(settings: Experiment) -> Run:
     if settings.preset != "auto":
         _check_settings(settings, layout)
     check_hierarchy(settings.tree)
+    check_trained(settings)
     corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, layout))
     if settings.preset == "auto":  # its settings depend on the size of the corpus
         settings = adapted(settings, corpus)
         _check_settings(settings, layout)
+    current = Run(settings, corpus)
+    if current.previous is not None:
+        check_corpora(current, current.previous)
+        log.info("%s", describe_continuation(current, current.previous))
     _keep_settings(settings, layout)
     write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
-    return Run(settings, corpus)
+    return current
 
 
 def train(

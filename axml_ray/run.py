@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from axml_ray.combine.combiner import Combiner, MemberWeights, combiner_class
+from axml_ray.configuration import read_settings
+from axml_ray.corpus.continued import previous_words
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json, write_json
@@ -20,6 +22,7 @@ from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
+from axml_ray.training.continuation import PreviousNetworks
 from axml_ray.tree.label_tree import LabelTree
 
 RETRAIN = "run axml-ray train"
@@ -43,11 +46,23 @@ class Run:
         """Return the paths of the run."""
         return RunLayout(self.settings.run_directory)
 
+    @cached_property
+    def previous(self) -> "Run | None":
+        """Return the run that this one continues, None for a run from scratch.
+
+        Raises:
+            SettingsError: the run, or its corpus, is no longer there.
+        """
+        return previous_run(self.settings)
+
     # Cache keys
 
     def tree_key(self, number: int) -> str:
-        """Return the cache key of label tree `number` (from 0)."""
-        return fingerprint(self.corpus.fingerprint, self.settings.tree.identity, self.settings.seed + number)
+        """Return the cache key of label tree `number` (from 0), on which those of its members depend."""
+        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.settings.seed + number]
+        if self.settings.continue_from is not None:
+            parts.append({"continue_from": str(self.settings.continue_from)})
+        return fingerprint(*parts)
 
     @property
     def features_key(self) -> str:
@@ -192,8 +207,17 @@ class Run:
             seed=self.settings.seed + (spec.tree or 0),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             featurizer=self.open_features() if uses_features else None,
+            previous=self._previous_networks(spec) if kinds()[spec.kind].load().continues else None,
             **more,
         )
+
+    def _previous_networks(self, spec: MemberSpec) -> PreviousNetworks | None:
+        """Return the networks that a member's training continues from, if the run continues another one."""
+        if self.previous is None or spec.tree is None:
+            return None
+        old, words = self.previous.spec(spec.name), self.previous.corpus.tokenizer.words
+        words_before = previous_words(words, self.corpus.tokenizer.words)
+        return PreviousNetworks(old.directory, self.previous.open_tree(spec.tree), words_before)
 
     def open_member(
         self, spec: MemberSpec, featurizer: Featurizer | None, device: torch.device | None = None
@@ -283,3 +307,15 @@ class Run:
 
 def _member_name(kind: str, tree: int | None) -> str:
     return kind if tree is None else f"{kind}-{tree}"
+
+
+def previous_run(settings: Experiment) -> Run | None:
+    """Return the run that the settings continue, None for settings of a run from scratch.
+
+    Raises:
+        SettingsError: the run, or its corpus, is not there.
+    """
+    if settings.continue_from is None:
+        return None
+    old = read_settings(settings.continue_from)
+    return Run(old, Corpus.open(old.corpus_directory))

@@ -96,10 +96,10 @@ class ServedBundle:
         hits = np.ones(len(self.names), dtype=bool)
         for word in query.split():
             hits &= pc.match_substring(self.names, word, ignore_case=True).to_numpy(zero_copy_only=False)
-        index = self.codec.index  # ids are ranked by frequency
+        index = self.codec.index
         return [
             {"label": index.labels[one], "name": index.names[one], "documents": int(index.counts[one])}
-            for one in np.flatnonzero(hits)[:limit].tolist()
+            for one in index.by_frequency(np.flatnonzero(hits))[:limit]
         ]
 
 

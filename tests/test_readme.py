@@ -49,6 +49,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for run in ("quickstart", "other"):
         (place / "runs" / run).mkdir(parents=True)
         shutil.copyfile(ROOT / "configs" / "quickstart.yaml", place / "runs" / run / "settings.yaml")
+    (place / "runs" / "mine").mkdir()
+    shutil.copyfile(ROOT / "configs" / "mine.yaml", place / "runs" / "mine" / "settings.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AXML_RAY_HOME", str(place))
         patch.chdir(ROOT)

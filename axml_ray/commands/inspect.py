@@ -66,7 +66,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     console = Console(width=None if Console().is_terminal else 110, highlight=False)
     corpus = Corpus.open(settings.corpus_directory)
     settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
-    chosen = find_label(corpus.labels, given.label) if given.label else 0
+    chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
     layout = RunLayout(settings.run_directory)
     directory = layout.tree(number - 1)
     tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
@@ -94,8 +94,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
 def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
     """Return tree `number` (from 0), from the run or built now, and a description of its origin."""
+    from axml_ray.fitting import build_tree_of_run
     from axml_ray.run import Run
-    from axml_ray.tree.kinds import build_tree, check_hierarchy
+    from axml_ray.tree.kinds import check_hierarchy
     from axml_ray.tree.label_tree import LabelTree
 
     check_hierarchy(settings.tree, corpus)
@@ -110,7 +111,7 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
                 "or choose another --name to build a tree of these settings"
             )
         return tree, f"of the run {settings.run_directory}"
-    return build_tree(corpus, settings.tree, settings.seed + number), "built now and not saved (there is no run)"
+    return build_tree_of_run(Run(settings, corpus), number), "built now and not saved (there is no run)"
 
 
 def _write_page(path: Path, tree: "LabelTree", corpus: "Corpus", title: str) -> None:

@@ -4,14 +4,23 @@
     ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
 
 After a stop, the same command continues: finished levels are not trained again.
+
+    axml-ray train --continue runs/mine --corpus.train more.jsonl
+
+trains a new run that goes on from the weights of a finished one, with its texts and the new ones.
 """
 
+import argparse
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.console import job
-from axml_ray.settings import Experiment
+from axml_ray.configuration import with_flags
+from axml_ray.console import Command
+from axml_ray.continuation import continued
+from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from axml_ray.inference.first_scores import FirstScores
@@ -41,7 +50,37 @@ def train(settings: Experiment) -> None:
     print(next_steps(settings))
 
 
-main = job(__doc__)(train)
+def parse(words: list[str] | None) -> tuple[Experiment]:
+    """Return the settings by command-line words, or by the process's own: of a run from scratch, or of a continued one.
+
+    Raises:
+        SettingsError: `--continue` names no run, or a run that cannot be continued with these settings.
+    """
+    words = sys.argv[1:] if words is None else words
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_continue(finder)
+    directory = finder.parse_known_args(words)[0].continue_run
+    if directory is None or {"-h", "--help"} & set(words):
+        return (with_flags(__doc__ or "", _add_continue, words)[0],)
+    path = RunLayout(directory).settings
+    if not path.is_file():
+        raise SettingsError(f"command line: --continue: {directory} is not a run ({path.name} is missing)")
+    settings, _ = with_flags(__doc__ or "", _add_continue, ["--config", str(path), *words])  # a later --config wins
+    return (continued(settings, directory),)
+
+
+def _add_continue(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--continue",
+        type=absolute,
+        dest="continue_run",
+        metavar="RUN",
+        help="directory of a finished run: start from its settings, texts, label trees and weights; corpus.train names "
+        "further texts, --name the new run",
+    )
+
+
+main = Command(parse, train)
 
 
 def next_steps(settings: Experiment) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from axml_ray.corpus.continued import check_kept_labels, largest_valid_draw
 from axml_ray.corpus.derived_files import (
     fit_translation,
     translate_document_features,
@@ -67,7 +68,8 @@ def build_corpus(
     """
     start = time.monotonic()
     staged = stage_sources(workspace, readers)
-    summary = assign_splits(workspace.settings, staged.splits, staged.facts, workspace.describe_split)
+    limit = largest_valid_draw(workspace.settings)
+    summary = assign_splits(workspace.settings, staged.splits, staged.facts, workspace.describe_split, limit)
     summary.rejected = staged.rejections
     _log_input(len(readers), staged)
     _warn_about_separators(workspace, staged, readers, summary)
@@ -112,7 +114,7 @@ def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
     """Write `labels.parquet`; return what `merging.merge_labels` returns.
 
     Raises:
-        SettingsError: no label, or no label of a training document, is left.
+        SettingsError: no label, or no label of a training document, is left, or one of a continued corpus has none.
     """
     labels = _count_and_merge(workspace, staged, "labels", count_labels)
     train = workspace.describe_split("train")
@@ -122,6 +124,8 @@ def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
         raise SettingsError(f"corpus.min_label_count is {workspace.settings.min_label_count}: no label occurs so often")
     if not labels["trained"]:
         raise SettingsError(f"{train}: no training document has a label")
+    if workspace.settings.continues is not None:
+        check_kept_labels(workspace.directory, workspace.settings.continues)
     return labels
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from axml_ray.corpus import label_feature_sums, word_vectors
+from axml_ray.corpus.continued import keep_word_vectors
 from axml_ray.corpus.dictionary import Entries, restrict_to_vocabulary
 from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.label_features import label_ranges
@@ -118,5 +119,8 @@ def write_word_vectors(
             )
     else:
         vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, settings.seed)
+    if settings.continues is not None:
+        align = path is None and settings.word_vectors == "train"
+        vectors = keep_word_vectors(vectors, tokenizer.words, settings.continues, align=align)
     word_vectors.save_vectors(work / "word_vectors.safetensors", vectors)
     return coverage, vectors.shape[1]

@@ -1,6 +1,7 @@
 """Maps labels to ids and holds their readable names and training frequencies.
 
-Ids are ranked by training frequency, then by label. The labels `[0, trained)` have training documents; trees and
+Ids are ranked by training frequency, then by label; in a corpus that continues another one, the labels of that come
+first, with their old ids. The labels `[0, trained)` have training documents; trees and
 networks are built over them. The others occur only in validation or test documents. They cannot be predicted, but they
 are true labels, and metrics count them as missed.
 """
@@ -30,7 +31,7 @@ class LabelIndex:
     Attributes:
         labels: the label as written in the corpus.
         names: readable name; the label itself if it has none.
-        counts: int64 [L], number of training documents of each label, descending.
+        counts: int64 [L], number of training documents of each label; no zero is before a positive number.
     """
 
     labels: tuple[str, ...]
@@ -63,6 +64,12 @@ class LabelIndex:
     def trained(self) -> int:
         """Number of labels with at least one training document; their ids come first."""
         return int(np.count_nonzero(self.counts))
+
+    def by_frequency(self, labels: Sequence[int] | np.ndarray) -> list[int]:
+        """Return label ids by decreasing number of training documents, then by id."""
+        ids = np.sort(np.asarray(labels, dtype=np.int64))
+        ranked: list[int] = ids[np.argsort(-self.counts[ids], kind="stable")].tolist()
+        return ranked
 
     def encode(self, rows: Sequence[Sequence[str]]) -> Ragged:
         """Return the sorted label ids of each document, int32; labels that are not in the index are dropped."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from axml_ray.corpus.continued import keep_ids, trained_labels
 from axml_ray.corpus.label_index import write_labels
 from axml_ray.corpus.staging import StagedBlock, write_table
 from axml_ray.corpus.tokenizer import LONGEST_WORD, SEPARATOR, UNKNOWN, Tokenizer
@@ -93,6 +94,8 @@ def merge_labels(blocks: Sequence[StagedBlock], work: Path, settings: CorpusSett
     counts_of_labels = {"all": table.num_rows}
     table = table.filter(pc.greater_equal(total.filter(pc.greater(total, 0)), settings.min_label_count))
     table = _ranked(table, "train", "label")
+    if settings.continues is not None:
+        table = keep_ids(table, trained_labels(settings.continues))
     labels, counts = table["label"].combine_chunks(), table["train"].to_numpy()
     write_labels(work / "labels.parquet", labels, counts, settings.label_names)
     unseen = counts == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from axml_ray.corpus import sources
 from axml_ray.corpus.build import build_corpus
+from axml_ray.corpus.continued import continued_state, old_files_first
 from axml_ray.corpus.dictionary import read_dictionary
 from axml_ray.corpus.input_changes import describe_changes, input_files, input_state
 from axml_ray.corpus.label_index import read_names
@@ -69,12 +70,14 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
     Raises:
         SettingsError: a file is missing, or two splits contain the same file.
     """
+    readers: list[tuple[str, Reader]]
     if settings.source == "installed_packages":
         try:
-            return [("", reader) for reader in sources.installed_package_readers()]
+            readers = [("", reader) for reader in sources.installed_package_readers()]
         except (OSError, ValueError) as error:
             raise SettingsError(f"corpus.source: {error}") from None
-    readers: list[tuple[str, Reader]] = []
+        return readers if settings.continues is None else old_files_first(readers, settings.continues)
+    readers = []
     for split in SPLITS:
         try:
             readers += [(split, reader) for reader in sources.open_readers(getattr(settings, split), settings)]
@@ -85,7 +88,7 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
         path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
-    return readers
+    return readers if settings.continues is None else old_files_first(readers, settings.continues)
 
 
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inputs:
@@ -110,6 +113,8 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inpu
                 states.append([split, str(file), *input_state(file)])
             except OSError as error:  # that of a remote store has no strerror
                 raise SettingsError(f"corpus: {file} cannot be read: {error.strerror or error}") from None
+    if settings.continues is not None:
+        states.append(["", str(settings.continues), *continued_state(settings.continues)])
     return Inputs(fingerprint(settings, states, FORMAT, VERSION), states)
 
 

@@ -36,7 +36,8 @@ def write_report_page(directory: Path, name: str, counts: dict[str, Any], summar
         Path of the page.
     """
     labels = pq.read_table(directory / "labels.parquet", columns=["name", "count"])
-    label_counts = labels["count"].to_numpy()
+    ranked = labels.sort_by([("count", "descending")])  # ids are ranked alike, unless the corpus continues another one
+    label_counts = ranked["count"].to_numpy()
     text_lengths, labels_per_text = _histograms(directory)
     path = directory / "report" / "corpus.html"
     path.parent.mkdir(exist_ok=True)
@@ -53,7 +54,7 @@ def write_report_page(directory: Path, name: str, counts: dict[str, Any], summar
         lengths=_histogram_chart(text_lengths, "Length of texts", "words of a training text (after truncation)"),
         labels_per_text=_histogram_chart(labels_per_text, "Labels per text", "labels of a training text"),
         style=Markup(STYLE),
-        frequent=[(row["name"], row["count"]) for row in labels.slice(0, 12).to_pylist()],
+        frequent=[(row["name"], row["count"]) for row in ranked.slice(0, 12).to_pylist()],
         single=int((label_counts == 1).sum()),
         examples=_examples(directory, labels["name"]),
     )

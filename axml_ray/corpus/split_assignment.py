@@ -104,7 +104,11 @@ def valid_documents(settings: CorpusSettings, train: int) -> int:
 
 
 def assign_splits(
-    settings: CorpusSettings, splits: list[np.ndarray], facts: list[np.ndarray], describe_split: Callable[[str], str]
+    settings: CorpusSettings,
+    splits: list[np.ndarray],
+    facts: list[np.ndarray],
+    describe_split: Callable[[str], str],
+    largest_valid_draw: int | None = None,
 ) -> Summary:
     """Draw test and validation documents and subsets.
 
@@ -114,6 +118,7 @@ def assign_splits(
             split to which it is assigned, or DROPPED.
         facts: for each block, `staging.DOCUMENT_FACTS` [documents].
         describe_split: returns the setting and the files of a split, for error messages.
+        largest_valid_draw: documents with a larger draw are not taken for validation; None for no limit.
 
     Raises:
         SettingsError: a split is empty, or has too few documents to draw from.
@@ -137,6 +142,9 @@ def assign_splits(
                 "give more, or corpus.valid"
             )
         summary.drawn_valid = valid_documents(settings, len(train))
+        if largest_valid_draw is not None:
+            eligible = int((draw[train] <= np.uint64(largest_valid_draw)).sum())
+            summary.drawn_valid = min(summary.drawn_valid, eligible)
         split[_in_draw_order(train, draw)[: summary.drawn_valid]] = VALID
     for number, limit in ((TRAIN, settings.max_train_documents), (TEST, settings.max_test_documents)):
         if limit is not None:

@@ -71,7 +71,7 @@ def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None
     staged = StagedBlock(directory)
     words = split_texts(block.texts, settings.max_tokens, settings.segmentation)
     facts = np.empty(len(block.texts), DOCUMENT_FACTS)
-    digests, draws = _digests(block.texts, settings.seed)
+    digests, draws = text_digests(block.texts, settings.seed)
     facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
     facts["words"], facts["cut"] = words.lengths, words.full_lengths > words.lengths
     write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
@@ -100,7 +100,7 @@ def distinct_values(rows: Ragged) -> Ragged:
     return Ragged((keys % size).astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
 
 
-def _digests(texts: pa.Array, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def text_digests(texts: pa.Array | pa.ChunkedArray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return digests of texts, uint64 [texts, 2], and seeded hashes by which subsets are drawn, uint64 [texts]."""
     key = b"draw%d" % seed
     digests = [hashlib.blake2b(text.as_buffer(), digest_size=16).digest() for text in texts]

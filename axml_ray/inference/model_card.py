@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -92,7 +93,10 @@ def render_card(run: Run, manifest: Manifest, validation: ValidationScores, lice
         name=settings.name,
         manifest=manifest,
         has_titles=settings.corpus.title_field is not None,
-        frequent=list(zip(index.labels, index.names, index.counts.tolist(), strict=True))[:FREQUENT_LABELS],
+        frequent=[
+            (index.labels[label], index.names[label], int(index.counts[label]))
+            for label in index.by_frequency(np.arange(len(index)))[:FREQUENT_LABELS]
+        ],
         scores=scores,
         documents=metrics.get("documents", 0),
         bands=_bands(metrics),

@@ -31,6 +31,7 @@ from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
+from axml_ray.training.continuation import PreviousNetworks
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
@@ -108,6 +109,7 @@ class FitInputs:
         featurizer: featurizer of the run, if the kind `uses_features`.
         context: the distributed context, if the kind is `trained_by_workers`.
         report: called on the first worker with records of progress.
+        previous: trained networks to continue from, if the kind `continues` and the run continues another one.
     """
 
     corpus: Corpus
@@ -118,6 +120,7 @@ class FitInputs:
     featurizer: Featurizer | None = None
     context: DistributedContext = field(default_factory=DistributedContext)
     report: Report = lambda record: None
+    previous: PreviousNetworks | None = None
 
     @cached_property
     def train(self) -> Split:
@@ -194,6 +197,8 @@ class Member(ABC):
     """Whether the kind reads the run's TF-IDF features (`featurizer.py`)."""
     trained_by_workers: ClassVar[bool] = False
     """Whether `fit` runs on every worker of a distributed group, instead of in one process."""
+    continues: ClassVar[bool] = False
+    """Whether `fit` starts from the weights of the run that its run continues, instead of anew."""
 
     @classmethod
     @abstractmethod

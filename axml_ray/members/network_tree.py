@@ -66,6 +66,7 @@ class NetworkTree(Member):
     config_class: ClassVar[type[Settings]] = NetworkTreeConfig
     scope: ClassVar[Scope] = "tree"
     trained_by_workers: ClassVar[bool] = True
+    continues: ClassVar[bool] = True
     not_fitted: ClassVar[frozenset[str]] = frozenset({"checkpoint_minutes"})
 
     def __init__(
@@ -110,6 +111,7 @@ class NetworkTree(Member):
             key=spec.key,
             context=inputs.context,
             report=inputs.report,
+            previous=inputs.previous,
         ).run()
 
     @classmethod
@@ -251,11 +253,11 @@ class NetworkTree(Member):
             weights = attention.new_zeros(len(nodes), len(text.words)).index_add_(1, source, attention).cpu().numpy()
             starts = label_starts(self.tree, level)
             for index_of_label, node in enumerate(nodes.tolist()):
-                below = np.sort(self.tree.label_order[starts[node] : starts[node + 1]])  # ids are ranked by frequency
+                below = index.by_frequency(self.tree.label_order[starts[node] : starts[node + 1]])
                 steps[index_of_label].append(
                     Step(
                         level=level,
-                        labels=tuple(index.names[label] for label in below[:NAMED].tolist()),
+                        labels=tuple(index.names[label] for label in below[:NAMED]),
                         size=len(below),
                         probability=float(logs[index_of_label].exp()),
                         weights=weights[index_of_label, : text.real],

@@ -16,12 +16,13 @@ import ray
 
 from axml_ray.cluster import root_cause
 from axml_ray.corpus.store import Corpus
+from axml_ray.fitting import build_tree_of_run
 from axml_ray.heartbeat import Heartbeat
 from axml_ray.memory import keep_freed_memory
 from axml_ray.orchestration.tasks import ANYWHERE, as_completed
 from axml_ray.run import Run
 from axml_ray.settings import Experiment
-from axml_ray.tree.kinds import build_tree, check_hierarchy
+from axml_ray.tree.kinds import check_hierarchy
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import Subtree
 
@@ -46,7 +47,7 @@ def build_trees(run: Run) -> None:
     log.info("clustering %s labels into %d trees", f"{run.corpus.trained:,}", len(missing))
     if run.corpus.trained < SMALL_LABELS:
         for number in missing:
-            run.keep_tree(number, cluster_labels(run.settings, run.corpus, number))
+            run.keep_tree(number, cluster_labels(run, number))
         return
     task = ray.remote(num_cpus=_cpus_of_a_tree(run.corpus), **ANYWHERE)(_build_tree)
     try:
@@ -61,7 +62,7 @@ def build_trees(run: Run) -> None:
 def _build_tree(settings: Experiment, number: int) -> None:
     run = Run(settings, Corpus.open(settings.corpus_directory))
     keep_freed_memory()
-    run.keep_tree(number, cluster_labels(settings, run.corpus, number))
+    run.keep_tree(number, cluster_labels(run, number))
 
 
 def _cpus_of_a_tree(corpus: Corpus) -> int:
@@ -71,12 +72,11 @@ def _cpus_of_a_tree(corpus: Corpus) -> int:
     return max(1, int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])))
 
 
-def cluster_labels(settings: Experiment, corpus: Corpus, number: int) -> LabelTree:
+def cluster_labels(run: Run, number: int) -> LabelTree:
     """Label tree `number` of a run, from within a Ray task or a driver."""
-    seed = settings.seed + number
-    if corpus.trained < LARGE_LABELS:
-        return build_tree(corpus, settings.tree, seed)
-    return build_tree(corpus, settings.tree, seed, threads=len(os.sched_getaffinity(0)), parallel_map=map_in_tasks)
+    if run.corpus.trained < LARGE_LABELS:
+        return build_tree_of_run(run, number)
+    return build_tree_of_run(run, number, threads=len(os.sched_getaffinity(0)), parallel_map=map_in_tasks)
 
 
 def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:

@@ -117,6 +117,9 @@ class CorpusSettings(Settings):
     block_bytes: Annotated[int, Field(ge=1)] = Field(default=32 << 20, exclude=True)
     """Text that a preparation task holds in memory at a time, in bytes. Results and fingerprints do not depend on
     it."""
+    continues: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Directory of a prepared corpus that this one continues: its trained labels keep their ids, new ones follow, and
+    its training texts are never drawn for validation. `axml-ray train --continue` sets it."""
     expected: ExpectedCounts = Field(default=ExpectedCounts(), exclude=True)
     """Expected size of the corpus before it is prepared. Results and fingerprints do not depend on it."""
 

@@ -36,6 +36,9 @@ class Experiment(BaseSettings):
     """Seed of the first tree; the following trees have the following seeds."""
     runs: AbsolutePath = Field(default=Path("runs"), validate_default=True)
     """Directory of all runs."""
+    continue_from: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Directory of a finished run whose label trees grow and whose networks go on training; use
+    `axml-ray train --continue`, which sets it and what belongs to it."""
     corpora: AbsolutePath = Field(default=Path("corpora"), validate_default=True)
     """Directory of all prepared corpora."""
     corpus: CorpusSettings = CorpusSettings.model_construct()

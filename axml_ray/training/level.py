@@ -78,6 +78,8 @@ class LevelTraining:
         context: the distributed context.
         report: rank-0 progress callback.
         checkpoints: where the state is saved after evaluations; by default it is not.
+        evaluate_start: whether to evaluate the weights before the first step, so that the result is never worse on
+            validation than trained weights that it continues from.
     """
 
     network: LevelNetwork
@@ -88,6 +90,7 @@ class LevelTraining:
     context: DistributedContext = field(default_factory=DistributedContext)
     report: Report = lambda record: None
     checkpoints: Checkpoints | None = None
+    evaluate_start: bool = False
 
     def __post_init__(self) -> None:
         number = self.network.level.number
@@ -117,6 +120,8 @@ class LevelTraining:
         """
         self._began = reported = time.monotonic() - self.state.seconds
         self._since_start = self.state.documents, time.monotonic()
+        if self.evaluate_start and not self.best:
+            self._evaluate_weights()
         while self.state.epoch < self.epochs and not self._is_out_of_patience:
             for batch in self.batches():
                 self.step(batch)
@@ -255,6 +260,11 @@ class LevelTraining:
         state = self.state
         if self.settings.averaging and state.epoch >= self.average_after:
             self.average.add(self.network)
+        self._evaluate_weights()
+
+    def _evaluate_weights(self) -> None:
+        """Evaluate the average, or before it begins the current weights, and keep them if they are the best so far."""
+        state = self.state
         with self.average.applied_to(self.network):
             score = validation_score(self.network, self.validation, self.settings.precision, self.context)
             if score > state.best_score:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.network.kinds import build_network
-from axml_ray.network.level_network import LevelNetwork
+from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.precision import format_name, product_format
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
@@ -26,6 +26,7 @@ from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fing
 from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.continuation import PreviousNetworks, copy_label_vectors, copy_shared_parameters
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.level import LevelTraining, Validation
@@ -62,6 +63,8 @@ class TreeTraining:
         key: cache key of the tree's networks.
         context: the distributed context.
         report: rank-0 progress callback.
+        previous: trained networks of a tree that grew to this one, from which levels continue; by default each level
+            starts anew. The caller's `key` must depend on them.
     """
 
     def __init__(
@@ -80,8 +83,9 @@ class TreeTraining:
         key: str,
         context: DistributedContext | None = None,
         report: Report = lambda record: None,
+        previous: PreviousNetworks | None = None,
     ):
-        self.corpus, self.train, self.tree = corpus, train, tree
+        self.corpus, self.train, self.tree, self.previous = corpus, train, tree, previous
         self.network, self.training, self.beam, self.max_tokens = network, training, beam, max_tokens
         self.checkpoint_seconds, self.seed, self.directory, self.key = checkpoint_seconds, seed, directory, key
         self.context, self.report = context or DistributedContext(), report
@@ -185,20 +189,23 @@ class TreeTraining:
             self._report({"level": number, "opened": str(directory)})
             return False
         self._report({"level": number, "begun": network.level.nodes})
-        if self.network.output_bias == "positive_rate":
+        trained = None if self.previous is None else self.previous.read(number)
+        if trained is None and self.network.output_bias == "positive_rate":
             network.initialise_output_bias(self._positive_rate(network.level, data))
-        if shared_parameters is not None:
+        if self.previous is not None and trained is not None:
+            copy_shared_parameters(network, trained, self.previous.words)
+        elif shared_parameters is not None:
             network.initialise_from_parent_level(shared_parameters)
         network.to(self.context.device)
         settings = self.training.model_copy(update={"precision": precision})
         training = LevelTraining(
-            network, data, validation, settings, self.seed, self.context, self._report, checkpoints
-        )
-        start = self.network.attention_start
-        if not checkpoints.resume(training) and start != "random":
-            use_names = start == "names"
-            features = label_name_features(self.corpus, data.tokens) if use_names else self.corpus.label_features()
-            initialise_attention(network, self.tree, data.tokens, features, precision, self.context)
+            network, data, validation, settings, self.seed, self.context, self._report, checkpoints,
+            evaluate_start=trained is not None,
+        )  # fmt: skip
+        if not checkpoints.resume(training):
+            self._start_attention(network, data, precision)
+            if self.previous is not None and trained is not None:
+                copy_label_vectors(network, trained[TABLE], self.previous.tree, self.tree)
         score = training.run()
         about = {
             "level": number,
@@ -213,6 +220,25 @@ class TreeTraining:
         save_level(network, directory, key, about, self.context)
         checkpoints.drop(self.context)
         return True
+
+    def _start_attention(self, network: LevelNetwork, data: LevelData, precision: Precision) -> None:
+        """Initialise the level's label vectors as `network.attention_start` chooses.
+
+        New labels among trained ones start at their features instead of at random, and a level without new labels,
+        whose vectors will all be copied, is left as it is.
+        """
+        start = self.network.attention_start
+        if self.previous is not None:
+            is_leaf_level = network.level.number > self.tree.height
+            if not is_leaf_level or len(self.tree.label_order) == len(self.previous.tree.label_order):
+                return
+            has_words = not self.corpus.manifest.get("settings", {}).get("label_features")
+            if start == "random" and self.network.kind == "attention" and has_words:
+                start = "features"
+        if start != "random":
+            use_names = start == "names"
+            features = label_name_features(self.corpus, data.tokens) if use_names else self.corpus.label_features()
+            initialise_attention(network, self.tree, data.tokens, features, precision, self.context)
 
 
 def levels_are_finished(directory: Path, tree: LabelTree, key: str) -> bool:

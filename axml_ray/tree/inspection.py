@@ -129,6 +129,6 @@ def clusters_around(tree: LabelTree, features: sparse.csr_array, label: int, cou
 
 def describe_labels(labels: Sequence[int] | np.ndarray, index: LabelIndex, most: int) -> str:
     """Return the names of the `most` most frequent of some labels as one line, and the number of the others."""
-    ranked = sorted(int(label) for label in labels)  # label ids are numbered by decreasing frequency
+    ranked = index.by_frequency(labels)
     shown = ", ".join(index.names[label] for label in ranked[:most])
     return shown + (f", and {len(ranked) - most:,} more" if len(ranked) > most else "")

@@ -54,7 +54,7 @@ def nested_clusters(tree: LabelTree, most_labels: int) -> tuple[Node, list[int]]
     starts = label_starts(tree, tree.height)
     clusters = len(starts) - 1
     of_each = len(tree.label_order) if len(tree.label_order) <= most_labels else max(1, most_labels // clusters)
-    # Label ids are numbered by decreasing frequency.
+    # Label ids are numbered by decreasing frequency, except that those of a continued corpus come first.
     members = [np.sort(tree.label_order[first:last])[:of_each] for first, last in pairwise(starts)]
     kept = np.sort(np.concatenate(members))
     nodes: list[Node] = [

@@ -1,0 +1,132 @@
+"""A corpus that continues another one, `corpus.continues`, so that trained networks can go on training with it.
+
+- The trained labels of the other corpus keep their ids; new trained labels follow, ranked by frequency. The labels
+  without training documents come last, as in every corpus, so theirs are the only ids that can change.
+- Its training texts stay training texts: a document is drawn for validation only if its draw is not above those of the
+  other corpus's validation documents. The test split is drawn by a threshold already. If duplicates are dropped, old
+  texts are kept.
+- Words are numbered anew, by frequency; whoever continues weights finds words by their spelling. Words of the other
+  corpus keep their initial vectors, since frozen ones are part of what its networks learned from.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from axml_ray.corpus.records import Reader
+from axml_ray.corpus.staging import text_digests
+from axml_ray.corpus.store import Corpus
+from axml_ray.settings import CorpusSettings, SettingsError
+
+NAMED = 3
+"""Number of labels that an error names."""
+
+
+def continued_state(directory: Path) -> tuple[int, int]:
+    """Return two numbers that change when a continued corpus changes, as `input_state` does for files.
+
+    Raises:
+        SettingsError: there is no complete corpus in `directory`.
+    """
+    return int(Corpus.open(directory).fingerprint, 16), 0
+
+
+def previous_words(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
+    """Return the old id of each word of a new vocabulary, int64 [V], -1 for a word that the old one lacks."""
+    ids = {word: i for i, word in enumerate(old)}
+    return np.fromiter((ids.get(word, -1) for word in new), np.int64, len(new))
+
+
+def keep_word_vectors(vectors: np.ndarray, words: Sequence[str], directory: Path, *, align: bool) -> np.ndarray:
+    """Return word vectors in which the words of a continued corpus have the vectors that they had there.
+
+    Args:
+        vectors: float32 [V, E], vectors of the new corpus.
+        words: its words, by id.
+        directory: directory of the continued corpus.
+        align: whether `vectors` were learned anew, and so must be rotated into the space of the old ones: by the
+            orthogonal matrix that brings the words of both corpora closest together (Schönemann 1966).
+
+    Returns:
+        float32 [V, E]; `vectors` if those of the continued corpus have another dimension.
+    """
+    corpus = Corpus.open(directory)
+    before = corpus.word_vectors()
+    if before.shape[1] != vectors.shape[1]:
+        return vectors
+    positions = previous_words(corpus.tokenizer.words, words)
+    known = positions >= 0
+    kept = before[positions[known]]
+    if align:
+        left, _, right = np.linalg.svd(vectors[known].T.astype(np.float64) @ kept)
+        vectors = (vectors @ (left @ right)).astype(np.float32)
+    vectors[known] = kept
+    return vectors
+
+
+def old_files_first(readers: list[tuple[str, Reader]], directory: Path) -> list[tuple[str, Reader]]:
+    """Return readers with those of a continued corpus's files first, else in their order.
+
+    Of equal texts, the first one is kept where duplicates are dropped: an old text must keep its labels.
+    """
+    known = {file for _, file, *_ in Corpus.open(directory).manifest["sources"]}
+    return sorted(readers, key=lambda each: str(each[1].path) not in known)
+
+
+def trained_labels(directory: Path) -> pa.Array:
+    """Return the labels of a prepared corpus that have training documents, string, in the order of their ids."""
+    table = pq.read_table(directory / "labels.parquet", columns=["label", "count"])
+    return table["label"].filter(pc.greater(table["count"], 0)).combine_chunks()
+
+
+def keep_ids(table: pa.Table, kept: pa.Array) -> pa.Table:
+    """Return ranked labels in another order: those of `kept` first and in its order, those without documents last.
+
+    Args:
+        table: columns `label` and `train`, the number of training documents, ranked.
+        kept: string, labels of the continued corpus in the order of their ids.
+    """
+    before = pc.fill_null(pc.index_in(table["label"], kept), len(kept)).to_numpy()
+    is_untrained = table["train"].to_numpy() == 0
+    order = np.lexsort((np.arange(table.num_rows), before, is_untrained))
+    return table.take(pa.array(order)).combine_chunks()
+
+
+def check_kept_labels(directory: Path, continued: Path) -> None:
+    """Check that all trained labels of a continued corpus have their ids in the corpus of `directory`.
+
+    Raises:
+        SettingsError: one of them has no training documents any more.
+    """
+    kept, now = trained_labels(continued), trained_labels(directory)
+    if now[: len(kept)].equals(kept):
+        return
+    lost = kept.filter(pc.invert(pc.is_in(kept, now)))
+    names = ", ".join(map(repr, lost[:NAMED].to_pylist())) + (", …" if len(lost) > NAMED else "")
+    raise SettingsError(
+        f"corpus.train: {len(lost):,} labels of {continued} have no training text any more ({names}); a network cannot "
+        "lose labels: give all texts of that corpus too, with its corpus.min_label_count and without a smaller "
+        "corpus.max_train_documents, or train a new run without --continue"
+    )
+
+
+def largest_valid_draw(settings: CorpusSettings) -> int | None:
+    """Return the largest draw with which a document may be drawn for validation, None for no limit.
+
+    Raises:
+        SettingsError: the validation documents of the continued corpus were given, and now they would be drawn.
+    """
+    if settings.continues is None or settings.valid:
+        return None
+    corpus = Corpus.open(settings.continues)
+    if corpus.manifest["settings"]["valid"]:
+        raise SettingsError(
+            f"corpus.valid: {settings.continues} has validation files; name them, since drawn documents would be among "
+            "those that its networks were trained on"
+        )
+    _, draws = text_digests(corpus.table("valid", ["text"])["text"], settings.seed)
+    return int(draws.max())
