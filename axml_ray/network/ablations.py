@@ -23,6 +23,7 @@ from torch.nn import functional
 from axml_ray.network.backend import Seeds
 from axml_ray.network.dropout import dropout
 from axml_ray.network.encoder import WORD_LAYER, Encoder, embed_tokens
+from axml_ray.network.fused_head import Attention
 from axml_ray.network.head import log_odds
 from axml_ray.network.level_network import LevelNetwork
 from axml_ray.network.sharding import WHOLE, Shard
@@ -44,8 +45,9 @@ class FusedDotProduct:
     gradients: list[Tensor] = field(default_factory=list)
     values_per_node: int = 0
 
-    def forward(self, scores_gnT: Tensor, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, scores_gnT: Tensor | Attention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
         """Return the scores [g, n, 1] as logits [g, n], in float32 or wider, and their own number format."""
+        assert isinstance(scores_gnT, Tensor)  # without values, `LevelPass` uses no kernel of attention
         logits = scores_gnT[..., 0]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)), logits.dtype
 

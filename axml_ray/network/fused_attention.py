@@ -25,7 +25,7 @@ from torch.nn.functional import pad, softplus
 
 from axml_ray.network.backend import backend_for
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.fused_head import FusedHead
+from axml_ray.network.fused_head import Attention, FusedHead
 from axml_ray.network.sparse_rows import sparse_gradient
 
 
@@ -128,9 +128,8 @@ class LevelPass:
                 scores_BnT = score_gradients
             else:
                 if scores_BnT is None:
-                    scores_BnT = score_gradients.new_empty(len(queries), documents, self.states.shape[1]).transpose(
-                        0, 1
-                    )
+                    shape = len(queries), documents, self.states.shape[1]  # in memory as `Backend.table_scores`
+                    scores_BnT = score_gradients.new_empty(shape).transpose(0, 1)
                 scores_BnT[group] = score_gradients
             self._add_values_gradient(group, values_gradient)
         if targets is None:
@@ -186,7 +185,7 @@ class LevelPass:
         documents, _, dimension = self.states.shape
         columns = slice(chunk.start, chunk.stop + self._missing_columns(chunk, block_size))
         slots = slice(columns.start * block_size, columns.stop * block_size)
-        logits = []
+        siblings, logits = torch.arange(block_size, device=self.states.device), []
         for group in _slices(documents, self._documents_of_group(slots.stop - slots.start)):
             states, index = self.states[group], row_index[group, columns].flatten()
             fused = self.kernel is not None and rows.dtype == states.dtype
@@ -195,8 +194,9 @@ class LevelPass:
                 queries = rows.index_select(0, index).to(states.dtype).view(len(states), -1, dimension)
             if fused:
                 assert self.kernel is not None
-                children = index.view(len(states), -1, 1) * block_size + self._siblings(block_size)
-                scores = self.kernel(states, rows.view(-1, dimension), children.flatten(1))
+                # The row of each child among the vectors [rows · K, D].
+                children = index.view(len(states), -1, 1) * block_size + siblings
+                scores: Tensor | Attention = self.kernel(states, rows.view(-1, dimension), children.flatten(1))
             else:
                 scores = self.backend.products(queries, states)
             group_logits, saved = self.head.forward(scores, self.values[group], self.lengths[group])
@@ -212,9 +212,6 @@ class LevelPass:
             self.states_gradient[group] += torch.bmm(score_gradients.transpose(1, 2), queries)
         if targets is None:
             self.logits.append(torch.cat(logits))
-
-    def _siblings(self, block_size: int) -> Tensor:
-        return torch.arange(block_size, device=self.states.device)
 
     def _gather_rows(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return rows that hold all candidates, in the format of matrix products, and each parent's index in them.

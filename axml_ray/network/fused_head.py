@@ -91,7 +91,7 @@ class FusedHead(Protocol):
         """Return how many values the passes hold for a node and a document, attention scores not counted."""
         ...
 
-    def forward(self, scores_gnT: "Tensor | Attention", values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, scores_gnT: Tensor | Attention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
         """Compute logits from the scores ĥ_t·ŵ_j.
 
         Args:

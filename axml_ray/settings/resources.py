@@ -15,7 +15,7 @@ class ResourceSettings(Settings):
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
     """CPUs reserved per worker; below 1, several trees share a core."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs reserved per worker; 0 trains on the CPU. Below 1, trees with one worker each share a GPU."""
+    """GPUs reserved per worker; 0 trains on the CPU. Below 1, trees with one worker each share a GPU and its memory."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Memory reserved per worker, GiB; by default none, and workers start on any node with free CPUs."""
     threads: Positive | None = None
