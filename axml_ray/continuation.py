@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from axml_ray.configuration import load, moved_to
+from axml_ray.configuration import load, read_settings
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.storage.layout import RunLayout
 
@@ -41,11 +41,8 @@ def continued(settings: Experiment, directory: Path) -> Experiment:
     Raises:
         SettingsError: the directory is not a run, or a setting does not fit its weights.
     """
-    path = RunLayout(directory).settings
-    if not path.is_file():
-        raise SettingsError(f"command line: --continue: {directory} is not a run ({path.name} is missing)")
-    stored = load(path)
-    old = moved_to(stored, directory)
+    old = read_settings(directory)
+    stored = load(RunLayout(directory).settings)
     _check(settings, old)
     runs = old.runs if settings.runs == stored.runs else settings.runs
     is_old_name = runs == old.runs and settings.name in (old.name, stored.name)

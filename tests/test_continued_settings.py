@@ -80,7 +80,7 @@ def test_test_texts_are_not_drawn_from_trained_ones(old: Experiment) -> None:
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"--continue: .* is not a run"):
+    with pytest.raises(SettingsError, match="not a run"):
         parse(["--continue", str(tmp_path)])
 
 

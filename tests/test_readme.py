@@ -49,8 +49,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for run in ("quickstart", "other"):
         (place / "runs" / run).mkdir(parents=True)
         shutil.copyfile(ROOT / "configs" / "quickstart.yaml", place / "runs" / run / "settings.yaml")
-    (place / "runs" / "mine").mkdir()
-    shutil.copyfile(ROOT / "configs" / "mine.yaml", place / "runs" / "mine" / "settings.yaml")
+    for run in ("mine", "mine-continued"):
+        (place / "runs" / run).mkdir()
+        shutil.copyfile(ROOT / "configs" / "mine.yaml", place / "runs" / run / "settings.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AXML_RAY_HOME", str(place))
         patch.chdir(ROOT)

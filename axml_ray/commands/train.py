@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.configuration import with_flags
+from axml_ray.configuration import read_settings, with_flags
 from axml_ray.console import Command
 from axml_ray.continuation import continued
-from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.settings import Experiment, absolute
 from axml_ray.storage.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def parse(words: list[str] | None) -> tuple[Experiment]:
     """Return the settings by command-line words, or by the process's own: of a run from scratch, or of a continued one.
 
     Raises:
-        SettingsError: `--continue` names no run, or a run that cannot be continued with these settings.
+        SettingsError: `--continue` does not name a run, or a run that cannot be continued with these settings.
     """
     words = sys.argv[1:] if words is None else words
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -62,10 +62,9 @@ def parse(words: list[str] | None) -> tuple[Experiment]:
     directory = finder.parse_known_args(words)[0].continue_run
     if directory is None or {"-h", "--help"} & set(words):
         return (with_flags(__doc__ or "", _add_continue, words)[0],)
-    path = RunLayout(directory).settings
-    if not path.is_file():
-        raise SettingsError(f"command line: --continue: {directory} is not a run ({path.name} is missing)")
-    settings, _ = with_flags(__doc__ or "", _add_continue, ["--config", str(path), *words])  # a later --config wins
+    read_settings(directory)  # raises if there is no run, while `with_flags` would speak of a missing config
+    own = ["--config", str(RunLayout(directory).settings)]
+    settings, _ = with_flags(__doc__ or "", _add_continue, [*own, *words])  # a later --config wins
     return (continued(settings, directory),)
 
 

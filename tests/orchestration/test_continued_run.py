@@ -43,7 +43,7 @@ def test_a_run_continues_with_new_labels(ray_cluster: None, tmp_path: Path, capl
     more = split_texts(tmp_path / "texts")
     old = load(None, **content)
     words = ["--continue", str(old.run_directory), "--corpus.train", str(more), "--training.epochs", "6"]
-    with pytest.raises(SettingsError, match="is not a run"):
+    with pytest.raises(SettingsError, match="not a run"):
         parse(words)
     run(old)
     [settings] = parse(words)
