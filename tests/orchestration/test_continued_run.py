@@ -36,6 +36,7 @@ def weights(settings: Experiment) -> dict[str, tuple[int, int]]:
     return {path.parent.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_new_labels(ray_cluster: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     members = {"network_tree": {"weight": 0.9}, "knn": {"weight": 0.1}}
     training = {"epochs": [12], "learning_rate": 0.02, "precision": "float32"}

@@ -52,13 +52,13 @@ def test_a_task_that_holds_every_cpu_gives_them_to_its_subtrees(ray_cluster, mon
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     settings = experiment(tmp_path, tree={"cluster_size": 2})
     assert module._cpus_of_a_tree(corpus) == 1
-    expected = cluster_labels(settings, corpus, 0)
+    expected = cluster_labels(Run(settings, corpus), 0)
     monkeypatch.setattr(module, "LARGE_LABELS", 10)
     assert module._cpus_of_a_tree(corpus) == 2
 
     def large(settings, directory):
         module.LARGE_LABELS, clustering.SUBTREE_TERMS = 10, 50
-        return cluster_labels(settings, Corpus.open(directory), 0)
+        return cluster_labels(Run(settings, Corpus.open(directory)), 0)
 
     found = ray.get(ray.remote(num_cpus=2)(large).remote(settings, corpus.directory), timeout=120)
     assert np.array_equal(found.label_order, expected.label_order)
@@ -74,7 +74,7 @@ def test_small_trees_are_built_without_ray(tmp_path):
     current = Run(experiment(tmp_path), write_corpus(tmp_path / "corpora" / "tiny"))
     build_trees(current)
     for number in range(3):
-        expected = cluster_labels(current.settings, current.corpus, number)
+        expected = cluster_labels(current, number)
         assert np.array_equal(current.open_tree(number).label_order, expected.label_order)
 
 
