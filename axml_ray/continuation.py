@@ -71,7 +71,7 @@ def _check(settings: Experiment, old: Experiment) -> None:
     if settings.ensemble.trees > old.ensemble.trees:
         raise SettingsError(
             f"ensemble.trees: is {settings.ensemble.trees}, but {old.run_directory} has {old.ensemble.trees} trees to "
-            "continue from; give at most as many"
+            "continue from; lower it to that number"
         )
     if settings.corpus.source != old.corpus.source:
         raise SettingsError(

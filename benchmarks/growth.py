@@ -4,8 +4,8 @@
 
 The texts are those of the config quickstart, the docstrings of the installed packages. A quarter of the texts, those of
 some packages, is new: these packages' own modules and classes are new labels. One run is trained on the other texts; it
-is there before the clock starts. Then, in turns, runs continue from it with the new texts, for a few epochs or as many
-as the config has, and runs are trained from scratch on the old and new texts for the same numbers of epochs. All have
+is there before the clock starts. Then, in turns, runs continue from it with the new texts, for few and for many
+epochs, and runs are trained from scratch on the old and new texts for the same numbers of epochs. All have
 one tree of networks alone, and one test split. `--quick` takes 2,000 texts instead of 8,000, and 1 and 4 epochs. Runs
 and texts in the directory of `--home` are kept, and finished runs are not trained again.
 

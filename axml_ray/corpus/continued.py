@@ -5,7 +5,7 @@
 - Its training texts stay training texts: a document is drawn for validation only if its draw is not above those of the
   other corpus's validation documents. The test split is drawn by a threshold already. If duplicates are dropped, old
   texts are kept.
-- Words are numbered anew, by frequency; whoever continues weights finds words by their spelling. Words of the other
+- Words are numbered anew, by frequency; training finds the old weights of a word by its spelling. Words of the other
   corpus keep their initial vectors, since frozen ones are part of what its networks learned from.
 """
 

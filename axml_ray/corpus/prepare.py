@@ -43,6 +43,8 @@ def prepare(settings: CorpusSettings, directory: Path, *, check: Callable[[Corpu
         SettingsError: an input is missing or empty, has too many bad records, or a split has no labels.
     """
     readers = _readers(settings)
+    if settings.continues is not None:
+        readers = old_files_first(readers, settings.continues)
     inputs = _inputs(settings, readers)
     clear_leftovers(directory)
     try:
@@ -70,14 +72,12 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
     Raises:
         SettingsError: a file is missing, or two splits contain the same file.
     """
-    readers: list[tuple[str, Reader]]
     if settings.source == "installed_packages":
         try:
-            readers = [("", reader) for reader in sources.installed_package_readers()]
+            return [("", reader) for reader in sources.installed_package_readers()]
         except (OSError, ValueError) as error:
             raise SettingsError(f"corpus.source: {error}") from None
-        return readers if settings.continues is None else old_files_first(readers, settings.continues)
-    readers = []
+    readers: list[tuple[str, Reader]] = []
     for split in SPLITS:
         try:
             readers += [(split, reader) for reader in sources.open_readers(getattr(settings, split), settings)]
@@ -88,7 +88,7 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
         path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
-    return readers if settings.continues is None else old_files_first(readers, settings.continues)
+    return readers
 
 
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inputs:

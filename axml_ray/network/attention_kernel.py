@@ -33,6 +33,18 @@ WARPS = 8
 
 
 @triton.jit
+def _nodes_of_program(index, nodes, GATHERED: tl.constexpr, NODES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return a program's document, and NODES of its nodes: their numbers, which of them exist, and their rows."""
+    # One axis for both: the second and third axes of a grid end at 65,535, and a batch may have more short documents.
+    tiles = tl.cdiv(nodes, NODES)
+    document = (tl.program_id(0) // tiles).to(tl.int64)
+    node = tl.program_id(0) % tiles * NODES + tl.arange(0, NODES)
+    exists = node < nodes
+    row = tl.load(index + document * nodes + node, mask=exists, other=0) if GATHERED else node.to(tl.int64)
+    return document, node, exists, row
+
+
+@triton.jit
 def _tile_scores(  # type: ignore[no-untyped-def]
     queries, row, row_exists, states, word, word_exists, D: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, WORDS: tl.constexpr,
@@ -58,13 +70,8 @@ def _forward(  # type: ignore[no-untyped-def]
     NODES: tl.constexpr, WORDS: tl.constexpr, DEPTH: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """Write UNITS of the contexts of NODES nodes for one document, and the logarithms of their sums of exponentials."""
-    # One axis for both: the second and third axes of a grid end at 65,535, and a batch may have more short documents.
-    tiles = tl.cdiv(nodes, NODES)
-    document = (tl.program_id(0) // tiles).to(tl.int64)
-    node = tl.program_id(0) % tiles * NODES + tl.arange(0, NODES)
-    exists = node < nodes
+    document, node, exists, row = _nodes_of_program(index, nodes, GATHERED, NODES)
     unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
-    row = tl.load(index + document * nodes + node, mask=exists, other=0) if GATHERED else node.to(tl.int64)
     length = tl.load(lengths + document)
     states += document * tokens * D
     values += document * tokens * F
@@ -102,14 +109,9 @@ def _backward(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, WORDS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write the attention weights and the gradients of the scores of NODES nodes and WORDS words of one document."""
-    # One axis for both: the second and third axes of a grid end at 65,535, and a batch may have more short documents.
-    tiles = tl.cdiv(nodes, NODES)
-    document = (tl.program_id(0) // tiles).to(tl.int64)
-    node = tl.program_id(0) % tiles * NODES + tl.arange(0, NODES)
-    exists = node < nodes
+    document, node, exists, row = _nodes_of_program(index, nodes, GATHERED, NODES)
     word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
     is_word = word < tl.load(lengths + document)
-    row = tl.load(index + document * nodes + node, mask=exists, other=0) if GATHERED else node.to(tl.int64)
     states += document * tokens * D
     values += document * tokens * F
     scores = _tile_scores(queries, row, exists, states, word, is_word, D, DEPTH, PRECISION, WIDE, NODES, WORDS)

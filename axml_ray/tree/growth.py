@@ -2,8 +2,8 @@
 
 Clusters, their levels and the old labels stay as they are, so that all weights of the old networks keep their meaning;
 only the leaf level gets more leaves. A new label joins the cluster whose centroid is nearest by cosine, as long as
-that has room: a network's label table stores as many vectors for every cluster as the largest has labels, so one
-cluster must not take them all.
+that has room: a network's label table pads every cluster to the size of the largest, so one cluster must not take all
+new labels.
 
 Legend: L labels of the grown tree, F features, n clusters.
 """
@@ -22,8 +22,8 @@ def grow_tree(tree: LabelTree, features: sparse.csr_array, cluster_size: int) ->
     """Return a tree of more labels, in which the new ones have joined the nearest clusters.
 
     New labels join one after the other by id. Of equally near clusters, and for a label without features, the one with
-    the fewest labels is taken, then the first. A cluster has room for 2K labels, or for as many as the largest cluster
-    had before, or for the mean number if that is larger.
+    the fewest labels is taken, then the first. The most labels of a cluster are the largest of 2K, the size of the
+    largest old cluster, and the mean size of the grown clusters.
 
     Args:
         tree: a tree over the labels 0 to L_old - 1, which keep their ids.

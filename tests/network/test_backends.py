@@ -341,7 +341,7 @@ class TestDevices:
             reserved_device(0.5)
 
     def test_a_share_of_a_gpu_is_that_share_of_its_memory(self, monkeypatch):
-        """As PyTorch's allocator is told; whole GPUs and the CPU have no limit."""
+        """PyTorch's allocator gets the limit; whole GPUs and the CPU have none."""
         limits = []
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
