@@ -33,5 +33,5 @@ class Client(FastHttpUser):
         with self.client.post("/v1/tag", json={"texts": random.choices(TEXTS, k=EACH)}, catch_response=True) as answer:
             if answer.status_code != 200:
                 answer.failure(f"status {answer.status_code}")
-            elif answer.json()["trees_used"] != answer.json()["trees"]:
-                answer.failure("fewer trees")
+            elif answer.json()["members_used"] != answer.json()["members"]:
+                answer.failure("fewer members")
