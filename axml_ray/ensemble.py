@@ -7,7 +7,7 @@ Legend: N documents, n given labels, k best labels, M members.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from axml_ray.combine.combiner import Combiner, MemberWeights
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.corpus.translation import Translation
 from axml_ray.members.member import Member, MemberInfo
-from axml_ray.members.text_batch import length_batches, map_batches
+from axml_ray.members.text_batch import length_batches, map_in_threads
 from axml_ray.members.topk import TopK
 from axml_ray.ragged import Ragged
 
@@ -154,10 +154,17 @@ class Ensemble:
 
     def _in_batches(
         self, tokens: Ragged, work: Callable[[Member, TextViews], T]
-    ) -> "list[tuple[np.ndarray, dict[str, T]]]":
-        def on_batch(rows: np.ndarray) -> tuple[np.ndarray, dict[str, T]]:
-            # One batch of texts for all members, so that each view of it is computed once.
-            texts = TextViews(tokens.take(rows), self.translation)
-            return rows, {name: work(member, texts) for name, member in self.members.items()}
+    ) -> Iterator[tuple[np.ndarray, dict[str, T]]]:
+        """Yield the row numbers of each batch of texts, and the result of `work` by the name of the member."""
+        batches = list(length_batches(tokens))
 
-        return list(map_batches(on_batch, length_batches(tokens)))
+        def tasks() -> Iterator[tuple[Member, TextViews]]:
+            for rows in batches:
+                # One batch of texts for all members, so that each view of it is computed once.
+                texts = TextViews(tokens.take(rows), self.translation)
+                for member in self.members.values():
+                    yield member, texts
+
+        results = map_in_threads(lambda task: work(*task), tasks())
+        for rows in batches:
+            yield rows, {name: next(results) for name in self.members}

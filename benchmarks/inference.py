@@ -42,7 +42,7 @@ from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.network_tree import NetworkTree
-from axml_ray.members.text_batch import length_batches, map_batches
+from axml_ray.members.text_batch import length_batches, map_in_threads
 from axml_ray.members.topk import TopK
 from axml_ray.network.frozen import frozen
 from axml_ray.network.kinds import build_network
@@ -173,7 +173,7 @@ def predict(member: NetworkTree, tokens: Ragged, k: int, batches: Iterable[np.nd
     def of_batch(rows: np.ndarray) -> tuple[np.ndarray, TopK]:
         return rows, member.rank(TextViews(tokens.take(rows)), k)
 
-    for rows, ranking in map_batches(of_batch, batches or length_batches(tokens)):
+    for rows, ranking in map_in_threads(of_batch, batches or length_batches(tokens)):
         top.labels[rows], top.scores[rows] = ranking
     return top
 

@@ -72,7 +72,7 @@ def server(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [f"bundle={bundle}", f"port={port}", f"together={together}"]
+    words = [f"bundle={bundle}", f"port={port}", f"together={together}", "cpus=0.25"]
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],
         cwd=results_file.ROOT,

@@ -9,6 +9,7 @@ lists the settings. To roll out a new bundle, deploy the same application with a
 have opened the new one.
 """
 
+import asyncio
 import os
 from dataclasses import asdict
 from typing import Any
@@ -23,12 +24,15 @@ from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 from serve_app.guard import KEYS_VARIABLE, keys_of_environment
+from serve_app.listener import listen
 from serve_app.members import Members
 from serve_app.service import Service, logger, read_examples
 from serve_app.settings import ApplicationSettings, ServingSettings
 
 MANY = 10_000
 """Requests that Serve admits to a deployment: more than the application's own queue ever lets through."""
+HEALTH_CHECK_S = 2.0
+"""Seconds between health checks of the ingress, after which a dead replica is replaced."""
 INGRESS_CPUS = 0.1
 """CPUs that Ray reserves for a replica of the ingress."""
 
@@ -39,15 +43,29 @@ class Ingress:
 
     Args:
         serving: settings of the server.
+        address: host and port that each replica listens on; None leaves that to Serve's proxies.
         handles: handles of the deployments with the members.
     """
 
-    def __init__(self, serving: ServingSettings, *handles: DeploymentHandle):
+    def __init__(self, serving: ServingSettings, address: tuple[str, int] | None, *handles: DeploymentHandle):
         self.service = Service(serving, FanOut(handles, serving.tree_patience_s, serving.time_limit_s))
+        self._address = address
+        self._server: asyncio.Task[None] | None = None
 
     async def reconfigure(self, config: dict[str, str]) -> None:
-        """Answer new requests from another bundle; Serve calls this with `user_config`."""
+        """Answer new requests from another bundle; Serve calls this with `user_config`.
+
+        Raises:
+            OSError: the replica cannot listen on its address.
+        """
         await self.service.use(Edition(**config))
+        if self._address and not self._server:
+            self._server = await listen(make_api(self.service, keys_of_environment()), *self._address)
+
+    async def check_health(self) -> None:
+        """Raise an error if the HTTP server of this replica has ended; Serve calls this regularly."""
+        if self._server and self._server.done():
+            raise RuntimeError("the HTTP server has ended")
 
     async def drain(self) -> bool:
         """Refuse new requests and drain those in flight, before the server exits; return whether there were any."""
@@ -78,7 +96,19 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         SettingsError: a setting is unknown or has a wrong value, or the bundle, the examples or the keys are unusable.
     """
-    serving = ApplicationSettings.from_arguments(args)
+    return make_application(ApplicationSettings.from_arguments(args))
+
+
+def make_application(serving: ApplicationSettings, address: tuple[str, int] | None = None) -> Application:
+    """Return the application.
+
+    Args:
+        serving: its settings.
+        address: host and port that the ingress itself listens on; None leaves that to Serve's proxies.
+
+    Raises:
+        SettingsError: the bundle, the examples or the keys are unusable.
+    """
     # Checked here, since an error in a replica is reported as a long traceback by Serve.
     if serving.examples:
         read_examples(serving.examples)
@@ -115,6 +145,7 @@ def build(args: dict[str, Any]) -> Application:
         serve.deployment(Ingress)
         .options(
             name="ingress",
+            health_check_period_s=HEALTH_CHECK_S,
             num_replicas=serving.ingress_replicas,
             max_ongoing_requests=MANY,
             max_surge_percent=100,
@@ -122,5 +153,5 @@ def build(args: dict[str, Any]) -> Application:
             user_config=asdict(edition),
             ray_actor_options={"num_cpus": INGRESS_CPUS},
         )
-        .bind(serving.without_bundle, *members)
+        .bind(serving.without_bundle, address, *members)
     )

@@ -41,6 +41,8 @@ BEAM_CHILDREN = 4096
 largest number of children of a node."""
 MOST_SCORES = 1 << 22
 """Largest number of scores of a level that are in memory at a time."""
+DOCUMENTS_OF_PRODUCT = 16
+"""Number of documents that are multiplied with a level's classifiers at a time."""
 WHOLE_LEVEL = 1 << 16
 """All nodes of a level are scored if there are at most this number, which is faster than gathering the nodes that a
 text needs."""
@@ -143,7 +145,7 @@ class LinearTree(Member):
     def _margins(self, level: int, rows: sparse.csr_matrix, nodes: np.ndarray) -> np.ndarray:
         """Return the margins of some nodes (int64 [N, n]) of `weights[level]` for each document, float32 [N, n]."""
         if level == 0 or self.tree.level_sizes[level] <= WHOLE_LEVEL:
-            of_all = (rows @ self._by_feature[level]).toarray()
+            of_all = self._margins_of_level(level, rows)
             return of_all if level == 0 else np.take_along_axis(of_all, nodes, axis=1)
         margins = np.empty(nodes.shape, dtype=np.float32)
         # One dense row is reused: filled with a document's features, and cleared at the same places.
@@ -153,6 +155,17 @@ class LinearTree(Member):
             dense[rows.indices[inside]] = rows.data[inside]
             margins[document] = self.weights[level][nodes_of_document] @ dense
             dense[rows.indices[inside]] = 0
+        return margins
+
+    def _margins_of_level(self, level: int, rows: sparse.csr_matrix) -> np.ndarray:
+        """Return the margins of all nodes of `weights[level]` for each document, float32 [N, n_d]."""
+        margins = np.empty((rows.shape[0], self.tree.level_sizes[level]), dtype=np.float32)
+        # Features of a few documents, as dense rows: up to 3.5 times faster than the product of two sparse matrices.
+        for start in range(0, rows.shape[0], DOCUMENTS_OF_PRODUCT):
+            part = rows[start : start + DOCUMENTS_OF_PRODUCT]
+            features, columns = np.unique(part.indices, return_inverse=True)
+            dense = sparse.csr_matrix((part.data, columns, part.indptr), (part.shape[0], len(features))).T.toarray()
+            margins[start : start + DOCUMENTS_OF_PRODUCT] = (self._by_feature[level][features].T @ dense).T
         return margins
 
     @cached_property

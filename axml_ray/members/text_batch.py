@@ -21,9 +21,10 @@ BATCH_COST = 256
 Measured on 2 cores, three trees of hidden 128: 6.3 ms per batch and 0.025 ms per token.
 """
 MOST_AT_ONCE = 16
-"""Largest number of batches that are processed at the same time; each takes memory."""
+"""Largest number of items that are processed at the same time; each takes memory."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def length_batches(tokens: Ragged, documents: int | None = None, places: int | None = None) -> Iterator[np.ndarray]:
@@ -50,10 +51,10 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
 
 def _share(widths: np.ndarray) -> int:
     """Return the tokens of a batch with which each thread gets at least one, within the bounds above."""
-    threads = torch.get_num_threads()
-    if not 2 <= threads <= MOST_AT_ONCE:
+    at_once = min(torch.get_num_threads(), MOST_AT_ONCE)
+    if at_once == 1:
         return BATCH_TOKENS
-    share = -(-int(widths.sum()) // threads) + int(widths.max(initial=0))
+    share = -(-int(widths.sum()) // at_once) + int(widths.max(initial=0))
     return min(BATCH_TOKENS, max(LEAST_TOKENS, share))
 
 
@@ -81,14 +82,13 @@ def _cheapest(widths: np.ndarray, documents: int, places: int) -> list[tuple[int
     return cuts[::-1]
 
 
-def map_batches(work: Callable[[np.ndarray], T], batches: Iterable[np.ndarray]) -> Iterator[T]:
-    """Apply `work` to the rows of each batch on the CPU; yield the results in the order of the batches.
+def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Apply `work` to each item, several at the same time; yield the results in order.
 
-    If there are enough batches, each of PyTorch's threads processes whole batches: threads that share a batch would
-    wait for each other at each of hundreds of small steps.
+    Threads that shared an item would wait for each other at each of hundreds of small steps.
     """
-    all_batches, threads = list(batches), torch.get_num_threads()
-    if 2 <= threads <= MOST_AT_ONCE and len(all_batches) >= threads:
-        yield from thread_pool(threads, 1).map(work, all_batches)
+    threads = torch.get_num_threads()
+    if (at_once := min(threads, MOST_AT_ONCE)) > 1:
+        yield from thread_pool(at_once, threads // at_once).map(work, items)
     else:
-        yield from map(work, all_batches)
+        yield from map(work, items)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.corpus.text_views import TextViews
-from axml_ray.members.text_batch import BATCH_COST, length_batches, map_batches
+from axml_ray.members.text_batch import BATCH_COST, length_batches, map_in_threads
 from axml_ray.ragged import Ragged
 
 
@@ -42,7 +42,7 @@ class TestLengthBatches:
                 counts[threads] = [len(rows) for rows in length_batches(tokens)]
         finally:
             torch.set_num_threads(1)
-        assert counts == {1: [64], 2: [32, 32], 4: [16] * 4, 17: [64]}
+        assert counts == {1: [64], 2: [32, 32], 4: [16] * 4, 17: [8] * 8}
 
     @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 9), st.integers(1, 200))
     def test_no_other_cuts_cost_less(self, lengths, documents, places):
@@ -68,6 +68,6 @@ def test_results_come_in_the_order_of_the_batches(threads):
     batches = [np.array([number, number + 1]) for number in range(20)]
     try:
         torch.set_num_threads(threads)
-        assert list(map_batches(lambda rows: int(rows.sum()), batches)) == [2 * number + 1 for number in range(20)]
+        assert list(map_in_threads(lambda rows: int(rows.sum()), batches)) == [2 * number + 1 for number in range(20)]
     finally:
         torch.set_num_threads(1)

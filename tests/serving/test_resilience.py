@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import requests
+from descendants import descendants
 from intruder import assert_refused, without_ray
 from raw_http import head, raw
 from small_server import MEMBERS, SMALL
@@ -208,6 +209,17 @@ def test_an_answer_and_a_question_that_would_come_too_late(
         assert requests.get(f"{url}/healthz", timeout=SECONDS).status_code == 200
 
 
+def assert_answers_again(url: str) -> None:
+    """Assert that a URL is answered with 200 within `SECONDS`, though the server does not listen at first."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        with suppress(requests.ConnectionError):
+            if requests.get(url, timeout=SECONDS).status_code == 200:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"{url} was not answered within {SECONDS} s")
+
+
 @pytest.mark.slow
 def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: Path) -> None:
     """`python -m serve_app`: loopback, keys, and an end that answers what is under way."""
@@ -239,6 +251,11 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: P
             assert_refused(process.pid, tmp_path)
         known = {"Authorization": "Bearer second-key"}
         assert requests.get(f"{url}/v1/model", headers=known, timeout=SECONDS).status_code == 200
+        if sys.platform == "linux":
+            # The replica that replaces the ingress listens on the same port, where connections of the first linger.
+            [ingress] = descendants(process.pid, b"ray::ServeReplica:axml-ray:ingress")
+            os.kill(ingress, signal.SIGKILL)
+            assert_answers_again(f"{url}/readyz")
 
         def ask(number: int) -> int:
             content = {"texts": texts[:40], "explain": True}

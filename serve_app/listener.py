@@ -1,0 +1,104 @@
+"""An HTTP server in the process of the ingress, for a server on one machine.
+
+Ray's proxy takes about as long for a single text as three small trees. Here, clients reach the application without it.
+A replica that replaces a dead one listens on the same address again.
+"""
+
+import asyncio
+import socket
+from contextlib import suppress
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+KEEP_ALIVE_S = 90
+"""Seconds that an idle connection stays open, as with Ray's proxy."""
+BACKLOG = 2_048
+"""Connections that may wait to be accepted."""
+
+
+async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
+    """Serve an application on an address, in the running event loop, which must not be that of the main thread.
+
+    Args:
+        app: the ASGI application.
+        host: name or address of this machine.
+        port: TCP port.
+
+    Returns:
+        The task of the server, which ends only if the server fails.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    bound = socket.socket(family, kind, protocol)
+    try:
+        # Replicas of one application share the port, also while one replaces another.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    config = uvicorn.Config(
+        CancelOnDisconnect(app),
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    while not (server.started or task.done()):
+        await asyncio.sleep(0.01)
+    return task
+
+
+class CancelOnDisconnect:
+    """Middleware that cancels a request whose client has left, as Ray's proxy does.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        # One message at a time, so that a body is read no faster than the application takes it.
+        messages: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
+        is_answered = has_left = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        async def forward() -> None:
+            nonlocal has_left
+            while True:
+                message = await receive()
+                await messages.put(message)
+                # The server also reports a disconnect when it has sent the answer.
+                if message["type"] == "http.disconnect" and not is_answered:
+                    has_left = True
+                    request.cancel()
+                    return
+
+        request = asyncio.ensure_future(self.app(scope, messages.get, send_and_note))
+        forwarding = asyncio.create_task(forward())
+        try:
+            with suppress(asyncio.CancelledError):
+                await request
+            if request.cancelled() and not has_left:
+                raise asyncio.CancelledError
+        finally:
+            request.cancel()
+            forwarding.cancel()
