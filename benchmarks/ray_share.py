@@ -5,7 +5,8 @@
 
 The level is a first level of 2,048 groups of neighbouring label ids, all scored, with the config's corpus (which must
 be prepared), network, batches and threads. The sides run one after the other; each reports the documents per second
-after some warm-up steps, the page faults per step, and the kernel's share of its processor time.
+after some warm-up steps, the page faults per step, the kernel's share of its processor time, and the number, memory
+(MiB) and wake-ups per second of all processes that it started, Ray's included.
 
 - `plain`: training in a process's main thread.
 - `task`: training in one Ray task, as a job trains a tree that has one worker.
@@ -21,6 +22,7 @@ relative to the plain process; `group_share`, the same of `group`; medians over 
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import statistics
 import subprocess
@@ -28,13 +30,14 @@ import sys
 import tempfile
 import time
 import uuid
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import results_file
 import torch
 import training_tasks
+from process_costs import costs_of_descendants
 from rich.console import Console
 
 from axml_ray import configuration
@@ -51,7 +54,7 @@ SIDES = ("plain", "task", "group")
 TREES = {1: "one_tree_share", 3: "three_trees_share"}
 """Names of the figure by the number of concurrent trainings."""
 WARM_STEPS = 10
-START_SECONDS = 40
+START_SECONDS = 25
 """Seconds for a training to start and do its first steps, for each training that starts at the same time."""
 
 
@@ -92,22 +95,39 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def side(settings: Experiment, name: str, seconds: float, concurrent: int) -> dict[str, float]:
     """Measure one side: the sum of the documents of concurrent trainings, and the means of the other numbers."""
-    each = [(settings, seconds, time.time() + START_SECONDS * (1 + concurrent))] * concurrent
+    start = time.time() + START_SECONDS * (1 + concurrent)
+    each = [(settings, seconds, start)] * concurrent
+    with ThreadPoolExecutor(1) as watcher:
+        costs = watcher.submit(_costs, start, seconds)
+        found = _run_side(name, each)
+    total = {key: sum(one[key] for one in found) for key in found[0]}
+    means = {key: value / concurrent for key, value in total.items() if key != "documents_per_second"}
+    return {"documents_per_second": total["documents_per_second"], **means, **costs.result()}
+
+
+def _costs(start: float, seconds: float) -> dict[str, float]:
+    """Measure the processes of this side while it trains."""
+    time.sleep(max(0.0, start - time.time()))
+    return costs_of_descendants(os.getpid(), seconds)
+
+
+def _run_side(name: str, each: list[tuple[Experiment, float, float]]) -> list[dict[str, float]]:
+    """Run the trainings of one side at the same time and return what each reports."""
+    concurrent = len(each)
     if name == "plain":
         with ProcessPoolExecutor(concurrent, multiprocessing.get_context("spawn")) as pool:
-            found = list(pool.map(trained, *zip(*each, strict=True)))
-    else:
-        import ray
+            return list(pool.map(trained, *zip(*each, strict=True)))
+    import ray
 
-        connect()
-        with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
-            cpus = min(1, results_file.cores() / concurrent)
-            if name == "task":
-                found = ray.get([ray.remote(num_cpus=cpus)(trained).remote(*one) for one in each])
-            else:
-                found = ray.get([ray.remote(num_cpus=0)(_group).remote(one, cpus, directory) for one in each])
-    total = {key: sum(one[key] for one in found) for key in found[0]}
-    return {key: value if key == "documents_per_second" else value / concurrent for key, value in total.items()}
+    connect()
+    cpus = min(1, results_file.cores() / concurrent)
+    with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
+        if name == "task":
+            tasks = [ray.remote(num_cpus=cpus)(trained).remote(*one) for one in each]
+        else:
+            tasks = [ray.remote(num_cpus=0)(_group).remote(one, cpus, directory) for one in each]
+        found: list[dict[str, float]] = ray.get(tasks)
+        return found
 
 
 def _group(what: tuple[Experiment, float, float], cpus: float, directory: str) -> dict[str, float]:

@@ -8,14 +8,14 @@ clients are elsewhere. Texts are those of the corpus's test split.
 
 - Loads: 1, 8 and 64 clients that ask one text after the other, and 8 that ask 64 texts at a time; latencies also of 64
   clients at half of what they reach.
-- Servers: all trees in one replica, a replica for each tree, and the first again behind Serve's HAProxy.
+- Servers: all trees in one replica, and a replica for each tree.
 - The soak asks one text at a time for some minutes, at 80% of saturation, and compares the memory of the server's
   processes (proportional set size) over its quarters.
 - `--quick` takes 8 seconds of each load and one minute of soak.
 
 Figures: `saturation_share` (texts a second with 64 texts a request, of those of the Tagger with 64 texts a call),
 `saturation_share_of_all_at_once` (of the Tagger with all texts in one call), `single_text_share` (64 clients with a
-text each, of the Tagger with 64 texts a call), each also with `apart_` and `haproxy_` before it; `p50_ms`, `p95_ms`,
+text each, of the Tagger with 64 texts a call), each also with `apart_` before it; `p50_ms`, `p95_ms`,
 `p99_ms` (at half of what 64 clients reach), `failed_requests`, `requests`, `soak_requests`, `soak_growth_mib` (last
 against first quarter).
 """
@@ -34,7 +34,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -55,19 +54,13 @@ START_SECONDS = 180
 USERS = (1, 8, 64)
 MANY = 64
 """Texts of a large request."""
-HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-SERVERS: dict[str, tuple[bool, dict[str, str]]] = {
-    "together": (True, {}),
-    "apart": (False, {}),
-    "haproxy": (True, HAPROXY),
-}
+SERVERS = {"together": True, "apart": False}
+"""Value of the setting `together` of each server."""
 PASSES = 3
 
 
 @contextmanager
-def server(
-    bundle: Path, together: bool, environment: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[tuple[str, int]]:
+def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
     """A server of its own; gives its address and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -76,7 +69,6 @@ def server(
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],
         cwd=results_file.ROOT,
-        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -219,7 +211,7 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
         json.dump(texts, file)
         file.flush()
         path = Path(file.name)
-        for name, (together, more) in SERVERS.items():
+        for name, together in SERVERS.items():
 
             def add(part: str, row: dict[str, Any], name: str = name) -> dict[str, Any]:
                 rows.append({"part": part, "server": name, **row})
@@ -227,7 +219,7 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
                 return row
 
             prefix = "" if name == "together" else f"{name}_"
-            with console.status(f"the server, {name}"), server(given.bundle, together, more) as (url, process):
+            with console.status(f"the server, {name}"), server(given.bundle, together) as (url, process):
                 load(python, url, WARM_SECONDS, 16, texts=path)
                 for users in USERS:
                     single = add("closed", load(python, url, given.seconds, users, texts=path))["requests_per_s"]
