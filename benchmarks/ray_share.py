@@ -96,7 +96,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def side(settings: Experiment, name: str, seconds: float, concurrent: int) -> dict[str, float]:
     """Measure one side: the sum of the documents of concurrent trainings, and the means of the other numbers."""
     start = time.time() + START_SECONDS * (1 + concurrent)
-    each = [(settings, seconds, start)] * concurrent
+    each = [(settings.model_dump_json(), seconds, start)] * concurrent
     with ThreadPoolExecutor(1) as watcher:
         costs = watcher.submit(_costs, start, seconds)
         found = _run_side(name, each)
@@ -111,7 +111,7 @@ def _costs(start: float, seconds: float) -> dict[str, float]:
     return costs_of_descendants(os.getpid(), seconds)
 
 
-def _run_side(name: str, each: list[tuple[Experiment, float, float]]) -> list[dict[str, float]]:
+def _run_side(name: str, each: list[tuple[str, float, float]]) -> list[dict[str, float]]:
     """Run the trainings of one side at the same time and return what each reports."""
     concurrent = len(each)
     if name == "plain":
@@ -130,7 +130,7 @@ def _run_side(name: str, each: list[tuple[Experiment, float, float]]) -> list[di
         return found
 
 
-def _group(what: tuple[Experiment, float, float], cpus: float, directory: str) -> dict[str, float]:
+def _group(what: tuple[str, float, float], cpus: float, directory: str) -> dict[str, float]:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -149,12 +149,18 @@ def _work(config: dict[str, Any]) -> dict[str, float]:
     return trained(*config["what"])
 
 
-def trained(settings: Experiment, seconds: float, start: float) -> dict[str, float]:
+def trained(settings_json: str, seconds: float, start: float) -> dict[str, float]:
     """Train for some seconds from time `start` on; return documents per second, page faults per step, kernel share.
+
+    Args:
+        settings_json: the settings as JSON, since classes of settings that are made at run time cannot be pickled.
+        seconds: length of the measurement.
+        start: its beginning, in seconds since the epoch.
 
     Raises:
         RuntimeError: the warm-up steps took longer than until `start`.
     """
+    settings = Experiment.model_validate_json(settings_json)
     use_threads(settings.resources.threads_of_worker)
     torch.manual_seed(0)
     corpus = Corpus.open(settings.corpus_directory)

@@ -178,8 +178,7 @@ class NetworkTree(Member):
         fetched = backend_for(self.device).fetch((beam.nodes, beam.scores.float())).result()
         nodes, logs = (one.numpy() for one in fetched)
         labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
-        missing = ((0, 0), (0, max(0, k - labels.shape[1])))
-        return TopK(np.pad(labels, missing, constant_values=-1), np.pad(np.exp(logs), missing))
+        return TopK(labels, np.exp(logs)).padded(k)
 
     @torch.inference_mode()
     def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:

@@ -24,6 +24,13 @@ class TopK(NamedTuple):
         """Return a ranking without labels."""
         return cls(np.full((documents, k), -1, np.int32), np.zeros((documents, k), np.float32))
 
+    def padded(self, k: int) -> "TopK":
+        """Return the ranking with columns for at least k labels."""
+        if (missing := k - self.labels.shape[1]) <= 0:
+            return self
+        columns = ((0, 0), (0, missing))
+        return TopK(np.pad(self.labels, columns, constant_values=-1), np.pad(self.scores, columns))
+
     def scores_of(self, labels: np.ndarray) -> np.ndarray:
         """Return the scores of given labels.
 

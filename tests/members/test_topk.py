@@ -40,6 +40,14 @@ def test_an_empty_ranking() -> None:
     assert labels.tolist() == [[-1] * 3] * 2 and scores.tolist() == [[0.0] * 3] * 2
 
 
+def test_missing_columns_have_no_label() -> None:
+    ranking = TopK(np.array([[4, 2]], np.int32), np.array([[0.5, 0.25]], np.float32))
+    padded = ranking.padded(3)
+    assert padded.labels.tolist() == [[4, 2, -1]] and padded.scores.tolist() == [[0.5, 0.25, 0.0]]
+    assert (padded.labels.dtype, padded.scores.dtype) == (np.int32, np.float32)
+    assert ranking.padded(1) is ranking
+
+
 @given(rankings(), st.data())
 def test_scores_of_labels(given_rankings: list[TopK], data: st.DataObject) -> None:
     ranking = given_rankings[0]
