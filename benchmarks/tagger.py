@@ -106,7 +106,7 @@ def measure(bundle: Path, corpus: Path) -> dict[str, float]:
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the medians of the rows of each side, and of the ratios of the two sides round by round."""
-    found = {}
+    found: dict[str, float] = {}
     for side, prefix in ((OURS, ""), (OTHER, "other_")):
         if of_side := [row for row in rows if row["side"] == side]:
             found |= {prefix + name: statistics.median(row[name] for row in of_side) for name in FIGURES}
