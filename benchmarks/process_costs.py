@@ -1,4 +1,4 @@
-"""What the processes below one process cost the machine: their number, their memory, and how often they wake up."""
+"""Measures what the processes below a process cost: their number, their memory, and how often they wake up."""
 
 import time
 from collections.abc import Iterator
