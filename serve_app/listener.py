@@ -31,16 +31,7 @@ async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
     Raises:
         OSError: the address cannot be bound.
     """
-    [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    bound = socket.socket(family, kind, protocol)
-    try:
-        # Replicas of one application share the port, also while one replaces another.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind(address)
-    except OSError:
-        bound.close()
-        raise
+    sockets = bound_sockets(host, port)
     config = uvicorn.Config(
         CancelOnDisconnect(app),
         backlog=BACKLOG,
@@ -51,10 +42,35 @@ async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
         server_header=False,
     )
     server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve(sockets=[bound]))
+    task = asyncio.create_task(server.serve(sockets=sockets))
     while not (server.started or task.done()):
         await asyncio.sleep(0.01)
     return task
+
+
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address that a host name has, such as the two of localhost.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            sockets.append(bound := socket.socket(family, kind, protocol))
+            # Replicas of one application share the port, also while one replaces another.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+            bound.bind(address)
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
 
 
 class CancelOnDisconnect:

@@ -10,7 +10,7 @@ import pytest
 import requests
 from starlette.types import Receive, Scope, Send
 
-from serve_app.listener import listen
+from serve_app.listener import bound_sockets, listen
 
 SECONDS = 20
 
@@ -92,6 +92,16 @@ def test_a_request_whose_client_has_left_is_cancelled(servers: Servers, port: in
         assert not app.cancelled.is_set()
     assert app.cancelled.wait(SECONDS)
     assert requests.get(f"http://127.0.0.1:{port}/", timeout=SECONDS).content == b"a0"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_name_has_a_socket_for_each_of_its_addresses(host: str, port: int) -> None:
+    addresses = {entry[4][0] for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    sockets = bound_sockets(host, port)
+    assert {each.getsockname()[0] for each in sockets} == addresses
+    assert {each.getsockname()[1] for each in sockets} == {port}
+    for each in sockets:
+        each.close()
 
 
 def test_an_address_in_use_is_an_error(servers: Servers, port: int) -> None:
