@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.rounds < 1:
         parser.error("--rounds: at least 1")
+
+    def measure(repository: Path, home: Path) -> dict[str, Any]:
+        return run_demo(repository, home, given.settings)
+
+    rows = measure_in_turns(measure, given.rounds, given.against)
+    results_file.write(given.json or results_file.RESULTS / "demo.json", figures(rows), rows)
+
+
+def measure_in_turns(
+    measure: Callable[[Path, Path], dict[str, Any]], rounds: int, against: str | None
+) -> list[dict[str, Any]]:
+    """Measure this working tree and, if it is given, a clone of another revision, in turns; print each row.
+
+    Args:
+        measure: measures a repository, given its directory and one that does not exist yet, for its files.
+        rounds: measurements of each side.
+        against: the other revision.
+
+    Raises:
+        SettingsError: there is no such revision.
+    """
     rows = []
-    with tempfile.TemporaryDirectory(prefix="axml-ray-demo-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="axml-ray-turns-") as temporary:
         sides = {OURS: results_file.ROOT}
-        if given.against:
-            sides[OTHER] = clone(given.against, Path(temporary) / "clone")
-        for round_number in range(given.rounds):
+        if against:
+            sides[OTHER] = clone(against, Path(temporary) / "clone")
+        for round_number in range(rounds):
             for side, repository in sides.items():
                 home = Path(temporary) / f"{side}-{round_number}"
-                row = {"side": side, "round": round_number, **run_demo(repository, home, given.settings)}
-                Console().print_json(json.dumps(row), indent=None)
-                rows.append(row)
-    results_file.write(given.json or results_file.RESULTS / "demo.json", figures(rows), rows)
+                rows.append({"side": side, "round": round_number, **measure(repository, home)})
+                Console().print_json(json.dumps(rows[-1]), indent=None)
+    return rows
 
 
 def clone(revision: str, directory: Path) -> Path:

@@ -17,7 +17,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import results_file
-from demo import OTHER, OURS, clone
-from rich.console import Console
+from demo import OTHER, OURS, measure_in_turns
 
 from axml_ray import Tagger
 from axml_ray.corpus.store import Corpus
@@ -52,16 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.measure:
         print(json.dumps(measure(given.bundle, given.texts)))
         return
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="axml-ray-tagger-") as temporary:
-        sides = {OURS: results_file.ROOT}
-        if given.against:
-            sides[OTHER] = clone(given.against, Path(temporary) / "clone")
-        for round_number in range(given.rounds):
-            for side, repository in sides.items():
-                row = {"side": side, "round": round_number, **in_process(repository, given.bundle, given.texts)}
-                Console().print_json(json.dumps(row), indent=None)
-                rows.append(row)
+
+    def in_turn(repository: Path, _: Path) -> dict[str, Any]:
+        return in_process(repository, given.bundle, given.texts)
+
+    rows = measure_in_turns(in_turn, given.rounds, given.against)
     results_file.write(given.json, figures(rows), rows)
 
 

@@ -60,7 +60,7 @@ class Ingress:
         """
         await self.service.use(Edition(**config))
         if self._address and not self._server:
-            self._server = await listen(make_api(self.service, keys_of_environment()), *self._address)
+            self._server = await listen(self._api, *self._address)
 
     async def check_health(self) -> None:
         """Raise an error if the HTTP server of this replica has ended; Serve calls this regularly."""
@@ -75,7 +75,8 @@ class Ingress:
         keys = keys_of_environment()
         access = f"{len(keys)} API keys are accepted" if keys else f"{KEYS_VARIABLE} is not set: no key is required"
         logger.info("%s", access)
-        return make_api(self.service, keys)
+        self._api = make_api(self.service, keys)
+        return self._api
 
 
 def group_members(bundle: Bundle) -> dict[str, list[str] | None]:

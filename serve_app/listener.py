@@ -45,6 +45,9 @@ async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
     task = asyncio.create_task(server.serve(sockets=sockets))
     while not (server.started or task.done()):
         await asyncio.sleep(0.01)
+    if task.done():
+        task.result()  # raises what the server raised
+        raise OSError(f"the server could not listen on {host}, port {port}")
     return task
 
 
