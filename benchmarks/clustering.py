@@ -35,7 +35,8 @@ from typing import Any
 import numpy as np
 import peers
 import results_file
-from environments import PECOS, PECOS_ALONE, PeerError, checked, environment
+from environments import PeerError, checked, environment
+from peer_systems import PROGRAMS
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -72,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pythons = {
             "ours": Path(sys.executable),
             "literal": Path(sys.executable),
-            "libpecos": environment(console, "libpecos", PECOS, PECOS_ALONE),
-            "omikuji": environment(console),
+            "libpecos": environment(console, "libpecos", PROGRAMS["libpecos"]),
+            "omikuji": environment(console, "omikuji", PROGRAMS["omikuji"]),
         }
         for name, make, systems in cases(given.data, quick=given.quick):
             with console.status(f"{name}: features"):

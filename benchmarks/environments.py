@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import results_file
@@ -15,30 +16,30 @@ from rich.console import Console
 
 ENVIRONMENTS = results_file.ROOT / ".peers"
 
-OMIKUJI = ("omikuji==0.5.2", "milksnake==0.1.6", "cffi==2.1.1", "pycparser==3.12")
-NAPKINXC = ("numpy==2.4.6", "scipy==1.17.1", "tqdm==4.70.1")
-NAPKINXC_ALONE = ("napkinxc==0.7.2",)  # without what downloads data sets
-PECOS = ("numpy==1.26.4", "scipy==1.13.1", "scikit-learn==1.5.2")  # the newest that libpecos 1.2.8 works with
-PECOS_ALONE = ("libpecos==1.2.8",)  # without torch and transformers, which linear models don't use
+
+@dataclass(frozen=True)
+class Requirements:
+    """What pip installs into an environment, in this order."""
+
+    wheels: Sequence[str]
+    """Requirements that are installed with their dependencies, from wheels."""
+    alone: Sequence[str] = ()
+    """Requirements that are installed from wheels without their dependencies."""
+    built: Sequence[str] = ()
+    """Requirements that are built from their source in this environment, without their dependencies."""
 
 
 class PeerError(RuntimeError):
     """The other environment could not be made, or the program in it failed; the message says why."""
 
 
-def environment(
-    console: Console,
-    name: str = "omikuji",
-    requirements: Sequence[str] = OMIKUJI,
-    without_dependencies: Sequence[str] = (),
-) -> Path:
+def environment(console: Console, name: str, requirements: Requirements) -> Path:
     """Return the Python of a peer's environment, which is made if it is missing or has other versions.
 
     Args:
         console: console for the progress.
         name: name of the environment's directory in `.peers`.
-        requirements: requirements that pip installs.
-        without_dependencies: requirements that pip installs afterwards, without their dependencies.
+        requirements: what pip installs.
 
     Raises:
         PeerError: pip could not install it.
@@ -46,24 +47,19 @@ def environment(
     directory = ENVIRONMENTS / name
     python = directory / "bin" / "python"
     marker = directory / "installed.txt"  # written last, so half an environment is made again
-    lines = (*requirements, *without_dependencies, f"# Python {sys.version.split()[0]}")
+    lines = (*requirements.wheels, *requirements.alone, *requirements.built, f"# Python {sys.version.split()[0]}")
     wanted = "".join(f"{line}\n" for line in lines)
     if marker.is_file() and marker.read_text() == wanted and python.exists():
         return python
     with console.status(f"making the environment {directory}"):
         venv.create(directory, clear=True, with_pip=True, symlinks=os.name != "nt")
-        pip: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--only-binary=:all:",
-        ]
-        checked([*pip, *requirements], f"pip could not install {name}")
-        if without_dependencies:
-            checked([*pip, "--no-deps", *without_dependencies], f"pip could not install {name}")
+        pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        wheels, source = "--only-binary=:all:", "--no-build-isolation"
+        checked([*pip, wheels, *requirements.wheels], f"pip could not install {name}")
+        if requirements.alone:
+            checked([*pip, wheels, "--no-deps", *requirements.alone], f"pip could not install {name}")
+        if requirements.built:
+            checked([*pip, source, "--no-deps", *requirements.built], f"pip could not build {name}")
     marker.write_text(wanted)
     return python
 

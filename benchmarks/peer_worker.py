@@ -2,8 +2,8 @@
 
     .peers/omikuji/bin/python benchmarks/peer_worker.py SYSTEM DIRECTORY
 
-SYSTEM is `omikuji`, `napkinxc` or `libpecos`; each needs itself and what it asks for, nothing of this repository.
-DIRECTORY holds, and gets:
+SYSTEM is `omikuji`, `napkinxc`, `libpecos` or `extremetext`; each needs itself and what it asks for, nothing of this
+repository. DIRECTORY holds, and gets:
 
 - `task.json`: `{"hyperparameters": {name: value}, "threads", "beam", "top"}`.
 - For omikuji `train.txt`, `test.txt`: documents in the Extreme Classification Repository's format, which it reads
@@ -13,7 +13,8 @@ DIRECTORY holds, and gets:
 - `done.json` (out, last): `{"seconds": {"fit", "predict"}, "hyperparameters": all that are known, "version",
   "peak_gib": of the whole process, "model_bytes": of what was saved}`.
 
-Reading and saving aren't timed, except that omikuji's `fit` reads `train.txt`, and napkinXC saves while it fits.
+Reading and saving aren't timed, except that the `fit` of omikuji and ExtremeText reads their text files, and napkinXC
+saves while it fits.
 """
 
 import json
@@ -33,6 +34,7 @@ from axml_ray.memory import peak_gib
 Task = dict[str, Any]
 Features = list[tuple[int, float]]
 BATCH = 1000
+PREFIX = "__label__"
 
 
 class Clock:
@@ -115,13 +117,14 @@ def parse(line: str) -> Features:
 
 
 def napkinxc(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[list[int]], dict[str, Any], str]:
-    """A probabilistic label tree, or an ensemble of them."""
+    """A probabilistic label tree, an ensemble of them or, by the hyperparameter `model`, another of its models."""
     from importlib.metadata import version
 
-    from napkinxc.models import PLT  # type: ignore[import-not-found]
+    from napkinxc import models  # type: ignore[import-not-found]
 
     train, labels, test = matrices(directory)
-    model = PLT(str(directory / "model"), threads=task["threads"], **task["hyperparameters"])
+    kind = getattr(models, task["hyperparameters"].pop("model", "PLT"))
+    model = kind(str(directory / "model"), threads=task["threads"], **task["hyperparameters"])
     known = [row.indices.tolist() for row in labels]
     clock.time("fit", lambda: model.fit(train, known))
     rows = clock.time("predict", lambda: model.predict(test, top_k=task["top"]))
@@ -156,6 +159,36 @@ def libpecos(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[list[i
     return rows, {**options, "label_embedding": "pifa", "beam": task["beam"]}, version("libpecos")
 
 
+def extremetext(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[list[int]], dict[str, Any], str]:
+    """A probabilistic label tree over a mean of word vectors, which are weighted by TF-IDF and learned with it."""
+    from importlib.metadata import version
+
+    import extremeText  # type: ignore[import-not-found]
+
+    train, labels, test = matrices(directory)
+    path = directory / "words.txt"
+    with path.open("w") as file:
+        for known, words in zip(labels, weighted_words(train), strict=True):
+            if known.nnz and words:  # a mean of no words is not a number
+                file.write(" ".join([*(f"{PREFIX}{label}" for label in known.indices), words]) + "\n")
+    chosen = {"loss": "plt", "wordsWeights": True, "label": PREFIX, **task["hyperparameters"]}
+    model = clock.time(
+        "fit", lambda: extremeText.train_supervised(str(path), thread=task["threads"], verbose=0, **chosen)
+    )
+    (directory / "model").mkdir()
+    model.save_model(str(directory / "model" / "model.bin"))
+    texts = list(weighted_words(test))
+    found = clock.time("predict", lambda: [model.predict(text, k=task["top"])[0] for text in texts])
+    rows = [[int(label.removeprefix(PREFIX)) for label in row] for row in found]
+    return rows, chosen, version("extremetext")
+
+
+def weighted_words(features: Any) -> Iterator[str]:
+    """The words of each document as `w3:0.25 w7:0.5`."""
+    for row in features:
+        yield " ".join(f"w{word}:{weight:.6f}" for word, weight in zip(row.indices, row.data, strict=True))
+
+
 def matrices(directory: Path) -> tuple[Any, Any, Any]:
     """Features and labels of the training documents, and features of the test documents."""
     from scipy import sparse
@@ -168,6 +201,7 @@ SYSTEMS: dict[str, Callable[[Path, Task, Clock], tuple[Iterable[list[int]], dict
     "omikuji": omikuji,
     "napkinxc": napkinxc,
     "libpecos": libpecos,
+    "extremetext": extremetext,
 }
 
 if __name__ == "__main__":

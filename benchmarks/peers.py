@@ -1,19 +1,19 @@
-"""Comparison of a finished run with linear systems on the same documents: omikuji, napkinXC and libpecos.
+"""Comparison of a finished run with other systems on the same documents: omikuji, napkinXC, libpecos, ExtremeText.
 
     python benchmarks/peers.py --run runs/quickstart [--systems parabel bonsai …] [--quick] [--with-valid]
         [--threads N] [--json PATH]
 
-Peers are omikuji's Parabel and Bonsai, napkinXC's PLT (one tree, and three), and libpecos's XR-Linear. Each learns from
-the training split of the run's prepared corpus, whichever that is, as word TF-IDF, ranks ten labels for each test
-document, and is judged by the same code and propensities as the run. Figures: `ours_P@1`, `parabel_P@1` and so on for
-the table's measures, and `ours_train_seconds`, `ours_predict_seconds`, `ours_peak_gib`, `ours_model_mib` and so on.
+Peers are omikuji's Parabel and Bonsai, napkinXC's PLT (one tree, and three), libpecos's XR-Linear and, if `--systems`
+names them, napkinXC's one-vs-all classifiers and ExtremeText. Each learns from the training split of the run's prepared
+corpus, whichever that is, as word TF-IDF, ranks ten labels for each test document, and is judged by the same code and
+propensities as the run. Figures: `ours_P@1`, `parabel_P@1` and so on for the table's measures, and
+`ours_train_seconds`, `ours_predict_seconds`, `ours_peak_gib`, `ours_model_mib` and so on.
 
 - Each program lives in `.peers`, in an environment of its own that the first call makes; this process never imports
   it. The two speak through files (`peer_worker.py` says which). One that can't be installed here gets a row that says
   why, and the others go on.
-- The peers' settings are those that their documentation gives: omikuji's README for each method, the defaults of
-  napkinXC's `PLT` and of libpecos's `XLinearModel` with PIFA label embeddings. The rows note them, libpecos's
-  where they aren't its defaults, and the versions.
+- The peers' settings are those that their documentation gives; `peer_systems.py` lists them with their sources. The
+  rows note them, libpecos's where they aren't its defaults, and the versions.
 - "ours" is the whole ensemble as the run was evaluated; `members` and `combiner` of its row say of what.
   `axml-ray evaluate` tells what each member reaches alone.
 - `peak_gib` is of the whole process of a peer, which trains and predicts; of the run it is the largest of one worker's,
@@ -40,16 +40,8 @@ from typing import Any
 
 import numpy as np
 import results_file
-from environments import (
-    NAPKINXC,
-    NAPKINXC_ALONE,
-    OMIKUJI,
-    PECOS,
-    PECOS_ALONE,
-    PeerError,
-    checked,
-    environment,
-)
+from environments import PeerError, checked, environment
+from peer_systems import BY_DEFAULT, PEERS, PROGRAMS, Peer
 from peers_tables import costs_table, figures, table
 from rich.console import Console
 from rich.text import Text
@@ -68,46 +60,7 @@ from axml_ray.tracking.tensorboard_tracker import EVENTS
 
 WORKER = Path(__file__).with_name("peer_worker.py")
 
-TREES, BEAM = 3, 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """A system to compare with."""
-
-    program: str
-    """Name in `peer_worker.SYSTEMS`, and of its environment."""
-    trees: int
-    """Number of trees in its ensemble."""
-    hyperparameters: Mapping[str, Any]
-    """Hyperparameters by the program's own names."""
-
-
-PEERS = {
-    "parabel": Peer(
-        program="omikuji",
-        trees=TREES,
-        hyperparameters={"n_trees": TREES, "cluster_balanced": True, "cluster_k": 2, "max_depth": 20},
-    ),
-    "bonsai": Peer(
-        program="omikuji",
-        trees=TREES,
-        hyperparameters={"n_trees": TREES, "cluster_balanced": False, "cluster_k": 100, "max_depth": 3},
-    ),
-    "napkinxc": Peer(program="napkinxc", trees=1, hyperparameters={"seed": 0}),
-    "napkinxc_3": Peer(program="napkinxc", trees=TREES, hyperparameters={"seed": 0, "ensemble": TREES}),
-    "xr_linear": Peer(
-        program="libpecos",
-        trees=1,
-        hyperparameters={"indexer": {"indexer_type": "hierarchicalkmeans", "seed": 0}, "train": {}},
-    ),
-}
-INSTALLED = {
-    "omikuji": (OMIKUJI, ()),
-    "napkinxc": (NAPKINXC, NAPKINXC_ALONE),
-    "libpecos": (PECOS, PECOS_ALONE),
-}
-"""What pip installs for each program, and what it installs after that without dependencies."""
+BEAM = 10
 FEATURES = {"lowercase": True, "token_pattern": r"\w+", "sublinear_tf": True, "min_df": 2, "norm": "l2"}
 QUICK_DOCUMENTS, QUICK_TEST_DOCUMENTS = 50_000, 10_000
 WRITE_ROWS = 4096
@@ -151,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compare a run with its peers, print the table, write the results; an error exits 2 with one message."""
     parser = argparse.ArgumentParser(description="Compare a finished run with linear systems.")
     parser.add_argument("--run", type=Path, required=True, help="directory of a run with metrics.json")
-    parser.add_argument("--systems", nargs="+", choices=PEERS, default=list(PEERS), help="default: all")
+    parser.add_argument("--systems", nargs="+", choices=PEERS, default=BY_DEFAULT, help="default: all but the slow")
     quick = f"train on at most {QUICK_DOCUMENTS:,} and test on at most {QUICK_TEST_DOCUMENTS:,} documents"
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--with-valid", action="store_true", help="train the peers on train and validation documents")
@@ -183,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def compare(
     directory: Path,
     *,
-    systems: Sequence[str] = tuple(PEERS),
+    systems: Sequence[str] = BY_DEFAULT,
     quick: bool = False,
     with_valid: bool = False,
     threads: int = 1,
@@ -234,7 +187,7 @@ def _row_of(
     peer = PEERS[name]
     row = {"system": name, "scores": {}, "seconds": {}, "program": peer.program, "trees": peer.trees, **given}
     try:
-        python = environment(console, peer.program, *INSTALLED[peer.program])
+        python = environment(console, peer.program, PROGRAMS[peer.program])
     except PeerError as error:
         console.print(Text(f"{name}: {error}"))
         return {**row, "failed": str(error)}

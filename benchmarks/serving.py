@@ -38,7 +38,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import results_file
-from environments import PeerError, environment
+from environments import PeerError, Requirements, environment
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -47,7 +47,7 @@ from axml_ray import Tagger
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SettingsError, absolute
 
-LOCUST = ("locust==2.47.0",)
+LOCUST = Requirements(("locust==2.47.0",))
 CLIENTS = Path(__file__).with_name("serving_clients.py")
 WARM_SECONDS = 5.0
 START_SECONDS = 180

@@ -27,6 +27,7 @@ from typing import Any
 import peers
 import peers_tables
 import results_file
+from peer_systems import BY_DEFAULT, PEERS
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the corpora, print their tables, write the results, and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", nargs="+", default=list(CORPORA), help="names of configs; default: both")
-    parser.add_argument("--systems", nargs="+", choices=peers.PEERS, default=list(peers.PEERS), help="default: all")
+    parser.add_argument("--systems", nargs="+", choices=PEERS, default=list(BY_DEFAULT))
     parser.add_argument("--draw", action="store_true", help="only draw the results again")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
