@@ -2,12 +2,13 @@
 
     python benchmarks/time_to_accuracy.py [--corpora docstrings eurlex57k] [--systems parabel …] [--draw]
 
-For each corpus, three steps of one run with `configs/CORPUS.yaml`, on all cores: the members without networks; these
-and one tree; these and the config's trees, of which the further ones share the cores. Then the peers of `peers.py`, on
-the same training documents and cores, with their own word TF-IDF.
+For each corpus, three steps of one run with `configs/CORPUS.yaml`: the members without networks; these and one tree;
+these and the config's trees. Networks train as the config says, on one thread a tree, so that a single tree leaves
+cores idle. Then the peers of `peers.py`, on the same training documents and all cores, with their own word TF-IDF.
 
 - Seconds are of all that a new corpus costs: preparation, features, label trees, fits and, for ours, the combiner, but
-  not prediction. A step's seconds include those of the steps before it, and their combiners.
+  not prediction. A step's seconds include those of the steps before it, and their combiners. The peers start from the
+  prepared texts, so reading those is in our seconds only.
 - Scores are of the test split, in percent. Nothing is chosen by them.
 - The run is named as `quality.py` names that of its first seed, which can score it without training it again.
 - A run that exists is refused: seconds of a training that was interrupted are not known.
@@ -80,8 +81,8 @@ def measure(settings: Experiment, systems: Sequence[str], console: Console) -> I
     """
     if settings.run_directory.exists():
         raise SettingsError(f"{settings.run_directory}: exists, so its training can't be timed; move it elsewhere")
-    about: dict[str, Any] = {"trained_on": "train", "threads": results_file.cores()}
-    for name, step in steps(settings, results_file.cores()):
+    about: dict[str, Any] = {"trained_on": "train"}
+    for name, step in steps(settings):
         console.rule(name)
         metrics = run(step)
         phases, members = metrics["seconds"], list(step.members.chosen)
@@ -91,36 +92,24 @@ def measure(settings: Experiment, systems: Sequence[str], console: Console) -> I
         yield row | {"scores": metrics["ensemble"]} | about
     for system in systems:
         try:
-            _, row = peers.compare(settings.run_directory, systems=[system], threads=about["threads"], console=console)
+            cores = results_file.cores()
+            _, row = peers.compare(settings.run_directory, systems=[system], threads=cores, console=console)
         except peers.PeerError as error:
             raise SettingsError(f"{system}: {error}") from None
         phases = row["seconds"]
         yield about | row | {"seconds": peers_tables.seconds(row)[0], "phases": phases}
 
 
-def steps(settings: Experiment, cores: int) -> Iterator[tuple[str, Experiment]]:
-    """Yield the name and the settings of each step, which continues the one before.
-
-    Args:
-        settings: of the run with all trees.
-        cores: number of cores, which the trees that a step trains at the same time share.
-    """
+def steps(settings: Experiment) -> Iterator[tuple[str, Experiment]]:
+    """Yield the name and the settings of each step, which continues the one before."""
     values = settings.model_dump()
-    trees = settings.ensemble.trees
-
-    def step(count: int, threads: int, members: Mapping[str, Any]) -> Experiment:
-        changed = {
-            "ensemble": values["ensemble"] | {"trees": count},
-            "resources": values["resources"] | {"cpus_per_worker": threads},
-            "members": members,
-        }
-        return Experiment(**values | changed)
-
-    members = values["members"]
-    yield WITHOUT_NETWORKS, step(1, cores, members | {NETWORKS: members[NETWORKS] | {"weight": 0.0}})
-    yield "1 tree", step(1, cores, members)
+    members, ensemble, trees = values["members"], values["ensemble"], settings.ensemble.trees
+    one = values | {"ensemble": ensemble | {"trees": 1}}
+    without = members | {NETWORKS: members[NETWORKS] | {"weight": 0.0}}
+    yield WITHOUT_NETWORKS, Experiment(**one | {"members": without})
+    yield "1 tree", Experiment(**one)
     if trees > 1:
-        yield f"{trees} trees", step(trees, max(1, cores // (trees - 1)), members)
+        yield f"{trees} trees", settings
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
