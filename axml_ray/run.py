@@ -160,8 +160,10 @@ class Run:
         """Yield each member and the settings of its kind."""
         total = sum(own.weight for own in self.settings.members.chosen.values())
         for kind, own in self.settings.members.chosen.items():
-            of_trees = kinds()[kind].load().scope == "tree"
-            numbers: list[int | None] = [*range(self.settings.ensemble.trees)] if of_trees else [None]
+            implementation = kinds()[kind].load()
+            is_one = implementation.one_if_flat and self.settings.tree.is_flat
+            trees = 1 if is_one else self.settings.ensemble.trees
+            numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
             for number in numbers:
                 yield MemberInfo(_member_name(kind, number), kind, number, own.weight / total / len(numbers)), own
 

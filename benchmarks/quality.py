@@ -24,6 +24,7 @@ import itertools
 import logging
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,19 +130,22 @@ def label_sets(run: Run) -> dict[str, float]:
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
     """Yield the scores on the test split in percent by number of trees: means and half spreads over all subsets.
 
-    The ensemble of a subset has the members of its trees and those of the whole run.
+    The ensemble of a subset has the members of its trees and those of the whole run; the latter are also those that only
+    the first of several trees has.
     """
     settings, corpus = run.settings, run.corpus
     predictions = Predictions.open(run.layout.predictions("test"))
     assert predictions is not None
     inverse = inverse_propensity(TrainingCounts(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees, combination = range(settings.ensemble.trees), run.combination(run.open_combiner())
+    kinds = Counter(member.kind for member in run.members)
+    shared = [member.name for member in run.members if kinds[member.kind] == 1]
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
     columns = [f"{member.name}.{what}" for member in run.members for what in ("labels", "scores")]
     for values, truth in predictions.columns(columns):
         rankings = {member: TopK(*values[2 * place : 2 * place + 2]) for place, member in enumerate(run.members)}
         for chosen, of_chosen in scores.items():
-            inside = {each.name: top for each, top in rankings.items() if each.tree is None or each.tree in chosen}
+            inside = {each.name: top for each, top in rankings.items() if each.name in shared or each.tree in chosen}
             of_chosen.add(combination.rank(inside).labels, truth.values, truth.offsets)
     for count in trees:
         found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]

@@ -86,6 +86,7 @@ class LinearTree(Member):
 
     config_class: ClassVar[type[Settings]] = LinearTreeConfig
     scope: ClassVar[Scope] = "tree"
+    one_if_flat: ClassVar[bool] = True
     uses_features: ClassVar[bool] = True
 
     @classmethod

@@ -193,6 +193,8 @@ class Member(ABC):
     config_class: ClassVar[type[Settings]]
     """Class of the configuration that `configure` returns."""
     scope: ClassVar[Scope] = "run"
+    one_if_flat: ClassVar[bool] = False
+    """Whether trees without clusters give equal members of scope `tree`, so that only the first tree has one."""
     uses_features: ClassVar[bool] = False
     """Whether the kind reads the run's TF-IDF features (`featurizer.py`)."""
     trained_by_workers: ClassVar[bool] = False

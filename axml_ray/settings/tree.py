@@ -41,6 +41,11 @@ class TreeSettings(Settings):
         return self
 
     @property
+    def is_flat(self) -> bool:
+        """Whether trees have no clusters: the height is 0, and no hierarchy is given."""
+        return not self.height and self.hierarchy is None
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The settings that determine a tree, with the hash of the hierarchy file's content instead of its path.
 

@@ -35,6 +35,19 @@ def test_scores_by_number_of_trees(tmp_path: Path) -> None:
         assert spreads["1"][name] == pytest.approx((max(alone) - min(alone)) / 2) and spreads["3"][name] == 0
 
 
+@pytest.mark.slow
+def test_trees_without_clusters_share_their_linear_classifiers(tmp_path: Path) -> None:
+    weights = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}}
+    trained = train_run(tmp_path, trees=2, height=0, epochs=1, members=weights)
+    weight_of = {member.name: member.weight for member in trained.members}
+    assert weight_of == {"network_tree-0": 0.25, "network_tree-1": 0.25, "linear_tree-0": 0.5}
+    assert not trained.layout.member("linear_tree", 1).exists()
+    predict_split(trained, "test")
+    linear = evaluate(trained)["members"]["linear_tree-0"]
+    found = {count: scores for count, scores, _ in quality.by_trees(trained)}
+    assert linear["P@1"] > 50 and found["1"]["P@1"] > 50  # both subsets of one tree have the linear classifiers
+
+
 def test_tables_have_means_and_separate_rows_of_known_test_scores(tmp_path: Path) -> None:
     scores = {name: 50.0 for name in quality.FIGURES}
     rows = [{"trees": 3, "by_trees": {"1": scores, "2": scores, "3": scores | {"P@1": points}}} for points in (93, 94)]
