@@ -130,8 +130,7 @@ def label_sets(run: Run) -> dict[str, float]:
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
     """Yield the scores on the test split in percent by number of trees: means and half spreads over all subsets.
 
-    The ensemble of a subset has the members of its trees and those of the whole run; the latter are also those that only
-    the first of several trees has.
+    The ensemble of a subset has the members of its trees, those of the whole run, and those that only one tree has.
     """
     settings, corpus = run.settings, run.corpus
     predictions = Predictions.open(run.layout.predictions("test"))
