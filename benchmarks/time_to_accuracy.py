@@ -167,8 +167,9 @@ def draw(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
                 point, colour = (row["seconds"], row["scores"][DRAWN]), COLOURS[row["program"].split()[0]]
                 panel.plot(*point, "o", color=colour)
                 style = {"color": colour, "weight": "bold" if row in ours else "normal", "size": 9}
-                above = row in ours[1:]  # left of the line, which rises
-                place = {"ha": "right", "xytext": (-6, 4)} if above else {"ha": "left", "xytext": (6, -9)}
+                # Points to the right of these labels would be covered by them, our line too.
+                is_left = row in ours[1:] or row["system"] == "parabel"
+                place = {"ha": "right", "xytext": (-6, 4)} if is_left else {"ha": "left", "xytext": (6, -9)}
                 panel.annotate(row["system"], point, textcoords="offset points", **place, **style)
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:,.0f}"))
