@@ -19,7 +19,7 @@ ENVIRONMENTS = results_file.ROOT / ".peers"
 
 @dataclass(frozen=True)
 class Requirements:
-    """What pip installs into an environment, in this order."""
+    """The requirements of an environment, in the order in which pip installs them."""
 
     wheels: Sequence[str]
     """Requirements that are installed with their dependencies, from wheels."""

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append(row)
             results_file.write(results_file.RESULTS / f"{PREFIX}-{corpus}.json", figures(rows), rows)
         console.print(shown(corpus, rows))
-    draw({corpus: rows for corpus in CORPORA if (rows := read(corpus))}, PICTURE)
+    draw({corpus: stored for corpus in CORPORA if (stored := read(corpus))}, PICTURE)
 
 
 def measure(settings: Experiment, systems: Sequence[str], console: Console) -> Iterator[dict[str, Any]]:
@@ -81,23 +81,29 @@ def measure(settings: Experiment, systems: Sequence[str], console: Console) -> I
     """
     if settings.run_directory.exists():
         raise SettingsError(f"{settings.run_directory}: exists, so its training can't be timed; move it elsewhere")
-    about: dict[str, Any] = {"trained_on": "train"}
     for name, step in steps(settings):
         console.rule(name)
         metrics = run(step)
         phases, members = metrics["seconds"], list(step.members.chosen)
-        about |= {name: metrics[name] for name in ("corpus", "documents")}
-        row = {"system": name, "program": OURS, "trees": step.ensemble.trees if NETWORKS in members else 0}
-        row |= {"members": members, "seconds": sum(phases.values()) - phases["predict"], "phases": phases}
-        yield row | {"scores": metrics["ensemble"]} | about
-    for system in systems:
-        try:
-            cores = results_file.cores()
-            _, row = peers.compare(settings.run_directory, systems=[system], threads=cores, console=console)
-        except peers.PeerError as error:
-            raise SettingsError(f"{system}: {error}") from None
-        phases = row["seconds"]
-        yield about | row | {"seconds": peers_tables.seconds(row)[0], "phases": phases}
+        yield {
+            "system": name,
+            "program": OURS,
+            "trees": step.ensemble.trees if NETWORKS in members else 0,
+            "members": members,
+            "seconds": sum(phases.values()) - phases["predict"],
+            "phases": phases,
+            "scores": metrics["ensemble"],
+            "trained_on": "train",
+            "corpus": metrics["corpus"],
+            "documents": metrics["documents"],
+        }
+    try:
+        cores = results_file.cores()
+        _, *others = peers.compare(settings.run_directory, systems=systems, threads=cores, console=console)
+    except peers.PeerError as error:
+        raise SettingsError(str(error)) from None
+    for row in others:
+        yield row | {"seconds": peers_tables.seconds(row)[0], "phases": row["seconds"]}
 
 
 def steps(settings: Experiment) -> Iterator[tuple[str, Experiment]]:
@@ -115,11 +121,15 @@ def steps(settings: Experiment) -> Iterator[tuple[str, Experiment]]:
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return seconds and scores by the systems' names."""
     found = {}
-    for row in rows:
-        if "failed" not in row:
-            found[f"{row['system']}_seconds"] = round(row["seconds"], 1)
-            found |= {f"{row['system']}_{measure}": round(row["scores"][measure], 4) for measure in MEASURES}
+    for row in scored(rows):
+        found[f"{row['system']}_seconds"] = round(row["seconds"], 1)
+        found |= {f"{row['system']}_{measure}": round(row["scores"][measure], 4) for measure in MEASURES}
     return found
+
+
+def scored(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows without those of systems that can't be installed here."""
+    return [row for row in rows if "failed" not in row]
 
 
 def shown(corpus: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -128,17 +138,16 @@ def shown(corpus: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("")
     for name in ("seconds", *MEASURES):
         table.add_column(name, justify="right")
-    for row in rows:
-        if "failed" not in row:
-            scores = [f"{row['scores'][measure]:.2f}" for measure in MEASURES]
-            table.add_row(row["system"], f"{row['seconds']:,.0f}", *scores)
+    for row in scored(rows):
+        scores = [f"{row['scores'][measure]:.2f}" for measure in MEASURES]
+        table.add_row(row["system"], f"{row['seconds']:,.0f}", *scores)
     return table
 
 
-def read(corpus: str) -> list[dict[str, Any]]:
+def read(corpus: str) -> list[Mapping[str, Any]]:
     """Return the stored rows of a corpus; none if it was not measured."""
     path = results_file.RESULTS / f"{PREFIX}-{corpus}.json"
-    return [row for row in read_json(path)["rows"] if "failed" not in row] if path.is_file() else []
+    return scored(read_json(path)["rows"]) if path.is_file() else []
 
 
 def draw(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
@@ -167,7 +176,7 @@ def draw(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
                 point, colour = (row["seconds"], row["scores"][DRAWN]), COLOURS[row["program"].split()[0]]
                 panel.plot(*point, "o", color=colour)
                 style = {"color": colour, "weight": "bold" if row in ours else "normal", "size": 9}
-                # Points to the right of these labels would be covered by them, our line too.
+                # To their right, the labels of these points would cover other points or our line.
                 is_left = row in ours[1:] or row["system"] == "parabel"
                 place = {"ha": "right", "xytext": (-6, 4)} if is_left else {"ha": "left", "xytext": (6, -9)}
                 panel.annotate(row["system"], point, textcoords="offset points", **place, **style)

@@ -42,7 +42,7 @@ class TreeSettings(Settings):
 
     @property
     def is_flat(self) -> bool:
-        """Whether trees have no clusters: the height is 0, and no hierarchy is given."""
+        """Return whether trees have no clusters: the height is 0, and no hierarchy is given."""
         return not self.height and self.hierarchy is None
 
     @property
