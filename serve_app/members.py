@@ -19,6 +19,7 @@ from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision, SettingsError
 from serve_app.edition import Edition, EditionError
+from serve_app.heap import exclude_from_collections
 
 EDITIONS = 2
 """Number of bundles held open: during a roll-out, requests for the previous bundle are still in flight."""
@@ -102,6 +103,7 @@ class Members:
             self._open[edition] = self._load(edition)
             while len(self._open) > EDITIONS:
                 self._open.popitem(last=False)
+            exclude_from_collections()
         self._open.move_to_end(edition)  # the least recently used edition is closed first
         return self._open[edition]
 

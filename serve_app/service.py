@@ -27,6 +27,7 @@ from axml_ray.settings import LabelConditions, SettingsError
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError
 from serve_app.fan_out import FanOut
+from serve_app.heap import exclude_from_collections
 from serve_app.settings import ServingSettings
 
 OPEN_S = 60.0
@@ -225,6 +226,7 @@ class Service:
             logger.error("keeping the previous bundle: %s", error)
             return
         self._served = served
+        exclude_from_collections()
         logger.info("answering from %s (%s)", edition.directory, edition.name)
 
     async def tag(
