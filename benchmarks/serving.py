@@ -95,7 +95,7 @@ def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
 
 
 def load(python: Path, url: str, seconds: float, users: int, **more: Any) -> dict[str, Any]:
-    """What locust's clients saw: requests, failures, requests a second, and latencies in ms."""
+    """Return the requests, failures, requests a second and latencies in ms that locust's clients counted."""
     settings = {"USERS": users, **{name.upper(): value for name, value in more.items() if value is not None}}
     words = [python, "-m", "locust", "-f", CLIENTS, "--headless", "--host", url, "-u", users, "-r", users]
     words += [

@@ -8,7 +8,7 @@ from axml_ray.settings.base import Positive, Seed, Settings
 
 
 class EvaluationSettings(Settings):
-    """How a run is evaluated; changing it never requires new training."""
+    """Settings of the evaluation of a run; changing them never requires new training."""
 
     propensity_a: Annotated[float, Field(gt=0)] = 0.55
     """A of the propensity model; 0.6 for Amazon-670K and Amazon-3M, 0.5 for Wiki-500K."""

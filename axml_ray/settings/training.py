@@ -8,7 +8,7 @@ from axml_ray.settings.base import NotNegative, Positive, Precision, Settings
 
 
 class TrainingSettings(Settings):
-    """How a level is trained. Lists have one value per level; the last value also serves all deeper levels."""
+    """Settings of the training of a level. Lists have a value per level; the last also serves all deeper levels."""
 
     epochs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (10,)
     """E: largest number of epochs, per level."""

@@ -38,7 +38,7 @@ class TrainState:
 
 
 class TrainableLevel(Protocol):
-    """What `Checkpoints` reads and restores of a level's training; `LevelTraining` implements it."""
+    """The training of a level, as far as `Checkpoints` saves and restores it; `LevelTraining` implements it."""
 
     context: DistributedContext
     state: TrainState

@@ -113,7 +113,7 @@ async function explain(label) {
   show();
 }
 
-/** Everything that depends on whether the text is still the one that was asked about. */
+/** Everything that depends on whether the text is still the one that was tagged. */
 function show() {
   const now = written();
   const old = result !== null && result.text !== now;

@@ -1,4 +1,4 @@
-"""Requests that wait for the trees: each gets its own answer, in batches of like length, and nobody waits for ever."""
+"""Requests in the queue: each gets its own answer, in batches of similar length, and none waits indefinitely."""
 
 import asyncio
 from contextvars import ContextVar

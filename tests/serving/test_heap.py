@@ -1,4 +1,4 @@
-"""Garbage collections of a server leave out what a bundle consists of, and nothing is kept for ever."""
+"""Garbage collections of a server leave out the objects of a bundle, and nothing is kept indefinitely."""
 
 import gc
 import weakref
