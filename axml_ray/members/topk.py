@@ -65,7 +65,8 @@ def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> 
     labels, order = _sorted_by_label(rankings)
     scores = np.concatenate([w * each.scores.astype(np.float64) for each, w in zip(rankings, weights, strict=True)], 1)
     total = _sum_of_equal_labels(labels, np.take_along_axis(scores, order, 1), len(rankings))
-    best, points = best_of(_first_of_equal_labels(labels), k, total)
+    # Ranked as they are returned: sums that differ by the rounding of float64 alone are equal.
+    best, points = best_of(_first_of_equal_labels(labels), k, total.astype(np.float32))
     return TopK(best, points)
 
 

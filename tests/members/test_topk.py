@@ -86,6 +86,13 @@ def test_a_weighted_sum_is_added_in_double_precision(given_rankings: list[TopK],
             assert score == pytest.approx(exact, rel=1e-6, abs=1e-30)
 
 
+def test_sums_that_differ_by_rounding_alone_are_ordered_by_label_id() -> None:
+    weights = [0.1, 0.2, 0.3, 0.6]
+    assert 0.1 + 0.2 + 0.3 > 0.6  # in float64
+    apart = [TopK(np.array([[label]], np.int32), np.ones((1, 1), np.float32)) for label in (4, 4, 4, 3)]
+    assert weighted_sum(apart, weights, 2).labels.tolist() == [[3, 4]]
+
+
 def test_a_weighted_sum_by_hand() -> None:
     one = TopK(np.array([[7, 2, 5]], np.int32), np.array([[0.5, 0.25, 0.25]], np.float32))
     other = TopK(np.array([[5, 9, -1]], np.int32), np.array([[0.25, 0.25, 0.0]], np.float32))
