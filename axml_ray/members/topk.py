@@ -65,8 +65,7 @@ def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> 
     labels, order = _sorted_by_label(rankings)
     scores = np.concatenate([w * each.scores.astype(np.float64) for each, w in zip(rankings, weights, strict=True)], 1)
     total = _sum_of_equal_labels(labels, np.take_along_axis(scores, order, 1), len(rankings))
-    # Ranked as they are returned: sums that differ by the rounding of float64 alone are equal.
-    best, points = best_of(_first_of_equal_labels(labels), k, total.astype(np.float32))
+    best, points = best_of(_first_of_equal_labels(labels), k, total)
     return TopK(best, points)
 
 
@@ -94,13 +93,14 @@ def best_of(labels: np.ndarray, k: int, scores: np.ndarray, *more: np.ndarray) -
     Args:
         labels: int32 [N, n], -1 for none.
         k: number of labels to keep.
-        scores: float [N, n], the scores to rank by; ties keep their order. A label whose score is not finite is left
-            out.
+        scores: float [N, n], the scores to rank by, in float32 as they are returned; ties keep their order. A label
+            whose score is not finite is left out.
         more: further values of the labels, each [N, n].
 
     Returns:
         int32 [N, k], -1 where there are fewer; then the scores and the further values, float32 [N, k], 0 there.
     """
+    scores = scores.astype(np.float32, copy=False)  # sums that differ by the rounding of float64 alone are equal
     present = (labels >= 0) & np.isfinite(scores)
     best = np.argsort(np.where(present, -scores, np.inf), axis=1, kind="stable")[:, :k]
     present, kept, *values = (np.take_along_axis(each, best, 1) for each in (present, labels, scores, *more))
