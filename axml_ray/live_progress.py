@@ -226,7 +226,7 @@ class LiveReporter(Reporter):
         leaf = {number: tree.score for number, tree in sorted(self.trees.items()) if tree.place[0] == tree.place[1]}
         scores = [f"tree {number + 1} {score:.2f}" for number, score in leaf.items() if score is not None]
         if scores:
-            table.add_row("valid nDCG@5", " · ".join(scores))
+            table.add_row("best valid nDCG@5", " · ".join(scores))
         memory = f"{peak_gib():.1f} GiB"
         if worker := max((tree.memory for tree in self.trees.values()), default=0.0):
             memory += f" · a worker {worker:.1f} GiB"

@@ -158,7 +158,7 @@ def format_record(record: Mapping[str, Any]) -> str:
     shown = "–" if score is None else f"{score:.2f}"
     return (
         f"{where} ({record['nodes']:,} nodes) · epoch {record['epoch']}/{record['epochs']} · "
-        f"loss {record['loss']:.4f} · valid nDCG@5 {shown} · {record['documents_per_second']:,.0f} docs/s · "
+        f"loss {record['loss']:.4f} · best valid nDCG@5 {shown} · {record['documents_per_second']:,.0f} docs/s · "
         f"{record['memory_gib']:.1f} GiB · {format_clock(record['seconds_left'])} left"
     )
 

@@ -163,7 +163,7 @@ def test_lines_appear_above_the_bars_which_end_in_a_summary(
     assert "3 of 4 parts" in text and "tree 2 · level 2/2 (6,500 nodes)" in text
     assert "a line with [markup]\n" in text
     summary = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()[-3:]]
-    assert [row[0] for row in summary] == ["time", "valid nDCG@5", "peak memory"]
+    assert [row[0] for row in summary] == ["time", "best valid nDCG@5", "peak memory"]
     assert re.fullmatch(r"[\d.]+ s in all · prepare 0\.\d s · network tree 0\.\d s", summary[0][1])
     assert summary[1][1] == "tree 2 31.50"
     assert re.fullmatch(r"\d+\.\d GiB · a worker 1\.5 GiB", summary[2][1])

@@ -62,7 +62,7 @@ def test_a_record_that_was_cut_short_costs_itself_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({}, "(2,048 nodes) · epoch 1/3 · loss 0.2500 · valid nDCG@5 31.50 · 1,250 docs/s · 1.5 GiB · 1:15 left"),
+        ({}, "(2,048 nodes) · epoch 1/3 · loss 0.2500 · best valid nDCG@5 31.50 · 1,250 docs/s · 1.5 GiB · 1:15 left"),
         ({"valid_nDCG@5": None}, "valid nDCG@5 – · "),
         ({"seconds_left": 3_725.0}, " · 1:02:05 left"),
         ({"seconds_left": None, "documents_per_second": 0.0}, " · 0 docs/s · 1.5 GiB · – left"),
