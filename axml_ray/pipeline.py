@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster import connect
-from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class
+from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class, out_of_fold
 from axml_ray.configuration import FREE, read_yaml
 from axml_ray.continued_run import check_corpora, check_trained, describe_continuation
 from axml_ray.corpus.prepare import prepare
@@ -201,8 +201,7 @@ def fit_combiner(current: Run) -> Combiner:
     validation, top_labels = validation_of(current, predictions), current.settings.ensemble.top_labels
     combiner = combiner_class(current.settings.ensemble.combiner).fit(validation, top_labels)
     current.keep_combiner(combiner)
-    ranking = combiner.rank(validation.members, validation.rankings, top_labels)
-    calibration = Calibration.fit(*ranking, validation.truth)
+    calibration = Calibration.fit(*out_of_fold(type(combiner), validation, top_labels), validation.truth)
     write_json(layout.calibration, {"key": current.predictions_key, "calibration": calibration.as_json()})
     shutil.rmtree(directory)
     return combiner

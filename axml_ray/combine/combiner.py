@@ -9,7 +9,7 @@ Legend: N documents, k ranked labels per document, n given labels, M members, L 
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,6 +53,11 @@ class Validation:
     rankings: Sequence[TopK]
     truth: Ragged
     counts: np.ndarray
+
+    def take(self, rows: np.ndarray) -> "Validation":
+        """Return some documents, given their numbers (int64)."""
+        rankings = [TopK(*(array[rows] for array in ranking)) for ranking in self.rankings]
+        return replace(self, rankings=rankings, truth=self.truth.take(rows))
 
 
 class Combiner(ABC):
@@ -124,6 +129,35 @@ class Mean(Combiner):
         """Compute the weighted mean of the members' scores."""
         mean = sum(share * each.astype(np.float64) for share, each in zip(members.shares, scores, strict=True))
         return np.asarray(mean, dtype=np.float32)
+
+
+FOLDS = 5
+"""Folds of `out_of_fold`."""
+
+
+def out_of_fold(combiner: type[Combiner], validation: Validation, k: int) -> TopK:
+    """Rank the top k labels of each validation document by a combiner that was fitted without it.
+
+    Probabilities are calibrated on these rankings: scores of documents that the combiner was fitted on are too good.
+
+    Args:
+        combiner: the kind of combiner; one without parameters ranks all documents at once.
+        validation: as for `Combiner.fit`. A single document is ranked by the combiner that is fitted on it.
+        k: number of labels to rank.
+    """
+    documents = len(validation.truth)
+    folds = min(FOLDS, documents)
+    if folds < 2 or not combiner.is_fitted:
+        return combiner.fit(validation, k).rank(validation.members, validation.rankings, k)
+    # Shuffled, since neighbouring documents may be alike; by a fixed seed, so that a run can be repeated.
+    fold_of = np.random.default_rng(0).permutation(documents) % folds
+    result = TopK.empty(documents, k)
+    for fold in range(folds):
+        fitted_on, held_out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+        fitted = combiner.fit(validation.take(fitted_on), k)
+        ranking = fitted.rank(validation.members, validation.take(held_out).rankings, k)
+        result.labels[held_out], result.scores[held_out] = ranking
+    return result
 
 
 COMBINERS = {

@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from axml_ray import __version__
+from axml_ray.combine.combiner import Validation, out_of_fold
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import TRANSLATION, Split
 from axml_ray.evaluation.metrics import Scores
@@ -78,8 +79,14 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         )
     with whole_directory(directory) as work:
         bundle = _write(run, work, weights)
-        ranking = bundle.ensemble().rank(valid.tokens)
-        calibration = Calibration.fit(ranking.labels, ranking.scores, valid.labels)
+        ensemble = bundle.ensemble()
+        of_members = ensemble.rank_members(valid.tokens)
+        ranking = ensemble.combination.rank(of_members)
+        validation = Validation(
+            run.member_weights, [of_members[each.name] for each in run.members], valid.labels, corpus.labels.counts
+        )
+        held_out = out_of_fold(type(ensemble.combination.combiner), validation, ensemble.combination.top_labels)
+        calibration = Calibration.fit(*held_out, valid.labels)
         write_json(work / CALIBRATION, calibration.as_json())
         rankings = {weights: ranking}
         if weights != "float32":
@@ -87,8 +94,8 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         scores: dict[str, dict[str, float]] = {
             name: accuracy(each, valid, corpus.labels) for name, each in rankings.items()
         }
-        validation = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
-        card = render_card(run, bundle.manifest, validation, licence)
+        reported = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
+        card = render_card(run, bundle.manifest, reported, licence)
         (work / CARD).write_text(card, encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))

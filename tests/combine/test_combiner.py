@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
+from axml_ray.combine.combiner import COMBINERS, FOLDS, Combiner, Mean, MemberWeights, Validation, combiner_class, out_of_fold
 from axml_ray.combine.frequency import FrequencyCalibration
 from axml_ray.combine.stacking import ARRAYS, Stacking
 from axml_ray.ensemble import Combination
@@ -172,3 +172,57 @@ class TestCombination:
             combination = Combination(MEMBERS, combiner, 3)
             assert combination.rank(empty).labels.shape == (0, 3)
             assert combination.contributions(np.empty((0, 3), np.int32), empty) == []
+
+
+class Memory(Mean):
+    """A combiner that gives the true labels of the documents it was fitted on, known by their first ranked label."""
+
+    is_fitted = True
+
+    def __init__(self, truth: dict[int, int]):
+        self.truth = truth
+
+    @classmethod
+    def fit(cls, validation: Validation, k: int) -> "Memory":
+        first = validation.rankings[0].labels[:, 0].tolist()
+        return cls(dict(zip(first, validation.truth.values.tolist(), strict=True)))
+
+    def rank(self, members: MemberWeights, rankings: list[TopK], k: int) -> TopK:
+        labels = [[self.truth.get(first, -1)] for first in rankings[0].labels[:, 0].tolist()]
+        return TopK(np.array(labels, np.int32), (np.array(labels) >= 0).astype(np.float32))
+
+
+def documents(count: int) -> Validation:
+    """Return documents whose first ranked label is their number, and whose true label is that plus a thousand."""
+    ranking = TopK(np.arange(count, dtype=np.int32)[:, None], np.ones((count, 1), np.float32))
+    truth = Ragged.from_rows([[1000 + number] for number in range(count)])
+    return Validation(MemberWeights(["knn"], [1.0]), [ranking], truth, np.ones(2000, np.int64))
+
+
+class TestOutOfFold:
+    @given(st.integers(2, 40))
+    def test_no_document_is_ranked_by_a_combiner_that_saw_its_labels(self, count: int):
+        assert (out_of_fold(Memory, documents(count), 1).labels == -1).all()
+
+    @given(st.integers(2, 40))
+    def test_each_combiner_is_fitted_on_all_other_folds(self, count: int):
+        fitted: list[int] = []
+
+        class Counted(Memory):
+            @classmethod
+            def fit(cls, validation: Validation, k: int) -> "Memory":
+                fitted.append(len(validation.truth))
+                return super().fit(validation, k)
+
+        out_of_fold(Counted, documents(count), 1)
+        assert len(fitted) == min(FOLDS, count)
+        assert sum(fitted) == (len(fitted) - 1) * count
+
+    @given(rankings(3))
+    def test_rows_stay_in_place_and_the_mean_has_nothing_to_hold_out(self, of_members: list[TopK]):
+        members = MemberWeights(["network_tree", "linear_tree", "knn"], [1, 2, 3])
+        validation = Validation(members, of_members, Ragged.from_rows([[0], [1]]), COUNTS)
+        expected = Mean().rank(members, of_members, 3)
+        for kind in (Mean, type("FittedMean", (Mean,), {"is_fitted": True})):
+            found = out_of_fold(kind, validation, 3)
+            assert (found.labels == expected.labels).all() and (found.scores == expected.scores).all()
