@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from axml_ray.network.torch_internals import lstm_layer
+
 
 def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
     """Run two LSTMs, each on its own input, and return their outputs, [B, T, N] each.
@@ -33,8 +35,32 @@ def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: S
 
 
 def _run_lstm(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
-    output: Tensor = lstm(words, (state[0], state[1]))[0]
-    return output
+    """Run one LSTM in the number format of autocast, which means the same on every processor."""
+    if not torch.is_autocast_enabled("cpu") or has_bfloat16_lstm():
+        output: Tensor = lstm(words, (state[0], state[1]))[0]
+        return output
+    # Without oneDNN's bfloat16 kernels, PyTorch's LSTM fails or computes in a mixture of formats. Round what goes in and
+    # what comes out, and sum the products in float32, as those kernels do.
+    with torch.autocast("cpu", enabled=False):
+        rounded = [tensor.to(torch.bfloat16).float() for tensor in (words, state, *lstm.parameters())]
+        initial = (rounded[1][0], rounded[1][1])
+        return lstm_layer(rounded[0], initial, rounded[2:], lstm.training).to(torch.bfloat16)
+
+
+@cache
+def has_bfloat16_lstm() -> bool:
+    """Return whether PyTorch's LSTM computes in bfloat16 on this processor, from trying it on one small text.
+
+    Reading the processor's flags is not enough: `ONEDNN_MAX_CPU_ISA` can rule out instructions that the processor has.
+    """
+    words, state = torch.zeros(1, 2, 8), torch.zeros(1, 1, 8)
+    weights = [torch.zeros(32, 8), torch.zeros(32, 8), torch.zeros(32), torch.zeros(32)]
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = lstm_layer(words, (state, state), weights, training=False)
+    except RuntimeError:  # oneDNN has no kernel for it
+        return False
+    return output.dtype == torch.bfloat16
 
 
 class _ParallelLSTMs(torch.autograd.Function):

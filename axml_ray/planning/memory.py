@@ -131,13 +131,17 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     """Return the bytes of one worker's encoder activations, kept for the backward pass.
 
     For each token: word vectors before and after dropout and reversed, 5 E; gates, cells and states of both LSTMs, the
-    concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N;
-    cuDNN's LSTMs compute on their own padded copies of the word vectors, with words first, 4 E. The factors were
-    measured on a CPU (tests/test_plan.py); cuDNN's were not.
+    concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N,
+    and on a processor without instructions for bfloat16 the LSTMs read and return float32, 2 (E + N). cuDNN's LSTMs
+    compute on their own padded copies of the word vectors, with words first, 4 E. The factors were measured on a CPU
+    (tests/test_plan.py); cuDNN's were not.
     """
     words, hidden = counts.word_dimension, settings.network.hidden
     padded_words = -(-words // INPUT_MULTIPLE) * INPUT_MULTIPLE
-    workspace = width * 4 * padded_words if accelerator else FLOAT * 12 * max(words, hidden)
+    if accelerator:
+        workspace = width * 4 * padded_words
+    else:
+        workspace = FLOAT * (12 * max(words, hidden) + (2 * (words + hidden) if width < FLOAT else 0))
     tokens = -(-settings.training.batch_size // workers) * padded(counts.longest)
     return tokens * (width * (5 * words + 28 * hidden) + workspace)
 
