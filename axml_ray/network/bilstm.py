@@ -6,10 +6,10 @@ each other, and side by side they take about three quarters of the time that the
 Shapes: B documents, T tokens, E embedding dimension, N hidden units.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from threading import Barrier
 from typing import Any
 
 import torch
@@ -114,13 +114,26 @@ def _run_in_parallel(threads: int, run: Callable[[int], Any]) -> list[Any]:
         with torch.inference_mode(inference):
             return run(i)
 
-    return list(thread_pool(2, threads).map(job, range(2)))
+    # Each thread that calls has a pool of its own: several batches at once would wait for each other in a shared one.
+    if threads not in _pools.by_threads:
+        _pools.by_threads[threads] = thread_pool(2, threads)
+    return list(_pools.by_threads[threads].map(job, range(2)))
 
 
-@cache
+class _Pools(threading.local):
+    """The pools of the calling thread, by the threads of the processor that each of their two Python threads uses."""
+
+    def __init__(self) -> None:
+        self.by_threads: dict[int, ThreadPoolExecutor] = {}
+
+
+_pools = _Pools()
+_pool_creation = threading.Lock()
+
+
 def thread_pool(count: int, threads: int) -> ThreadPoolExecutor:
     """Return a pool of `count` Python threads, each of which PyTorch lets use `threads` threads of the processor."""
-    pool, before, every = ThreadPoolExecutor(count, "torch"), torch.get_num_threads(), Barrier(count)
+    pool, every = ThreadPoolExecutor(count, "torch"), threading.Barrier(count)
 
     def start(_: int) -> None:
         every.wait()  # so that no thread takes two of these jobs, and each thread is set
@@ -128,6 +141,10 @@ def thread_pool(count: int, threads: int) -> ThreadPoolExecutor:
         # The first call in a thread overwrites its number by that of the process; let that be this call.
         torch.get_num_threads()
 
-    list(pool.map(start, range(count)))
-    torch.set_num_threads(before)  # the number set last is also what later threads start with
+    # The number set last is also what later threads start with. A new thread reads it before and restores it, since the
+    # calling thread may have a smaller number of its own.
+    with _pool_creation, ThreadPoolExecutor(1) as fresh:
+        of_process = fresh.submit(torch.get_num_threads).result()
+        list(pool.map(start, range(count)))
+        fresh.submit(torch.set_num_threads, of_process).result()
     return pool

@@ -3,6 +3,8 @@
 Four ragged texts through the fast network, as training runs it, and through the literal one.
 """
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -553,6 +555,27 @@ class TestBothDirections:
         assert not any(gradient is not None for gradient in found)
         # nothing is kept for a backward pass, and each direction has half of the threads
         assert recorded == [(False, False, 1)] * 2
+
+    def test_each_batch_has_its_own_two_threads(self):
+        """Four batches at once run eight directions at once: each waits here until all have begun."""
+        every = threading.Barrier(8, timeout=20)
+
+        def batch(_: int) -> list[int]:
+            return bilstm._run_in_parallel(1, lambda direction: every.wait())
+
+        with ThreadPoolExecutor(4) as callers:
+            assert len(list(callers.map(batch, range(4)))) == 4
+
+    def test_pools_leave_the_threads_of_later_ones_alone(self):
+        torch.set_num_threads(6)
+        with bilstm.thread_pool(2, 3) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 3
+            inner = pool.submit(bilstm.thread_pool, 2, 1).result()
+            assert inner.submit(torch.get_num_threads).result() == 1
+            assert pool.submit(torch.get_num_threads).result() == 3
+            inner.shutdown()
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == 6 == torch.get_num_threads()
 
     @every_case
     def test_in_a_network(self, case):
