@@ -51,6 +51,10 @@ class LevelData:
             return float(level.nodes)
         return self.parents.shape[1] * level.nodes / (len(level.first_child) - 1)
 
+    def positive_rate(self, level: Level) -> float:
+        """Return the share of the level's training candidates that are true nodes."""
+        return len(self.positives.values) / (len(self.positives) * self.candidates(level))
+
 
 @dataclass(frozen=True)
 class Batch:

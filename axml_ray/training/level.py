@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from scipy.special import entr
 from torch import Tensor
 
 from axml_ray.evaluation.metrics import ndcg_at
@@ -41,7 +42,8 @@ REPORT_SECONDS = 15.0
 RECENT = 50
 """Number of last steps whose mean loss is reported."""
 DIVERGED = 5.0
-"""Training has diverged if the mean of the last losses exceeds the first losses' by this factor."""
+"""Training has diverged if the mean of the last losses exceeds the loss without knowledge by this factor: the first
+losses, or the loss of a constant probability, which is the larger where training continues from good weights."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -103,6 +105,7 @@ class LevelTraining:
         if product_format(self.context.device, self.settings.precision) == torch.float16:
             self.loss_scale = LossScale(self.settings.batch_size * self.data.candidates(self.network.level))
             self.loss_scale.to(self.context.device)
+        self.positive_rate = min(1.0, self.data.positive_rate(self.network.level))
         self.average = WeightAverage()
         self.best: dict[str, Tensor] = {}
         self.state = TrainState()
@@ -235,8 +238,11 @@ class LevelTraining:
         if state.step <= 10:
             state.first_loss = sum(state.recent) / len(state.recent)
         mean = sum(state.recent[-10:]) / len(state.recent[-10:])
-        if not math.isfinite(state.recent[-1]) or mean > DIVERGED * state.first_loss:
-            self._raise_diverged(f"the loss is {mean:.3g} after {state.step} steps, {state.first_loss:.3g} at first")
+        without_knowledge = max(state.first_loss, float(entr([self.positive_rate, 1 - self.positive_rate]).sum()))
+        if not math.isfinite(state.recent[-1]) or mean > DIVERGED * without_knowledge:
+            self._raise_diverged(
+                f"the loss is {mean:.3g} after {state.step} steps; without knowledge it is {without_knowledge:.3g}"
+            )
 
     def _check_weights(self) -> None:
         """Raise if a weight is not finite: a step's loss is that of the weights before it, so it may look fine."""

@@ -162,11 +162,6 @@ class TreeTraining:
         """
         return bool(self.context.from_first(torch.tensor([float(condition)])).item())
 
-    @staticmethod
-    def _positive_rate(level: Level, data: LevelData) -> float:
-        """Return the share of a level's training candidates that are true nodes."""
-        return len(data.positives.values) / (len(data.positives) * data.candidates(level))
-
     def _train_or_load(
         self,
         network: LevelNetwork,
@@ -191,7 +186,7 @@ class TreeTraining:
         self._report({"level": number, "begun": network.level.nodes})
         trained = None if self.previous is None else self.previous.read(number)
         if trained is None and self.network.output_bias == "positive_rate":
-            network.initialise_output_bias(self._positive_rate(network.level, data))
+            network.initialise_output_bias(data.positive_rate(network.level))
         if self.previous is not None and trained is not None:
             copy_shared_parameters(network, trained, self.previous.words)
         elif shared_parameters is not None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 
 import numpy as np
 import pytest
@@ -286,20 +287,32 @@ class TestDiverged:
         )
         losses = curve_of(training)
         loss = LevelNetwork.loss
-        first = 0.5
+        first = 0.6
 
         def rising(network, *rest):
-            # 0.5 for thirty steps, 2.4 for twenty (below 5 times the first), then 2.6
-            wanted = first if len(losses) < 30 else 2.4 if len(losses) < 50 else 2.6
+            # 0.6 for thirty steps, 2.9 for twenty (below 5 times the first), then 3.1
+            wanted = first if len(losses) < 30 else 2.9 if len(losses) < 50 else 3.1
             found = loss(network, *rest)
             return found + (wanted - found.detach())
 
         monkeypatch.setattr(LevelNetwork, "loss", rising)
         assert DIVERGED == 5
-        with pytest.raises(TrainingDivergedError, match=r"the loss is 2\.52 after 56 steps, 0\.5 at first"):
+        with pytest.raises(TrainingDivergedError, match=r"the loss is 3\.02 after 56 steps.* 0\.6"):
             training.run()
         assert same(weights(training.network), seen[-1]) and len(seen) == 5
         assert read_manifest(tmp_path / "checkpoint", MANIFEST, FORMAT, "mark")["position"]["step"] == 50
+
+    def test_a_level_that_continues_from_good_weights_may_rise_to_the_loss_of_a_constant(self):
+        """Its first losses are far smaller than what a new batch of unknown labels gives."""
+        training = small_training(small_network(FLAT), 200)
+        rate = training.data.positive_rate(training.network.level)
+        constant = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+        training.state.step, training.state.first_loss = 20, 1e-4
+        training.state.recent = [constant] * 10
+        training._check_loss()
+        training.state.recent = [1.01 * DIVERGED * constant] * 10
+        with pytest.raises(TrainingDivergedError):
+            training._check_loss()
 
     def test_a_report_gives_no_verdict(self):
         """Each worker reports by its own clock: one that left by it would let the others wait."""
