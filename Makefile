@@ -10,7 +10,7 @@ PORT = 8000
 # Files are spread over processes in the order of tests/conftest.py; two, as tests of clusters keep both cores busy.
 PARALLEL = --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo serve test test-unit lint format docs wheel cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit test-avx2 lint format docs wheel cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -36,6 +36,10 @@ test: setup  ## Run all tests
 
 test-unit: setup  ## Run the tests that need neither Ray nor other processes (below 90 seconds)
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses auto -m unit
+
+test-avx2: setup  ## Run the tests of numbers as on a processor without AVX-512: other kernels, and no bfloat16 in hardware
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
+		$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 tests/network tests/training tests/test_plan.py
 
 lint: setup  ## Formatter, linter, type checker, import contracts
 	$(BIN)/ruff format --check .

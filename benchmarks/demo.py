@@ -1,10 +1,11 @@
 """Whole runs of the demo's main job: seconds of each phase, seconds to the first scores, and the scores.
 
-    python benchmarks/demo.py [--rounds 3] [--against REVISION] [--json PATH]
+    python benchmarks/demo.py [--rounds 3] [--against REVISION] [--isa avx2] [--json PATH]
 
 Each run is `jobs/train_ensemble.py --config configs/quickstart.yaml` in an empty directory, as `make demo` starts it
 after the installation. With `--against`, a clone of that revision takes turns with this working tree, in the same
-environment, so both have the same packages and therefore the same texts. Ten minutes a run on two cores.
+environment, so both have the same packages and therefore the same texts. Ten minutes a run on two cores. With `--isa
+avx2`, PyTorch and oneDNN use no AVX-512 instructions, so a newer processor behaves as most laptops do.
 
 Figures: `seconds`, the median of the whole runs; `first_scores_seconds`, to the first table; `P@5` and `nDCG@5` of the
 ensemble and `without_networks_P@5`, as medians, in percent; with `--against` also `other_seconds`, `other_P@5`,
@@ -30,6 +31,8 @@ from axml_ray.settings import SettingsError
 
 FIRST_TABLE = "· first scores ·"
 OURS, OTHER = "ours", "other"
+INSTRUCTIONS = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
+"""Environment variables that keep PyTorch and oneDNN from using newer instructions, by the name of `--isa`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,17 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side (default: 3)")
     parser.add_argument("--against", metavar="REVISION", help="a commit that takes turns with this working tree")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/demo.json")
+    parser.add_argument("--isa", choices=list(INSTRUCTIONS), help="instructions of an older processor")
+    parser.add_argument("--json", type=Path, help="default: benchmarks/results/demo.json, or demo-ISA.json")
     parser.add_argument("settings", nargs="*", help="settings of the job after --, such as --ensemble.trees 1")
     given = parser.parse_args(arguments)
     if given.rounds < 1:
         parser.error("--rounds: at least 1")
 
     def measure(repository: Path, home: Path) -> dict[str, Any]:
-        return run_demo(repository, home, given.settings)
+        return run_demo(repository, home, given.settings, given.isa)
 
     rows = measure_in_turns(measure, given.rounds, given.against)
-    results_file.write(given.json or results_file.RESULTS / "demo.json", figures(rows), rows)
+    name = f"demo-{given.isa}.json" if given.isa else "demo.json"
+    results_file.write(given.json or results_file.RESULTS / name, figures(rows), rows)
 
 
 def measure_in_turns(
@@ -92,7 +97,7 @@ def clone(revision: str, directory: Path) -> Path:
     return directory
 
 
-def run_demo(repository: Path, home: Path, settings: Sequence[str]) -> dict[str, Any]:
+def run_demo(repository: Path, home: Path, settings: Sequence[str], isa: str | None = None) -> dict[str, Any]:
     """Run a repository's main job in an empty directory.
 
     Returns:
@@ -104,6 +109,7 @@ def run_demo(repository: Path, home: Path, settings: Sequence[str]) -> dict[str,
     """
     home.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(repository), "AXML_RAY_HOME": str(home), "COLUMNS": "110"}
+    environment |= INSTRUCTIONS[isa] if isa else {}
     config = repository / "configs" / "quickstart.yaml"
     words = [sys.executable, str(repository / "jobs" / "train_ensemble.py"), "--config", str(config), *settings]
     began, first, lines = time.monotonic(), None, []
