@@ -90,7 +90,7 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
     """Return texts with their labels as the corpus would read them.
 
     Raises:
-        TypeError, ValueError: a text or label is no string, a label is empty, or the numbers of rows differ.
+        TypeError, ValueError: a text is no string, a label neither string nor number, or the numbers of rows differ.
     """
     if len(texts) != len(labels):
         raise ValueError(f"X has {len(texts):,} rows and y {len(labels):,}; give the labels of each text")

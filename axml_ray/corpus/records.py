@@ -157,7 +157,7 @@ class Fields:
             if self.labelled:
                 raise
             labels = ()
-        value = record.get(self.id)
+        value = value_at(record, self.id)
         record_id = storable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
         return text, labels, record_id or None
 

@@ -27,6 +27,8 @@ MISSING = object()
 INDICATORS = frozenset({"-1", "0", "1"})
 """The labels that lists of ones and zeros would give; some data sets write -1 for a label that nobody judged."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_PLAIN = frozenset({str, int})
+"""Types of most labels: a list of these needs no flattening."""
 _TOKEN = re.compile(
     r"""[uUbB]?'(?:[^'\\]|\\.)*'|[uUbB]?"(?:[^"\\]|\\.)*"|[^\s,:\[\](){}'"]+|\S""",
     re.DOTALL,
@@ -67,6 +69,8 @@ def value_at(value: Any, path: str) -> Any:
 
     A path leads through lists: `subjects.uri` of `{"subjects": [{"uri": "a"}, {"uri": "b"}]}` is `["a", "b"]`.
     """
+    if isinstance(value, dict) and path in value:
+        return value[path]
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, str):
@@ -75,7 +79,7 @@ def value_at(value: Any, path: str) -> Any:
         found = [value_at(each, path) for each in flat(value)]
         present = [each for each in found if each is not MISSING]
         return present if present or not found else MISSING
-    name = top_field(path, value) if isinstance(value, Mapping) else None
+    name = top_field(path, value) if isinstance(value, dict) else None
     if name is None:
         return MISSING
     return value[name] if name == path else value_at(value[name], path[len(name) + 1 :])
@@ -158,7 +162,7 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
         value = value.split(separator) if literal is None else literal
     elif isinstance(value, bool):
         raise ValueError(f"{field!r} is a boolean, not a list of labels")
-    values = list(flat(value))
+    values = value if type(value) is list and _PLAIN.issuperset(map(type, value)) else list(flat(value))
     # As many numbers as classes, which cannot all differ: ones and zeros instead of the classes' numbers.
     if 2 < len(names) == len(values) and all(isinstance(each, numbers.Real) and each in (0, 1) for each in values):
         values = [name for name, each in zip(names, values, strict=True) if each]
@@ -170,6 +174,8 @@ def _label(value: Any, number: int, field: str, names: Sequence[str]) -> str:
     """Return a label, or an empty string for none; `number` is its position in the record, from 1, for messages."""
     if isinstance(value, str):
         return storable(value).strip()
+    if type(value) is int and not names:
+        return str(value)
     if is_missing(value):
         return ""
     if isinstance(value, dict):
@@ -178,9 +184,10 @@ def _label(value: Any, number: int, field: str, names: Sequence[str]) -> str:
         raise ValueError(f"label {number} is {json_type(value)}, not a string: {reprlib.repr(value)}")
     if not names:
         return decimal_text(value)
-    if not 0 <= value < len(names) or value != int(value):
+    index = float(value)
+    if not index.is_integer() or not 0 <= index < len(names):
         raise ValueError(f"label {number} is {value}; the names are of 0 to {len(names) - 1}")
-    return storable(names[int(value)]).strip()
+    return storable(names[int(index)]).strip()
 
 
 def _name_of_field(field: str, value: Mapping[str, Any]) -> str:

@@ -108,6 +108,7 @@ def test_values_inside_of_objects() -> None:
     assert value_at({"subjects": []}, "subjects.uri") == []
     assert value_at({"subjects": '[{"uri": "a"}]'}, "subjects.uri") == ["a"]
     assert value_at({"subjects": " "}, "subjects.uri") is None
+    assert Fields(text="doc.text", labels="subjects.uri", id="dc.title.en").read(record) == ("T", ("a", "c"), "x")
     for path in ("doc.title", "doc.text.en", "subjects.url", "none", "none.none"):
         assert value_at(record, path) is MISSING
 
