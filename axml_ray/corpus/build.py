@@ -116,7 +116,8 @@ def _check_labels(staged: StagedInput) -> None:
         raise SettingsError(
             f"corpus.labels_field: texts have lists of up to {lengths.max()} numbers, each 0 or 1 (one-hot vectors), "
             'instead of labels; write the names of the labels that a text has, such as ["art", "law"], or make a '
-            "column of 0 and 1 for each label and list them: labels_field: art,law"
+            "column of 0 and 1 for each label and list them: labels_field: art,law. If the labels are called 0 and 1, "
+            "write each once"
         )
 
 
