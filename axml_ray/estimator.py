@@ -23,7 +23,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from axml_ray.cluster import stop_cluster
 from axml_ray.configuration import load
-from axml_ray.corpus.in_memory import LabelledText, column_of, is_indicator, label_of, labelled_texts, read_labels
+from axml_ray.corpus.in_memory import (
+    LabelledText,
+    check_not_one_hot,
+    column_of,
+    is_indicator,
+    label_of,
+    labelled_texts,
+    read_labels,
+)
 from axml_ray.evaluation.metrics import ndcg_at
 from axml_ray.files import read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.export import export_bundle
@@ -104,6 +112,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         names, classes = read_labels(y, self.classes)
         records = labelled_texts(texts, names)
         if classes is None:
+            check_not_one_hot(names)
             classes = np.array(sorted({label for _, labels in records for label in labels}), dtype=object)
         home = self._new_directory(records)
         remove = weakref.finalize(self, shutil.rmtree, home, ignore_errors=True) if self.directory is None else None

@@ -130,6 +130,7 @@ def test_tags_and_parameters() -> None:
         ({"trees": 0}, LABELS, SettingsError, "ensemble.trees"),
         ({"preset": "best"}, LABELS, SettingsError, "preset"),
         ({}, LABELS[1:], ValueError, "X has 80 rows and y 79"),
+        ({}, INDICATOR.toarray().tolist(), ValueError, r"np\.array"),
         ({"classes": ["one"]}, INDICATOR, ValueError, "classes: expected 6"),
     ],
 )

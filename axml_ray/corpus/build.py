@@ -43,6 +43,7 @@ from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.tables import SeparatedValues
 from axml_ray.corpus.tasks import Workspace, group_by_size
 from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.values import are_one_hot
 from axml_ray.settings import SPLITS, SettingsError
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ def build_corpus(
     summary = assign_splits(workspace.settings, staged.splits, staged.facts, workspace.describe_split, limit)
     summary.rejected = staged.rejections
     _log_input(len(readers), staged)
+    _check_labels(staged)
     _warn_about_separators(workspace, staged, readers, summary)
     labels = _merge_labels(workspace, staged)
     layout = _lay_out_files(workspace, staged, summary)
@@ -98,6 +100,25 @@ def _log_input(files: int, staged: StagedInput) -> None:
     sources = "1 file" if files == 1 else f"{files:,} files"
     rejected = sum(staged.rejections.values())
     log.info("prepare: read %s documents from %s (%s rejected)", f"{staged.documents:,}", sources, f"{rejected:,}")
+
+
+def _check_labels(staged: StagedInput) -> None:
+    """Check that labels are not vectors of ones and zeros.
+
+    Raises:
+        SettingsError: they are.
+    """
+    blocks = [StagedBlock(Path(path)) for path in staged.paths]
+    if not all((block.directory / "indicators.npy").is_file() for block in blocks):
+        return
+    lengths = np.concatenate([block.array("indicators") for block in blocks])
+    if are_one_hot(lengths):
+        raise SettingsError(
+            f"corpus.labels_field: texts have lists of up to {lengths.max()} numbers, each 0 or 1 (one-hot vectors), "
+            'instead of labels; write the names of the labels that a text has, such as ["art", "law"], or make a '
+            "column of 0 and 1 for each label and list them: labels_field: art,law. If the labels are called 0 and 1, "
+            "write each once"
+        )
 
 
 def _warn_about_separators(

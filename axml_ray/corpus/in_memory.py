@@ -6,12 +6,14 @@ Legend: N texts, C classes.
 """
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.records import Fields, storable
+from axml_ray.corpus.records import Fields
+from axml_ray.corpus.values import are_one_hot, storable
 
 LabelledText = tuple[str, tuple[str, ...]]
 """A text and its labels."""
@@ -73,11 +75,22 @@ def read_labels(y: Any, names: Sequence[str] | None) -> tuple[list[list[Any]], n
     return [[labels[column] for column in matrix.indices[start:end]] for start, end in starts], classes
 
 
+def check_not_one_hot(labels: list[list[Any]]) -> None:
+    """Check that the labels of texts are not the rows of an indicator matrix.
+
+    Raises:
+        ValueError: they are.
+    """
+    is_indicator = all(isinstance(each, Real) and each in (0, 1) for row in labels for each in row)
+    if is_indicator and are_one_hot(np.array([len(row) for row in labels])):
+        raise ValueError("y: the lists hold a 0 or 1 for each label; give np.array(y), or lists of the labels")
+
+
 def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledText]:
     """Return texts with their labels as the corpus would read them.
 
     Raises:
-        TypeError, ValueError: a text or label is no string, a label is empty, or the numbers of rows differ.
+        TypeError, ValueError: a text is no string, a label neither string nor number, or the numbers of rows differ.
     """
     if len(texts) != len(labels):
         raise ValueError(f"X has {len(texts):,} rows and y {len(labels):,}; give the labels of each text")
@@ -86,9 +99,10 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
         if not isinstance(text, str):
             raise TypeError(f"X[{number}]: expected a text, found {type(text).__name__}")
         try:
-            found.append(Fields().read({"text": text, "labels": row})[:2])
+            content, names, _ = Fields().read({"text": text, "labels": row})
         except ValueError as error:
             raise ValueError(f"y[{number}]: {error}") from None
+        found.append((content, tuple(dict.fromkeys(names))))
     return found
 
 

@@ -7,7 +7,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from axml_ray.corpus.line_blocks import Damage, line_ranges, read_line_blocks
-from axml_ray.corpus.records import Block, Document, Fields, Rejection, file_name, json_type, storable
+from axml_ray.corpus.records import Block, Document, Fields, Rejection, file_name, storable
 from axml_ray.corpus.source_files import SourceFile
+from axml_ray.corpus.values import json_type
 
 BLOCK_BYTES = 4 << 20
 
@@ -89,7 +90,9 @@ class JsonLines:
             if not line.strip():
                 continue
             try:
-                text, labels, record_id = self.fields.read(parse_object(line, self.fields.id))
+                text, labels, record_id = self.fields.read(
+                    parse_object(line, (self.fields.id, *self.fields.label_fields))
+                )
             except ValueError as error:
                 yield self._rejection(number, str(error))
                 continue
@@ -102,7 +105,9 @@ class JsonLines:
     def _columns(self, first: int, content: bytes) -> Block | None:
         """Convert a block of lines to columns at once, or return None if any line needs to be read on its own."""
         fields = self.fields
-        if fields.title or fields.separator or fields.names or not fields.labelled:
+        if fields.title or fields.names or not fields.labelled:
+            return None
+        if isinstance(fields.labels, tuple) or "." in fields.text + fields.labels:
             return None
         lines = content.split(b"\n")
         if not lines[-1]:
@@ -140,16 +145,19 @@ def _has_nul(texts: pa.Array) -> bool:
     return data is not None and b"\0" in data.to_pybytes()
 
 
-def parse_object(line: bytes, id_field: str = "id") -> dict[str, Any]:
-    """Parse the JSON object on a line.
+def parse_object(line: bytes, exact: Sequence[str] = ("id",)) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Args:
+        line: the object as JSON.
+        exact: fields whose integers of more than 64 bits must not become floats, as orjson reads them.
 
     Raises:
         ValueError: the line is not a JSON object; the message is the reason.
     """
     try:
         record = orjson.loads(line)
-        # orjson turns an integer of more than 64 bits into a float, which would change an id.
-        if type(record) is dict and type(record.get(id_field)) is not float:
+        if type(record) is dict and not any(_has_float(record.get(name)) for name in exact):
             return record
     except orjson.JSONDecodeError:
         pass
@@ -164,6 +172,10 @@ def parse_object(line: bytes, id_field: str = "id") -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError(f"not a JSON object but {json_type(record)}")
     return record
+
+
+def _has_float(value: object) -> bool:
+    return type(value) is float or (type(value) is list and float in map(type, value))
 
 
 def first_object(path: SourceFile) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
             begin += _skip_line(stream)[0] - 1
         remaining = end - begin if end is not None else float("inf")
         while remaining > 0:
-            content, damage = _read(stream, int(min(size, remaining)))
+            content, damage = read_bytes(stream, int(min(size, remaining)))
             if not content and not damage:
                 return
             too_long = 0  # bytes skipped of a line that is too long, plus 1
@@ -76,7 +76,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
                 return
 
 
-def _read(stream: BinaryIO, size: int) -> tuple[bytes, str]:
+def read_bytes(stream: BinaryIO, size: int) -> tuple[bytes, str]:
     """Return `size` bytes, or fewer at the end of the file, and an error message if reading failed after them."""
     pieces, length = [], 0
     try:

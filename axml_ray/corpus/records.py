@@ -6,8 +6,6 @@
 - Title and body are joined by the paper's separator, `/SEP/`.
 """
 
-import re
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from axml_ray.corpus.tokenizer import SEPARATOR
+from axml_ray.corpus.values import MISSING, is_positive, labels_of, storable, text_of, value_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ class Document:
 
     text: str
     labels: tuple[str, ...]
-    """Labels, distinct, stripped and not empty, in the order of the source. There may be none."""
+    """Labels, stripped and not empty, in the order of the source; one may be repeated. There may be none."""
     file: str
     line: int
     """Line number, or row number in a table, from 1."""
@@ -110,14 +109,6 @@ class ColumnarReader(Protocol):
         """Read the documents and rejections of `Reader.read`, in the same order, as blocks of about `size` bytes."""
 
 
-UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-
-def storable(text: str) -> str:
-    r"""Return `text` with NULs and lone surrogates replaced by blanks: `"a\0b"` becomes `"a b"`."""
-    return UNSTORABLE.sub(" ", text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
     """The names of a record's fields, and how labels are written.
@@ -130,96 +121,56 @@ class Fields:
     """Field of the text, or of the body if there is a title."""
     title: str | None = None
     """Field of the title; a record without this field has an empty title."""
-    labels: str = "labels"
-    """Field of the list of labels."""
+    labels: str | tuple[str, ...] = "labels"
+    """Field of the labels; or several fields of ones and zeros, one for each label, which has the field's name."""
     id: str = "id"
     """Field of the id, a string or an integer; other records are identified by file name and line."""
-    numbers: bool = False
-    """Whether labels may be integers: `7` is the label `"7"`."""
-    separator: str | None = None
-    """Separator at which a string of labels is split; None accepts only lists."""
+    separator: str = ";"
+    """Separator at which a string of labels is split; the strings of a list are not split."""
     names: tuple[str, ...] = ()
-    """Names of integer labels, by number; if empty, the number itself is the name."""
+    """Names of the classes whose numbers are the labels; if empty, the number itself is the name."""
     labelled: bool = True
     """Whether a record must have labels; if False, missing or invalid labels are read as none."""
 
-    def columns(self) -> list[str]:
-        """Return the required fields."""
-        return [*([self.title] if self.title else []), self.text, *([self.labels] if self.labelled else [])]
+    @property
+    def label_fields(self) -> tuple[str, ...]:
+        """The field of the labels, or the fields of ones and zeros."""
+        return self.labels if isinstance(self.labels, tuple) else (self.labels,)
 
     def read(self, record: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str | None]:
-        """Return text, labels and id of a record; the id is None if it has none.
+        """Return text, labels and id of a record; the id is None if it has none. A label may be repeated.
 
-        Example: `{"text": "A cat.", "labels": ["pets", " cats", "pets"], "id": 7}` gives
-        `("A cat.", ("pets", "cats"), "7")`.
+        Example: `{"text": "A cat.", "labels": ["pets", " cats", 4], "id": 7}` gives
+        `("A cat.", ("pets", "cats", "4"), "7")`.
 
         Raises:
             ValueError: a field is missing or has the wrong type; the message is the reason.
         """
-        text = storable(_string(record, self.text))
-        if self.title:
-            title = "" if record.get(self.title) is None else storable(_string(record, self.title))
-            text = f"{title} {SEPARATOR} {text}"
+        text = text_of(self._value(record, self.text), self.text)
+        title = text_of(value_at(record, self.title), self.title) if self.title else None
+        if text is None and not title:
+            raise ValueError(f"{self.text!r} is null, not a string")
+        text = f"{title or ''} {SEPARATOR} {text or ''}" if self.title else text or ""
         try:
             labels = self._labels(record)
         except ValueError:
             if self.labelled:
                 raise
             labels = ()
-        value = record.get(self.id)
+        value = value_at(record, self.id)
         record_id = storable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
         return text, labels, record_id or None
 
     def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...]:
-        if self.labels not in record:
-            raise ValueError(f"{self.labels!r} is missing")
-        labels = record[self.labels]
-        if self.separator is not None and isinstance(labels, str):
-            labels = [part for part in labels.split(self.separator) if part.strip()]
-        if self.names and isinstance(labels, int):  # a column of one class label per text
-            labels = [labels]
-        if not isinstance(labels, list):
-            raise ValueError(f"{self.labels!r} is {json_type(labels)}, not a list")
-        return tuple(dict.fromkeys(self._label(label, number) for number, label in enumerate(labels, start=1)))
+        if isinstance(self.labels, tuple):
+            return tuple(field for field in self.labels if is_positive(self._value(record, field), field))
+        return labels_of(self._value(record, self.labels), self.labels, self.separator, self.names)
 
-    def _label(self, label: object, number: int) -> str:
-        """Return the name of a label; `number` is its position in the record, from 1, for error messages."""
-        if self.numbers and isinstance(label, int) and not isinstance(label, bool):
-            if not self.names:
-                return str(label)
-            if not 0 <= label < len(self.names):
-                raise ValueError(f"label {number} is {label}; the names are of 0 to {len(self.names) - 1}")
-            label = self.names[label]
-        if not isinstance(label, str):
-            raise ValueError(f"label {number} is {json_type(label)}, not a string: {reprlib.repr(label)}")
-        label = storable(label).strip()
-        if not label:
-            raise ValueError(f"label {number} is empty")
-        return label
-
-
-def _string(record: Mapping[str, Any], key: str) -> str:
-    if key not in record:
-        raise ValueError(f"{key!r} is missing")
-    if not isinstance(record[key], str):
-        raise ValueError(f"{key!r} is {json_type(record[key])}, not a string")
-    return str(record[key])
-
-
-_JSON_TYPES = {
-    type(None): "null",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def json_type(value: object) -> str:
-    """Return JSON's name of the type of `value`, with an article: `a list`."""
-    return _JSON_TYPES.get(type(value), f"a {type(value).__name__}")
+    def _value(self, record: Mapping[str, Any], field: str) -> Any:
+        value = value_at(record, field)
+        if value is MISSING:
+            raise ValueError(f"{field!r} is missing")
+        return value
 
 
 def file_name(file: Path | str) -> str:

@@ -4,6 +4,7 @@ If a cell such as `commands|git-man|file` is split at `;`, it is one label, whic
 fails, but the model is useless; therefore preparation warns.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from axml_ray.corpus.staging import StagedBlock
 
 SEPARATORS = {"|": "|", ";": ";", ",": ",", "\t": "tab", "/": "/"}
 """Common separators of labels in a cell, and how settings and messages write them."""
+URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
+"""Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
 MIN_SINGLE_SHARE, MIN_CONTAINING_SHARE = 0.95, 0.5
 """Minimum shares of the labelled texts that have exactly one label, and whose label contains another separator."""
 MAX_EXAMPLE_LETTERS = 60
@@ -36,8 +39,11 @@ def separator_warning(paths: Sequence[str], separator: str) -> str | None:
     for block in blocks:
         rows, names = block.rows("label"), block.table("labels")["label"]
         texts = np.bincount(rows.take(np.flatnonzero(rows.lengths == 1)).values, minlength=len(names))
+        is_uri = pc.match_substring_regex(names, f"^{URI}").to_numpy()
         for other in containing:
             matches = pc.match_substring(names, other).to_numpy() & (texts > 0)
+            # A URI may contain any of them; one separates labels where another URI follows.
+            matches &= ~is_uri | pc.match_substring_regex(names, rf"{re.escape(other)}\s*{URI}").to_numpy()
             containing[other] += int(texts[matches].sum())
             if matches.any():
                 examples.setdefault(other, names[int(np.flatnonzero(matches)[0])].as_py()[:MAX_EXAMPLE_LETTERS])

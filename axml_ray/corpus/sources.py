@@ -5,6 +5,7 @@
 | format | module |
 |---|---|
 | JSON lines, plain, gzip or zstd; `trn.json` of the Extreme Classification Repository | `json_lines` |
+| JSON arrays, and JSON objects of several lines | `json_objects` |
 | Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
 | text and label files of the Extreme Classification Repository | `repository` |
 | installed Python packages | `installed_packages` |
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
+from axml_ray.corpus.json_objects import JsonObjects, is_json_document
 from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files
@@ -55,11 +57,13 @@ def open_readers(patterns: Sequence[str | Path], settings: CorpusSettings, *, la
     """
     if settings.source == "installed_packages":
         return list(installed_package_readers())
+    labels = settings.labels_field
     fields = Fields(
         text=settings.text_field,
         title=settings.title_field,
-        labels=settings.labels_field,
+        labels=labels[0] if isinstance(labels, tuple) and len(labels) == 1 else labels,
         id=settings.id_field,
+        separator=settings.label_separator,
         labelled=labelled,
     )
     readers: dict[str, Reader] = {}
@@ -94,12 +98,12 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
     if form == "datasets":
         return ArrowRows(file, fields)
     if form == "csv":
-        return SeparatedValues(file, replace(fields, separator=settings.label_separator), settings.csv_delimiter)
+        return SeparatedValues(file, fields, settings.csv_delimiter)
     if form == "text_pairs":
         return TextPairs(file, labels_file_of(file), fields)
-    if settings.source == "auto" and fields == Fields(labelled=fields.labelled) and is_repository_json(file):
-        repository = Fields(
-            title="title", text="content", labels="target_ind", id="uid", numbers=True, labelled=fields.labelled
-        )
-        return JsonLines(file, repository)
+    if is_json_document(file):
+        return JsonObjects(file, fields)
+    own = Fields(separator=fields.separator, labelled=fields.labelled)
+    if settings.source == "auto" and fields == own and is_repository_json(file):
+        return JsonLines(file, replace(own, title="title", text="content", labels="target_ind", id="uid"))
     return JsonLines(file, fields)

@@ -8,6 +8,7 @@ A staged block is a directory of memory-mapped arrays, so that a pass reads only
 | `words.arrow`, `labels.arrow` | the block's distinct words and labels, by their number in the block |
 | `word.npy`, `word_offsets.npy` | the words of each document, the first `max_tokens` |
 | `label.npy`, `label_offsets.npy` | the distinct labels of each document |
+| `indicators.npy` | only if all of the block's labels are `values.INDICATORS`: the number of labels of each document |
 | `facts.npy` | `DOCUMENT_FACTS` of each document |
 | `word_counts.npy`, `label_counts.npy` | number of documents that contain each of the block's words and labels |
 | `word_ids.npy`, `label_ids.npy` | their ids in the corpus |
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from axml_ray.corpus.records import Block
+from axml_ray.corpus.values import INDICATORS
 from axml_ray.corpus.words import split_texts
 from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings
@@ -79,6 +81,8 @@ def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None
     encoded = block.labels.flatten().dictionary_encode()
     write_table(directory / "labels.arrow", label=encoded.dictionary)
     lengths = np.diff(block.labels.offsets.to_numpy()).astype(np.int64)
+    if len(encoded.dictionary) <= len(INDICATORS) and INDICATORS.issuperset(encoded.dictionary.to_pylist()):
+        staged.save("indicators", lengths)
     labels = distinct_values(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))
     staged.save("word", words.ids)
     staged.save("word_offsets", np.concatenate([[0], np.cumsum(words.lengths)]))

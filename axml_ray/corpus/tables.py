@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from axml_ray.corpus.line_blocks import LONGEST_LINE, Damage, read_line_blocks
 from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_unreachable, open_raw
+from axml_ray.corpus.values import top_field
 
 ROWS = 1000
 STATE, INFO = "state.json", "dataset_info.json"
@@ -136,7 +137,7 @@ def saved_dataset_readers(directory: Path, fields: Fields) -> list[ArrowRows]:
         raise ValueError(f"{directory / STATE}: not the state of a saved data set: {error!r}") from None
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise ValueError(f"{directory}: has an index of rows; call flatten_indices() and save it again")
-    return [ArrowRows(file, replace(fields, numbers=True, names=names)) for file in files]
+    return [ArrowRows(file, replace(fields, names=names)) for file in files]
 
 
 def _with_class_names(fields: Fields, schema: pa.Schema) -> Fields:
@@ -150,7 +151,7 @@ def _with_class_names(fields: Fields, schema: pa.Schema) -> Fields:
         return fields
 
 
-def _class_names(features: Mapping[str, Any] | None, column: str) -> tuple[str, ...]:
+def _class_names(features: Mapping[str, Any] | None, column: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a column's class labels, by number; empty if it does not hold class labels.
 
     Args:
@@ -158,7 +159,7 @@ def _class_names(features: Mapping[str, Any] | None, column: str) -> tuple[str, 
             is written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
         column: name of the column.
     """
-    feature = (features or {}).get(column)
+    feature = (features or {}).get(column) if isinstance(column, str) else None
     if isinstance(feature, dict):
         feature = feature.get("feature", feature)
     if isinstance(feature, list):
@@ -173,14 +174,19 @@ def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
     Raises:
         MissingColumn: a required column is missing.
     """
-    for column in fields.columns():
-        if column not in names:
-            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}")
-    return [name for name in dict.fromkeys([*fields.columns(), fields.labels, fields.id]) if name in names]
+    labels = fields.label_fields
+    required = [*([fields.title] if fields.title else []), fields.text, *(labels if fields.labelled else ())]
+    for column in required:
+        if top_field(column, names) is None:
+            fix = (
+                "; for one column of 0 and 1 a label, list them: labels_field: toxic,insult" if column in labels else ""
+            )
+            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}{fix}")
+    columns = (top_field(column, names) for column in (*required, *labels, fields.id))
+    return [name for name in dict.fromkeys(columns) if name is not None]
 
 
 def _documents(batch: pa.RecordBatch, path: SourceFile, fields: Fields, row: int) -> Iterator[Document | Rejection]:
-    fields = replace(fields, numbers=True)
     for number, record in enumerate(batch.to_pylist(), start=row + 1):
         yield _document(record, path, fields, number)
 
@@ -204,7 +210,7 @@ class SeparatedValues:
     """Reads a CSV or TSV file with a header line; labels are one cell, split at a separator."""
 
     path: SourceFile
-    fields: Fields = field(default_factory=lambda: Fields(separator=";"))
+    fields: Fields = field(default_factory=Fields)
     delimiter: str | None = None
     """Delimiter of cells; by default a tab in .tsv and .tab files, else a comma."""
 

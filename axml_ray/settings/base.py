@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import snowballstemmer
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 HOME_VARIABLE = "AXML_RAY_HOME"
 
@@ -37,6 +37,14 @@ def _tab(delimiter: str) -> str:
     return "\t" if delimiter == "tab" else delimiter
 
 
+def _field_names(given: Any) -> Any:
+    """Return several names as a tuple, one as a string; commas separate names in a string, not in those of a list."""
+    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("expected the name of a field, or a list of names")
+    return names[0] if len(names) == 1 and "," not in names[0] else tuple(names)
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """Pattern of a name that serves as a directory's name."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -48,6 +56,7 @@ Weights = Literal["float32", "bfloat16", "int8"]
 SPLITS = ("train", "valid", "test")
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
 CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|[^\r\n\"])$"), AfterValidator(_tab)]
+FieldNames = Annotated[str | tuple[str, ...], BeforeValidator(_field_names)]
 Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]

@@ -9,6 +9,7 @@ from axml_ray.settings.base import (
     AbsolutePath,
     AbsolutePlace,
     CsvDelimiter,
+    FieldNames,
     Name,
     Positive,
     Seed,
@@ -49,15 +50,17 @@ class CorpusSettings(Settings):
     """The same for the test split, used for the final evaluation only; without any, `test_share` of the
     documents of train are drawn."""
     text_field: str = "text"
-    """Field or column of the text, or of the body where there is a title."""
+    """Field or column of the text, or of the body where there is a title: a string, or a list of paragraphs. Like the
+    other fields, it may be inside of objects: `doc.text`."""
     title_field: str | None = None
     """Field or column of a title; it is put before the text, with ` /SEP/ ` between them."""
-    labels_field: str = "labels"
-    """Field or column of the labels: a list, or in CSV one cell."""
+    labels_field: FieldNames = "labels"
+    """Field or column of the labels: a list, or a string that holds a list or labels with separators. Or several
+    columns of 0 and 1, one for each label, such as `toxic,insult`; write them as a list if a name has a comma."""
     id_field: str = "id"
     """Field or column of the document's id, if it has one."""
     label_separator: Annotated[str, Field(min_length=1)] = ";"
-    """Separator of the labels in a CSV cell."""
+    """Separator of the labels in a CSV cell, or in another string of labels."""
     csv_delimiter: CsvDelimiter | None = None
     """Separator of CSV cells: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
     valid_documents: Positive = 200

@@ -63,7 +63,7 @@ def error_of(run: Prepare, **settings: Any) -> str:
     return str(caught.value)
 
 
-BAD = b'{"text": "t", "labels": "x"}\n'
+BAD = b'{"text": "t", "labels": true}\n'
 UNLABELLED = [("a", []), ("b", []), ("c", []), ("d", [])]
 CUT = {"max_tokens": 8, "min_label_count": 2, "min_document_frequency": 2, "max_terms": 3, "drop_duplicates": True}
 

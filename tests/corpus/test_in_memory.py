@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from axml_ray.corpus.in_memory import column_of, is_indicator, labelled_texts, read_labels
+from axml_ray.corpus.in_memory import check_not_one_hot, column_of, is_indicator, labelled_texts, read_labels
 
 TEXTS = ["a cat", "a dog", ""]
 LABELS = [["pets", "cats"], ["pets"], []]
@@ -92,6 +92,15 @@ def test_wrong_labels(labels, names, error, message):
 
 def test_texts_and_labels_are_as_the_corpus_stores_them():
     assert labelled_texts(["a\0b"], [[" pets", "cats", "pets"]]) == [("a b", ("pets", "cats"))]
+    assert labelled_texts(["a"], [[3, 3.0, np.int64(4), None, np.nan]]) == [("a", ("3", "4"))]
+
+
+def test_lists_of_zeros_and_ones():
+    for rows in ([[0, 1, 0], [1, 0, 0]], [[0.0, 1.0], [1.0, 0.0]], [[True, False], [False, True]]):
+        with pytest.raises(ValueError, match=r"np\.array"):
+            check_not_one_hot(read_labels(rows, None)[0])
+    for rows in ([[0], [1], [0, 1]], [["0", "1", "0"]], [[], []], [[0, 1, 1], [0, 1, 2]]):
+        check_not_one_hot(rows)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +108,7 @@ def test_texts_and_labels_are_as_the_corpus_stores_them():
     [
         (["a"], [["x"], ["y"]], ValueError, "X has 1 rows and y 2"),
         (["a", None], [["x"], ["y"]], TypeError, r"X\[1\]: expected a text, found NoneType"),
-        (["a", "b"], [["x"], [3]], ValueError, r"y\[1\]: label 1 is a number"),
-        (["a", "b"], [["x"], [" "]], ValueError, r"y\[1\]: label 1 is empty"),
+        (["a", "b"], [["x"], [True]], ValueError, r"y\[1\]: label 1 is a boolean"),
     ],
 )
 def test_mistakes_name_their_row(texts, labels, error, message):

@@ -26,9 +26,9 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def flat(found: list[Block]) -> tuple[list[Any], list[Rejection]]:
-    """The documents and the rejections of blocks; a label counts once."""
+    """The documents and the rejections of blocks."""
     documents = [
-        (i, text, list(dict.fromkeys(labels)))
+        (i, text, labels)
         for block in found
         for i, text, labels in zip(
             block.ids.to_pylist(), block.texts.to_pylist(), block.labels.to_pylist(), strict=True
@@ -51,6 +51,9 @@ LINES = st.one_of(
             b'{"text": "\\u0000", "labels": ["b"]}',
             b'{"text": "n\xef", "labels": ["b"]}',
             b'{"text": "t", "labels": "a"}',
+            b'{"text": "t", "labels": [" "]}',
+            b'{"text": "t", "labels": {"a": 1}}',
+            b'{"text": ["t", null], "labels": [["a"], 123456789012345678901234567890, 1.50]}',
             b'{"text": "t", "labels": ["c"], "id": 123456789012345678901234567890}',
             b'{"text": "t", "labels": ["c"], "x": NaN}',
             b"null",
@@ -136,7 +139,7 @@ def test_other_fields(tmp_path: Path) -> None:
         b'{"uid": "B2", "title": null, "content": "", "target_ind": []}\n'
         b'{"uid": "B3", "title": "x", "target_ind": [true], "content": "y"}\n',
     )
-    fields = Fields(title="title", text="content", labels="target_ind", id="uid", numbers=True)
+    fields = Fields(title="title", text="content", labels="target_ind", id="uid")
     first, second, third = JsonLines(path, fields).read()
     assert isinstance(first, Document)
     assert isinstance(second, Document)
@@ -148,7 +151,7 @@ def test_other_fields(tmp_path: Path) -> None:
 
 def test_without_labels(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "a.jsonl", b'{"text": "t"}\n{"text": "u", "labels": 3}\n{"text": "v", "labels": ["a"]}\n{}\n'
+        tmp_path / "a.jsonl", b'{"text": "t"}\n{"text": "u", "labels": true}\n{"text": "v", "labels": ["a"]}\n{}\n'
     )
     *documents, bad = JsonLines(path, Fields(labelled=False)).read()
     assert [document.labels for document in documents if isinstance(document, Document)] == [(), (), ("a",)]

@@ -259,14 +259,14 @@ def test_bad_records_are_listed(run: Prepare, tmp_path: Path) -> None:
         (str(tmp_path / "train.jsonl"), 19),
         (str(tmp_path / "train.jsonl"), 20),
     ]
-    assert rejected[0]["reason"] == "'labels' is a string, not a list"
+    assert rejected[0]["reason"] == "'labels' is a boolean, not a list of labels"
     assert corpus.documents("train") + corpus.documents("valid") == 18
 
 
 def test_too_many_bad_records_are_an_error(run: Prepare, tmp_path: Path) -> None:
     train = lines(many(18)) + BAD + b"{\n"
     said = error_of(run, train=train, test=many(4, "test"))
-    assert said.startswith(f"{tmp_path / 'train.jsonl'}:19: 'labels' is a string, not a list (and 1 more); ")
+    assert said.startswith(f"{tmp_path / 'train.jsonl'}:19: 'labels' is a boolean, not a list of labels (and 1 more); ")
     assert "corpus.max_rejected_share" in said
     assert leftovers(tmp_path) == []
     # 2 of 24 records
@@ -343,7 +343,7 @@ def test_each_record_is_in_the_summary_once(run: Prepare) -> None:
     summary = corpus.manifest["summary"]
     left_out = summary["left_out"]
     assert summary["records"] == 132
-    assert summary["rejected"] == {"'labels' is a string, not a list": 1, "not JSON": 1}
+    assert summary["rejected"] == {"'labels' is a boolean, not a list of labels": 1, "not JSON": 1}
     assert summary["documents"] == {split: corpus.documents(split) for split in SPLITS}
     kept = sum(summary["documents"].values())
     out = left_out["duplicates"] + left_out["not_drawn"] + sum(left_out["without_label"].values())

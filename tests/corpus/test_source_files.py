@@ -78,7 +78,7 @@ def test_the_repositorys_json_is_known_by_its_fields(tmp_path: Path) -> None:
     (document,) = listed(path)[0].read()
     assert (document.text, document.labels, document.id) == ("T /SEP/ c", ("4",), "u")
     (document,) = listed(path, title_field="uid", text_field="title", labels_field="content", labelled=False)[0].read()
-    assert (document.text, document.labels) == ("u /SEP/ T", ())
+    assert (document.text, document.labels) == ("u /SEP/ T", ("c",))
 
 
 def test_pairs_of_texts_and_labels(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_pairs_of_texts_and_labels(tmp_path: Path) -> None:
     (reader,) = listed(tmp_path / "train_raw_texts.txt")
     assert reader == TextPairs(tmp_path / "train_raw_texts.txt", tmp_path / "train_labels.txt", reader.fields)
     first, second, bad, unpaired = reader.read()
-    assert (first.text, first.labels, first.id) == ("Title /SEP/ bödy", ("a", "b"), "train_raw_texts.txt:1")
+    assert (first.text, first.labels, first.id) == ("Title /SEP/ bödy", ("a", "b", "a"), "train_raw_texts.txt:1")
     assert (second.text, second.labels) == ("", ())
     assert isinstance(bad, Rejection)
     assert bad.reason == "not UTF-8: byte 0xef at byte 3"

@@ -22,7 +22,6 @@ ROWS = [
     {"id": "d", "text": "t", "labels": None},
     {"id": "e", "text": "t", "labels": [None]},
 ]
-REASONS = ["'text' is null, not a string", "'labels' is null, not a list", "label 1 is null, not a string: None"]
 
 
 def table(rows: list[dict[str, Any]] = ROWS) -> pa.Table:
@@ -35,10 +34,10 @@ def check(records: list[Document | Rejection], name: str) -> None:
     assert [(d.id, d.text, d.labels, d.line) for d in documents] == [
         ("a", "A cat.", ("pets", "cats"), 1),
         (f"{name}:2", "Näive", (), 2),
+        ("d", "t", (), 4),
+        ("e", "t", (), 5),
     ]
-    assert [(r.line, r.reason) for r in records if isinstance(r, Rejection)] == list(
-        zip([3, 4, 5], REASONS, strict=True)
-    )
+    assert [(r.line, r.reason) for r in records if isinstance(r, Rejection)] == [(3, "'text' is null, not a string")]
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_a_table_without_a_column_is_no_input(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no column 'text'; its columns are body, labels"):
         list(SeparatedValues(tmp_path / "a.csv").read())
     (tmp_path / "b.csv").write_text("text\nx\n")
-    assert len(list(SeparatedValues(tmp_path / "b.csv", Fields(labelled=False, separator=";")).read())) == 1
+    assert len(list(SeparatedValues(tmp_path / "b.csv", Fields(labelled=False)).read())) == 1
 
 
 @pytest.mark.parametrize("reader", [ParquetRows, ArrowRows])
@@ -166,7 +165,7 @@ def test_csv_and_tsv(tmp_path: Path) -> None:
         assert [(d.id, d.text, d.labels, d.line) for d in documents] == [
             ("1", 'A "cat",\nsat', ("pets", "cats"), 2),
             (f"{name}:4", "x", (), 4),
-            ("4", "ü", ("a",), 7),
+            ("4", "ü", ("a", "a"), 7),
         ]
         assert [(r.line, r.reason) for r in records if isinstance(r, Rejection)] == [
             (5, "has 2 cells, the first line has 3")

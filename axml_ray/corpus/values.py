@@ -1,0 +1,243 @@
+"""Turns the raw values of a record's fields into text and labels, by the same rules for every format.
+
+| value | as text | as labels |
+|---|---|---|
+| null, NaN | missing | none |
+| string | itself | the list that it holds (`['art', 'law']`), or its parts between separators |
+| number | an error | its decimal text: 3 and 3.0 are `3`, 0.50 is `0.5` |
+| list, also nested | its texts, joined by line feeds | its values; null, NaN and blank strings are left out |
+| boolean, object | an error | an error |
+"""
+
+import ast
+import json
+import math
+import numbers
+import re
+import reprlib
+import warnings
+from collections.abc import Container, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+MISSING = object()
+"""The value of a field that a record does not have."""
+INDICATORS = frozenset({"-1", "0", "1"})
+"""The labels that lists of ones and zeros would give; some data sets write -1 for a label that nobody judged."""
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_PLAIN = frozenset({str, int})
+"""Types of most labels: a list of these needs no flattening."""
+_TOKEN = re.compile(
+    r"""[uUbB]?'(?:[^'\\]|\\.)*'|[uUbB]?"(?:[^"\\]|\\.)*"|[^\s,:\[\](){}'"]+|\S""",
+    re.DOTALL,
+)
+"""A string, a number or name, or a punctuation mark of a list as Python writes it."""
+_JSON_TYPES = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def storable(text: str) -> str:
+    r"""Return `text` with NULs and lone surrogates replaced by blanks: `"a\0b"` becomes `"a b"`."""
+    return _UNSTORABLE.sub(" ", text)
+
+
+def json_type(value: object) -> str:
+    """Return JSON's name of the type of `value`, with an article: `a list`."""
+    return _JSON_TYPES.get(type(value), f"a {type(value).__name__}")
+
+
+def top_field(path: str, names: Container[str]) -> str | None:
+    """Return the field of a record that holds a path: the longest beginning of it that is one of `names`."""
+    while path not in names:
+        path, dot, _ = path.rpartition(".")
+        if not dot:
+            return None
+    return path
+
+
+def value_at(value: Any, path: str) -> Any:
+    """Return the value at a path of field names with dots between them, or `MISSING`.
+
+    A path leads through lists: `subjects.uri` of `{"subjects": [{"uri": "a"}, {"uri": "b"}]}` is `["a", "b"]`.
+    """
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, str):
+        value = read_literal(value)  # as in a CSV cell
+    if isinstance(value, list):
+        found = [value_at(each, path) for each in flat(value)]
+        present = [each for each in found if each is not MISSING]
+        return present if present or not found else MISSING
+    name = top_field(path, value) if isinstance(value, dict) else None
+    if name is None:
+        return MISSING
+    return value[name] if name == path else value_at(value[name], path[len(name) + 1 :])
+
+
+def read_literal(text: str) -> list[Any] | dict[str, Any] | None:
+    """Return the list or object that a string holds as JSON, Python or NumPy write it, else None.
+
+    Example: `['art', 'law']`, `["art", "law"]`, `('art', 'law')`, `{'art', 'law'}` and `['art' 'law']` are the same
+    list; `[sic] art` and `[draft]` are none.
+    """
+    text = text.strip()
+    if text[:1] + text[-1:] not in ("[]", "()", "{}"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of an invalid escape, for example
+                value = ast.literal_eval(_with_commas(text))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return None
+    if isinstance(value, set):
+        value = sorted(value, key=str)
+    return list(value) if isinstance(value, list | tuple) else value if isinstance(value, dict) else None
+
+
+def _with_commas(text: str) -> str:
+    """Put commas between values, which NumPy leaves out: Python would read `['art' 'law']` as one string."""
+    tokens = [{"nan": "None", "null": "None"}.get(token, token) for token in _TOKEN.findall(text)]
+    pieces = []
+    for token, following in zip(tokens, [*tokens[1:], "]"], strict=True):
+        pieces.append(token)
+        if token not in ",:[({" and following not in ",:])}":
+            pieces.append(",")
+    return " ".join(pieces)
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is null or NaN, also as NumPy and pandas write them, or `MISSING`."""
+    if value is None or value is MISSING or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, numbers.Real | Decimal) and bool(value != value)
+
+
+def text_of(value: Any, field: str) -> str | None:
+    """Return the text of a field, or None if it is missing; the texts of a list are joined by line feeds.
+
+    Raises:
+        ValueError: the value is neither a string nor a list of strings; the message is the reason.
+    """
+    if isinstance(value, str):
+        return storable(value)
+    if is_missing(value):
+        return None
+    texts = [each for each in flat(value) if not is_missing(each)]
+    for each in texts:
+        if isinstance(each, dict):
+            raise ValueError(f"{field!r} is an object, not a string; {_name_of_field(field, each)}")
+        if not isinstance(each, str):
+            raise ValueError(f"{field!r} is {json_type(each)}, not a string")
+    return storable("\n".join(texts))
+
+
+def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the labels of a field, stripped and not empty, in the order of the source; a label may be repeated.
+
+    Args:
+        value: the value of the field.
+        field: path of the field, for messages.
+        separator: separator of labels in a string; the strings of a list are not split.
+        names: names of the classes whose numbers are the labels; if empty, the number itself is the name.
+
+    Raises:
+        ValueError: a label is neither a string nor a number, or no class has its number; the message is the reason.
+    """
+    if isinstance(value, str):
+        literal = read_literal(value)
+        value = value.split(separator) if literal is None else literal
+    elif isinstance(value, bool):
+        raise ValueError(f"{field!r} is a boolean, not a list of labels")
+    values = value if type(value) is list and _PLAIN.issuperset(map(type, value)) else list(flat(value))
+    # As many numbers as classes, which cannot all differ: ones and zeros instead of the classes' numbers.
+    if 2 < len(names) == len(values) and all(isinstance(each, numbers.Real) and each in (0, 1) for each in values):
+        values = [name for name, each in zip(names, values, strict=True) if each]
+    labels = (_label(each, number, field, names) for number, each in enumerate(values, start=1))
+    return tuple(label for label in labels if label)
+
+
+def _label(value: Any, number: int, field: str, names: Sequence[str]) -> str:
+    """Return a label, or an empty string for none; `number` is its position in the record, from 1, for messages."""
+    if isinstance(value, str):
+        return storable(value).strip()
+    if type(value) is int and not names:
+        return str(value)
+    if is_missing(value):
+        return ""
+    if isinstance(value, dict):
+        raise ValueError(f"label {number} is an object, not a string; {_name_of_field(field, value)}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
+        raise ValueError(f"label {number} is {json_type(value)}, not a string: {reprlib.repr(value)}")
+    if not names:
+        return decimal_text(value)
+    index = float(value)
+    if not index.is_integer() or not 0 <= index < len(names):
+        raise ValueError(f"label {number} is {value}; the names are of 0 to {len(names) - 1}")
+    return storable(names[int(index)]).strip()
+
+
+def _name_of_field(field: str, value: Mapping[str, Any]) -> str:
+    return f"name one of its fields, such as {field}.{next(iter(value), 'name')}"
+
+
+def decimal_text(number: Any) -> str:
+    """Return a finite number without exponent and without zeros at its end: 3.0 is `3`, 1e-3 is `0.001`."""
+    if isinstance(number, numbers.Integral):
+        return str(int(number))
+    text = format(Decimal(str(number)), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+def is_positive(value: Any, field: str) -> bool:
+    """Return whether a field of ones and zeros says that a record has the field's label; missing and blank are no.
+
+    Raises:
+        ValueError: the value is something else; the message is the reason.
+    """
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
+        return False
+    known = {"0": False, "1": True, "false": False, "true": True}
+    text = str(value).strip().lower()
+    text = text.removesuffix(".0")
+    if text not in known:
+        raise ValueError(f"{field!r} is {reprlib.repr(value)}, neither 0 nor 1")
+    return known[text]
+
+
+def are_one_hot(lengths: np.ndarray) -> bool:
+    """Return whether lists of `INDICATORS` are vectors of ones and zeros, and not lists of the labels 0 and 1.
+
+    Two labels make no list longer than two, unless one is repeated. A corpus whose texts all have both of two labels
+    has nothing to learn, so there, too, pairs must be vectors.
+
+    Args:
+        lengths: int [documents], number of values of each list.
+    """
+    lengths = lengths[lengths > 0]
+    return len(lengths) > 0 and bool((lengths > 2).mean() >= 0.5 or (lengths == 2).all())
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """Yield the values of nested lists, or a value that is no list."""
+    pending = [value]
+    while pending:  # not recursive: lists may be nested deeply
+        value = pending.pop()
+        if isinstance(value, list | tuple | np.ndarray):
+            pending.extend(reversed(value))
+        else:
+            yield value
