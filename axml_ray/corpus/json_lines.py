@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from axml_ray.corpus.line_blocks import Damage, line_ranges, read_line_blocks
+from axml_ray.corpus.line_blocks import Damage, decode_line, line_ranges, read_line_blocks
 from axml_ray.corpus.records import Block, Document, Fields, Rejection, file_name, json_type, storable
 from axml_ray.corpus.source_files import SourceFile
 
@@ -154,9 +154,7 @@ def parse_object(line: bytes, id_field: str = "id") -> dict[str, Any]:
     except orjson.JSONDecodeError:
         pass
     try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}") from None
+        record = json.loads(decode_line(line))
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}") from None
     except RecursionError:

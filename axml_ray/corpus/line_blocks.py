@@ -76,6 +76,51 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
                 return
 
 
+def read_lines(
+    file: SourceFile, begin: int = 0, end: int | None = None, lines_before: int = 0
+) -> Iterator[tuple[int, bytes | Damage]]:
+    """Stream the lines of a text file, or of a byte range of it; see `read_line_blocks`.
+
+    Args:
+        file: the file.
+        begin: read only lines that begin at or after this byte.
+        end: read only lines that begin before this byte.
+        lines_before: number of lines that begin before `begin`.
+
+    Yields:
+        The number of each line, from 1, and the line without its line feed, or a `Damage`.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+    number = lines_before + 1
+    for content in read_line_blocks(file, 1 << 20, begin, end):
+        if isinstance(content, Damage):
+            yield number, content
+            number += content.lines
+            continue
+        lines = content.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from enumerate(lines, number)
+        number += len(lines)
+
+
+def decode_line(line: bytes) -> str:
+    """Decode a line of UTF-8.
+
+    Raises:
+        ValueError: it is not UTF-8; the message is the reason.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line; if the file is in "
+            "Windows-1252, convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE"
+        ) from None
+
+
 def _read(stream: BinaryIO, size: int) -> tuple[bytes, str]:
     """Return `size` bytes, or fewer at the end of the file, and an error message if reading failed after them."""
     pieces, length = [], 0

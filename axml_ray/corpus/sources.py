@@ -7,6 +7,7 @@
 | JSON lines, plain, gzip or zstd; `trn.json` of the Extreme Classification Repository | `json_lines` |
 | Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
 | text and label files of the Extreme Classification Repository | `repository` |
+| plain text, a line per text, without labels: only for predictions | `plain_text` |
 | installed Python packages | `installed_packages` |
 
 Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
+from axml_ray.corpus.plain_text import PlainText
 from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files
@@ -34,6 +36,7 @@ SUFFIXES = {
     "datasets": (".arrow",),
     "csv": _CSV,
     "text_pairs": TEXT_SUFFIXES,
+    "plain_text": tuple(f".txt{compression}" for compression in ("", ".gz", ".zst")),
     "auto": (*_JSON, ".parquet", ".arrow", *_CSV, *TEXT_SUFFIXES),
 }
 _FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
@@ -95,6 +98,12 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
         return ArrowRows(file, fields)
     if form == "csv":
         return SeparatedValues(file, replace(fields, separator=settings.label_separator), settings.csv_delimiter)
+    if form == "plain_text":
+        if fields.labelled:
+            raise ValueError(
+                f"{file}: plain text has no labels; give JSON lines, Parquet, CSV or TSV with a label field"
+            )
+        return PlainText(file, fields)
     if form == "text_pairs":
         return TextPairs(file, labels_file_of(file), fields)
     if settings.source == "auto" and fields == Fields(labelled=fields.labelled) and is_repository_json(file):

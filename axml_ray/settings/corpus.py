@@ -39,8 +39,11 @@ class CorpusSettings(Settings):
 
     name: Name = "corpus"
     """Directory of the prepared corpus below `corpora`."""
-    source: Literal["auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "installed_packages"] = "auto"
-    """Format of the files, `auto` to choose it by their names; or the docstrings of the installed Python packages."""
+    source: Literal[
+        "auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "plain_text", "installed_packages"
+    ] = "auto"
+    """Format of the files, `auto` to choose it by their names; or the docstrings of the installed Python packages.
+    `plain_text` is one text per line without labels, for predictions only."""
     train: tuple[AbsolutePlace, ...] = ()
     """Files, directories, globs or URLs of the training documents."""
     valid: tuple[AbsolutePlace, ...] = ()
