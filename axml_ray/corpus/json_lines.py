@@ -1,4 +1,4 @@
-"""Reads JSON lines, one object per line, from plain, gzip or zstd files.
+"""Reads JSON lines, one object per line.
 
 - Lines are parsed by orjson. A line that it refuses is parsed by Python's `json`, which accepts more (NaN, lone
   surrogates) and gives the reason for an error.
@@ -186,5 +186,5 @@ def is_repository_json(path: SourceFile) -> bool:
     """Return whether a file has the fields of the Extreme Classification Repository's `trn.json` and `tst.json`."""
     try:
         return {"title", "target_ind"} <= first_object(path).keys()
-    except OSError:
+    except (OSError, ValueError):
         return False  # the reader will report the error

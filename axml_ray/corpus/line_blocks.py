@@ -5,19 +5,16 @@
 """
 
 import codecs
-import gzip
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from axml_ray.corpus.source_files import GZIP_MAGIC, ZSTD_MAGIC, SourceFile, open_decompressed
+from axml_ray.corpus.source_files import SourceFile
+from axml_ray.corpus.text_streams import is_stored_as_read, open_text, read_up_to
 
 LONGEST_LINE = 64 << 20
 """Maximum length of a line, in bytes."""
-DAMAGE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
-"""The exceptions that reading a truncated or corrupt compressed file raises."""
 _READ_BYTES = 128 << 10
 
 
@@ -46,7 +43,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
     Raises:
         OSError: the file cannot be opened or read.
     """
-    with open_decompressed(file) as stream:
+    with open_text(file) as stream:
         byte_order_mark = b"" if begin else codecs.BOM_UTF8
         if begin:
             # From one byte earlier: if that byte is a line feed, the line at `begin` belongs to this range.
@@ -54,7 +51,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
             begin += _skip_line(stream)[0] - 1
         remaining = end - begin if end is not None else float("inf")
         while remaining > 0:
-            content, damage = _read(stream, int(min(size, remaining)))
+            content, damage = read_up_to(stream, int(min(size, remaining)))
             if not content and not damage:
                 return
             too_long = 0  # bytes skipped of a line that is too long, plus 1
@@ -121,18 +118,6 @@ def decode_line(line: bytes) -> str:
         ) from None
 
 
-def _read(stream: BinaryIO, size: int) -> tuple[bytes, str]:
-    """Return `size` bytes, or fewer at the end of the file, and an error message if reading failed after them."""
-    pieces, length = [], 0
-    try:
-        while length < size and (piece := stream.read1(min(_READ_BYTES, size - length))):  # type: ignore[attr-defined]
-            pieces.append(piece)
-            length += len(piece)
-    except DAMAGE_ERRORS as error:
-        return b"".join(pieces), str(error) or type(error).__name__
-    return b"".join(pieces), ""
-
-
 def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:
     """Return the rest of a line, at most about `limit` bytes, and an error message if reading failed after them."""
     pieces, length = [], 0
@@ -142,8 +127,8 @@ def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:
             length += len(piece)
             if piece.endswith(b"\n"):
                 break
-    except DAMAGE_ERRORS as error:
-        return b"".join(pieces), str(error) or type(error).__name__
+    except EOFError as error:
+        return b"".join(pieces), str(error)
     return b"".join(pieces), ""
 
 
@@ -155,8 +140,8 @@ def _skip_line(stream: BinaryIO) -> tuple[int, str]:
             skipped += len(piece)
             if piece.endswith(b"\n"):
                 break
-    except DAMAGE_ERRORS as error:
-        return skipped, str(error) or type(error).__name__
+    except EOFError as error:
+        return skipped, str(error)
     return skipped, ""
 
 
@@ -170,12 +155,11 @@ def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int, int]]:
     if not isinstance(file, Path) or not file.is_file():
         return [(0, -1, 0)]
     total = file.stat().st_size
+    if total <= size or not is_stored_as_read(file):
+        return [(0, -1, 0)]
     ranges: list[tuple[int, int, int]] = []
     lines, last = 0, b"\n"
     with file.open("rb") as stream:
-        if total <= size or stream.read(4).startswith((GZIP_MAGIC, ZSTD_MAGIC)):
-            return [(0, -1, 0)]
-        stream.seek(0)
         for begin in range(0, total, size):
             end = min(begin + size, total)
             # If the byte before `begin` is no line feed, the line that contains `begin` began in an earlier range.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from axml_ray.corpus.line_blocks import Damage, decode_line, read_lines
 from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
-from axml_ray.corpus.source_files import SourceFile, is_url
+from axml_ray.corpus.source_files import SourceFile, is_url, without_compression
 
 TEXT_SUFFIXES = ("_raw_texts.txt", "_texts.txt")
 
@@ -53,9 +53,10 @@ def labels_file_of(path: SourceFile) -> SourceFile:
     Raises:
         ValueError: the name of `path` does not have one of the suffixes `TEXT_SUFFIXES`.
     """
+    plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
+    compression = plain[len(without_compression(plain)) :]
     for suffix in TEXT_SUFFIXES:
-        if file_name(path).endswith(suffix):
-            plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
-            labels = f"{plain.removesuffix(suffix)}_labels.txt{mark}{query}"
+        if plain.endswith(suffix + compression):
+            labels = f"{plain.removesuffix(suffix + compression)}_labels.txt{compression}{mark}{query}"
             return Path(labels) if isinstance(path, Path) else labels
-    raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}")
+    raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}, compressed or not")

@@ -1,10 +1,11 @@
 """Opens sources: each file, local or in a store, gets a reader, which one task runs as a stream of documents.
 
-`open_readers` determines the format by file names and content, unless `corpus.source` sets it:
+`open_readers` determines the format by file names and content, unless `corpus.source` sets it. `text_streams`
+decompresses and decodes all formats of text.
 
 | format | module |
 |---|---|
-| JSON lines, plain, gzip or zstd; `trn.json` of the Extreme Classification Repository | `json_lines` |
+| JSON lines; `trn.json` of the Extreme Classification Repository | `json_lines` |
 | Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
 | text and label files of the Extreme Classification Repository | `repository` |
 | plain text, a line per text, without labels: only for predictions | `plain_text` |
@@ -22,21 +23,21 @@ from axml_ray.corpus.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.plain_text import PlainText
 from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
-from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files
+from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files, without_compression
 from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
 from axml_ray.settings import CorpusSettings
 
 __all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
 
-_JSON = tuple(f".{kind}{compression}" for kind in ("jsonl", "json") for compression in ("", ".gz", ".zst"))
-_CSV = tuple(f".{kind}{compression}" for kind in ("csv", "tsv", "tab") for compression in ("", ".gz", ".zst"))
+_JSON = (".jsonl", ".json")
+_CSV = (".csv", ".tsv", ".tab")
 SUFFIXES = {
     "json_lines": _JSON,
     "parquet": (".parquet",),
     "datasets": (".arrow",),
     "csv": _CSV,
     "text_pairs": TEXT_SUFFIXES,
-    "plain_text": tuple(f".txt{compression}" for compression in ("", ".gz", ".zst")),
+    "plain_text": (".txt",),
     "auto": (*_JSON, ".parquet", ".arrow", *_CSV, *TEXT_SUFFIXES),
 }
 _FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
@@ -90,7 +91,7 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
     """Return the reader for the format of a file."""
     form: str = settings.source
     if form == "auto":
-        is_text = file_name(file).endswith(TEXT_SUFFIXES)
+        is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
         form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
     if form == "parquet":
         return ParquetRows(file, fields)

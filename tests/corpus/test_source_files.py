@@ -8,8 +8,9 @@ import pytest
 
 from axml_ray.corpus.records import Document, Rejection
 from axml_ray.corpus.repository import TextPairs
-from axml_ray.corpus.source_files import file_state, list_files, open_decompressed
+from axml_ray.corpus.source_files import file_state, list_files
 from axml_ray.corpus.sources import _reader, open_readers
+from axml_ray.corpus.text_streams import open_decompressed
 from axml_ray.settings import CorpusSettings
 
 LINE = b'{"text": "A cat.", "labels": ["pets"]}\n'
