@@ -104,7 +104,7 @@ def read_lines(
 
 
 def decode_line(line: bytes) -> str:
-    """Decode a line of UTF-8.
+    """Decode UTF-8.
 
     Raises:
         ValueError: it is not UTF-8; the message is the reason.
@@ -113,8 +113,8 @@ def decode_line(line: bytes) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line; if the file is in "
-            "Windows-1252, convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE"
+            f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}; if the file is in Windows-1252, "
+            "convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE"
         ) from None
 
 

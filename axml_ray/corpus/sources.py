@@ -20,6 +20,7 @@ from pathlib import Path
 
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
+from axml_ray.corpus.line_blocks import Damage, read_lines
 from axml_ray.corpus.plain_text import PlainText
 from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
@@ -93,6 +94,8 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
     if form == "auto":
         is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
         form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
+        if form == "json_lines" and format_suffix(file) == ".txt" and not _begins_like_json(file):
+            form = "plain_text"
     if form == "parquet":
         return ParquetRows(file, fields)
     if form == "datasets":
@@ -113,3 +116,13 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
         )
         return JsonLines(file, repository)
     return JsonLines(file, fields)
+
+
+def _begins_like_json(file: SourceFile) -> bool:
+    """Return whether a file is empty, or its first line that is not blank begins like an object or a list of JSON."""
+    try:
+        lines = (line for _, line in read_lines(file) if isinstance(line, Damage) or line.strip())
+        first = next(lines, b"{")
+    except (OSError, ValueError):
+        return True  # the reader will report the error
+    return isinstance(first, Damage) or first.lstrip().startswith((b"{", b"["))

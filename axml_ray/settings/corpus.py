@@ -9,6 +9,7 @@ from axml_ray.settings.base import (
     AbsolutePath,
     AbsolutePlace,
     CsvDelimiter,
+    LabelSeparator,
     Name,
     Positive,
     Seed,
@@ -59,10 +60,12 @@ class CorpusSettings(Settings):
     """Field or column of the labels: a list, or in CSV one cell."""
     id_field: str = "id"
     """Field or column of the document's id, if it has one."""
-    label_separator: Annotated[str, Field(min_length=1)] = ";"
-    """Separator of the labels in a CSV cell."""
+    label_separator: LabelSeparator = ";"
+    """Separator of the labels in a CSV cell; `tab` is a tab. A cell of URIs alone needs none: they may stand in angle
+    brackets or between blanks."""
     csv_delimiter: CsvDelimiter | None = None
-    """Separator of CSV cells: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
+    """Separator of CSV cells: one character, or `tab`; by default the one that gives the columns: a tab in .tsv and
+    .tab, a comma, or else a tab, a semicolon or a vertical bar."""
     valid_documents: Positive = 200
     """Documents drawn from train for validation, limited to a tenth of train (the authors' program: 200, or 4,000 for
     its large corpora)."""

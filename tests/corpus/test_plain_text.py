@@ -49,5 +49,28 @@ def test_a_damaged_and_an_empty_file(tmp_path: Path) -> None:
 
 def test_training_needs_labels(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A cat.\n")
-    with pytest.raises(ValueError, match=r"a\.txt: plain text has no labels"):
-        open_readers([tmp_path / "a.txt"], CorpusSettings(train=("a.txt",), source="plain_text"))
+    for source in ("plain_text", "auto"):
+        with pytest.raises(ValueError, match=r"a\.txt: plain text has no labels.*corpus\.source"):
+            open_readers([tmp_path / "a.txt"], CorpusSettings(train=("a.txt",), source=source))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"A cat.\n", "PlainText"),
+        (b'\xef\xbb\xbf\n {"text": "t"}\n', "JsonLines"),
+        ("\n{".encode("utf-16"), "JsonLines"),
+        (b"[\n", "JsonLines"),
+        (b"", "JsonLines"),
+        (gzip.compress(b"A cat."), "PlainText"),
+        (b"%PDF-1.7\n", "JsonLines"),
+    ],
+)
+def test_text_files_are_plain_text_unless_they_begin_like_json(tmp_path: Path, content: bytes, kind: str) -> None:
+    for name in ("a.txt", "b.TXT.gz"):
+        (tmp_path / name).write_bytes(content)
+        [reader] = opened(tmp_path / name)
+        assert type(reader).__name__ == kind
+    (tmp_path / "a.log").write_bytes(content)
+    assert type(opened(tmp_path / "a.log")[0]).__name__ == "JsonLines"
+    assert [reader.path.name for reader in opened(tmp_path, source="plain_text")] == ["a.txt", "b.TXT.gz"]
