@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from axml_ray.corpus.source_files import SourceFile
-from axml_ray.corpus.text_streams import is_stored_as_read, open_text, read_up_to
+from axml_ray.corpus.text_streams import is_stored_as_read, open_text, read_bytes
 
 LONGEST_LINE = 64 << 20
 """Maximum length of a line, in bytes."""
@@ -51,7 +51,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
             begin += _skip_line(stream)[0] - 1
         remaining = end - begin if end is not None else float("inf")
         while remaining > 0:
-            content, damage = read_up_to(stream, int(min(size, remaining)))
+            content, damage = read_bytes(stream, int(min(size, remaining)))
             if not content and not damage:
                 return
             too_long = 0  # bytes skipped of a line that is too long, plus 1

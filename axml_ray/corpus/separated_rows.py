@@ -62,9 +62,9 @@ class LineStream:
         """Return number and text of each line that was read of the current row."""
         return self._lines[self._row : self._next]
 
-    def go_to(self, lines: int) -> None:
-        """Go to where so many lines of the current row are read."""
-        self._next = self._row + lines
+    def go_to(self, number: int) -> None:
+        """Go back or on, to where `number` lines of the current row have been read."""
+        self._next = self._row + number
 
     def _load(self) -> bool:
         """Append the lines of the next block, if there is one."""
@@ -122,16 +122,14 @@ def read_rows(
             return
         if not row:
             continue
-        (number, _), *swallowed = lines.row()
+        number = lines.row()[0][0]
         if isinstance(row, list):
             width = width or len(row)
-            if len(row) != width:
-                row = f"has {len(row)} cells, the first line has {width}"
-            yield number, row
+            yield number, row if len(row) == width else f"has {len(row)} cells, the first line has {width}"
             continue
         yield number, row
         # The lines that an unclosed quote swallowed may have been rows, so they are errors too.
-        yield from ((other_number, f"held by what isn't a row: from line {number} on") for other_number, _ in swallowed)
+        yield from ((swallowed, f"held by what isn't a row: from line {number} on") for swallowed, _ in lines.row()[1:])
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | str | None:

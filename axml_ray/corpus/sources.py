@@ -105,7 +105,7 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
     if form == "plain_text":
         if fields.labelled:
             raise ValueError(
-                f"{file}: plain text has no labels; give JSON lines, Parquet, CSV or TSV with a label field"
+                f"{file}: plain text has no labels; give JSON lines, CSV or Parquet, or set corpus.source to its format"
             )
         return PlainText(file, fields)
     if form == "text_pairs":

@@ -11,6 +11,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,8 @@ class SeparatedValues:
         usual = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
         candidates = dict.fromkeys([usual, *"\t;,|"])
         for candidate in candidates:
-            if {*self.fields.columns()} <= {*next(csv.reader([header], delimiter=candidate), [])}:
+            with suppress(MissingColumn):
+                _columns_to_read(self.fields, next(csv.reader([header], delimiter=candidate), []))
                 return candidate
         return next((likely for likely in ("\t", usual) if likely in header), max(candidates, key=header.count))
 
@@ -290,6 +292,8 @@ _BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
 
 def _uris(cell: str, separator: str | None) -> list[str]:
     """Return the URIs in angle brackets or between whitespace of which a cell consists; else an empty list."""
+    if "://" not in cell and "<" not in cell:
+        return []
     if _BRACKETED_URIS.fullmatch(cell):
         return re.findall(r"<([^<>\s]+)>", cell)
     parts = cell.split()

@@ -36,7 +36,7 @@ def open_decompressed(file: SourceFile) -> BinaryIO:
     head = stream.peek(16)  # type: ignore[attr-defined]
     for magic, decompressor in _DECOMPRESSORS.items():
         if re.match(magic, head):
-            return io.BufferedReader(_Decompressed(file, decompressor(stream)), _BUFFER_BYTES)
+            return io.BufferedReader(_DecompressedStream(file, decompressor(stream)), _BUFFER_BYTES)
     return stream
 
 
@@ -61,7 +61,7 @@ def open_text(file: SourceFile) -> BinaryIO:
     encoding = next((name for magic, name in _ENCODINGS.items() if re.match(magic, head)), None)
     carriage_returns = _ends_lines_with_carriage_returns(file, head, encoding)
     if encoding or carriage_returns:
-        return io.BufferedReader(_Converted(stream, encoding, carriage_returns), _BUFFER_BYTES)
+        return io.BufferedReader(_ConvertedStream(stream, encoding, carriage_returns), _BUFFER_BYTES)
     return stream
 
 
@@ -78,7 +78,7 @@ def is_stored_as_read(file: SourceFile) -> bool:
         return False
 
 
-def read_up_to(stream: BinaryIO, size: int) -> tuple[bytes, str]:
+def read_bytes(stream: BinaryIO, size: int) -> tuple[bytes, str]:
     """Return `size` bytes, or fewer at the end of the file, and an error message if reading failed after them."""
     pieces, length = [], 0
     try:
@@ -94,11 +94,11 @@ def _ends_lines_with_carriage_returns(file: SourceFile, head: bytes, encoding: s
     if "\n" in head.decode(encoding or "latin-1", "ignore"):
         return False
     with open_decompressed(file) as stream:  # a second time, because not every stream can go back
-        text = read_up_to(stream, _HEAD_BYTES)[0].decode(encoding or "latin-1", "ignore")
+        text = read_bytes(stream, _HEAD_BYTES)[0].decode(encoding or "latin-1", "ignore")
     return "\r" in text and "\n" not in text
 
 
-class _Decompressed(io.RawIOBase):
+class _DecompressedStream(io.RawIOBase):
     """Gives what a decompressor reads, with one kind of exception for damage."""
 
     def __init__(self, file: SourceFile, read: Callable[[int], bytes]):
@@ -122,7 +122,7 @@ class _Decompressed(io.RawIOBase):
         return len(content)
 
 
-class _Converted(io.RawIOBase):
+class _ConvertedStream(io.RawIOBase):
     """Gives a text as UTF-8, and its carriage returns, if they end lines, as line feeds.
 
     Without an encoding, the bytes remain as they are but for the line ends.

@@ -61,8 +61,8 @@ class CorpusSettings(Settings):
     id_field: str = "id"
     """Field or column of the document's id, if it has one."""
     label_separator: LabelSeparator = ";"
-    """Separator of the labels in a CSV cell; `tab` is a tab. A cell of URIs alone needs none: they may stand in angle
-    brackets or between blanks."""
+    """Separator of the labels in a CSV cell; `tab` is a tab. A cell of URIs alone needs none: each may be in angle
+    brackets, or between blanks."""
     csv_delimiter: CsvDelimiter | None = None
     """Separator of CSV cells: one character, or `tab`; by default the one that gives the columns: a tab in .tsv and
     .tab, a comma, or else a tab, a semicolon or a vertical bar."""
@@ -113,7 +113,7 @@ class CorpusSettings(Settings):
     to `vocabulary_size`, and `max_tokens` counts pieces."""
     word_vectors: str = "train"
     """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
-    binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` in the same directory."""
+    binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
     word_vector_epochs: Positive = 5
