@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from axml_ray.console import count, job_of_flags
-from axml_ray.settings import CorpusSettings, LabelConditions, SettingsError, absolute, absolute_place
+from axml_ray.settings import CorpusSettings, LabelConditions, SettingsError, absolute, absolute_place, read_tab
 
 if TYPE_CHECKING:
     from axml_ray.inference.bundle import Bundle
@@ -45,9 +45,9 @@ def _gpus(word: str) -> float:
 
 
 def _delimiter(word: str) -> str:
-    if word != "tab" and len(word) != 1:
+    if len(delimiter := read_tab(word)) != 1:
         raise argparse.ArgumentTypeError(f"expected one character, or tab (given: {word!r})")
-    return "\t" if word == "tab" else word
+    return delimiter
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

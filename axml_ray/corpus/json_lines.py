@@ -1,4 +1,4 @@
-"""Reads JSON lines, one object per line, from plain, gzip or zstd files.
+"""Reads JSON lines, one object per line.
 
 - Lines are parsed by orjson. A line that it refuses is parsed by Python's `json`, which accepts more (NaN, lone
   surrogates) and gives the reason for an error.
@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from axml_ray.corpus.line_blocks import Damage, line_ranges, read_line_blocks
+from axml_ray.corpus.line_blocks import Damage, decode_line, line_ranges, read_line_blocks
 from axml_ray.corpus.records import Block, Document, Fields, Rejection, file_name, storable
 from axml_ray.corpus.source_files import SourceFile
 from axml_ray.corpus.values import json_type
@@ -162,9 +162,7 @@ def parse_object(line: bytes, exact: Sequence[str] = ("id",)) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         pass
     try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}") from None
+        record = json.loads(decode_line(line))
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}") from None
     except RecursionError:
@@ -200,5 +198,5 @@ def is_repository_json(path: SourceFile) -> bool:
     """Return whether a file has the fields of the Extreme Classification Repository's `trn.json` and `tst.json`."""
     try:
         return {"title", "target_ind"} <= first_object(path).keys()
-    except OSError:
+    except (OSError, ValueError):
         return False  # the reader will report the error

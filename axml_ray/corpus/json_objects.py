@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from axml_ray.corpus.json_lines import parse_object
-from axml_ray.corpus.line_blocks import DAMAGE_ERRORS, LONGEST_LINE, read_bytes
+from axml_ray.corpus.line_blocks import LONGEST_LINE
 from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
-from axml_ray.corpus.source_files import SourceFile, open_decompressed
+from axml_ray.corpus.source_files import SourceFile
+from axml_ray.corpus.text_streams import open_text, read_bytes
 
 READ_BYTES = 1 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\]]|[^\s,{}\[\]"]+', re.DOTALL)
@@ -57,9 +58,9 @@ class JsonObjects:
 def is_json_document(path: SourceFile) -> bool:
     """Return whether a file begins with a JSON array, or with an object that its first line does not complete."""
     try:
-        with open_decompressed(path) as stream:
+        with open_text(path) as stream:
             head = stream.read(1 << 16)
-    except (OSError, *DAMAGE_ERRORS):
+    except (OSError, EOFError, ValueError):
         return False  # the reader will report the error
     head = head.removeprefix(codecs.BOM_UTF8).lstrip()
     first, line_feed, _ = head.partition(b"\n")
@@ -72,14 +73,10 @@ def _read_values(path: SourceFile) -> Iterator[tuple[int, bytes | str]]:
     Where reading has to end before the file does, the reason is yielded as a string in place of a value.
     """
     buffer, line, counted = b"", 1, 0  # `line` is the line at the position `counted` of the buffer
-    place, depth, start, in_array = (
-        0,
-        0,
-        0,
-        False,
-    )  # tokens before `place` are read; a value of `depth` began at `start`
+    place = depth = start = 0  # tokens before `place` are read; a value of `depth` began at `start`
+    in_array = False
     problem, is_first, is_last = "", True, False
-    with open_decompressed(path) as stream:
+    with open_text(path) as stream:
         while not is_last:
             content, damage = read_bytes(stream, READ_BYTES)
             buffer += content.removeprefix(codecs.BOM_UTF8) if is_first else content
@@ -104,10 +101,8 @@ def _read_values(path: SourceFile) -> Iterator[tuple[int, bytes | str]]:
             if damage:
                 problem = f"the file is truncated or corrupt from here on: {damage}"
             elif depth and len(buffer) > LONGEST_LINE:
-                problem, is_last = (
-                    f"longer than {LONGEST_LINE >> 20} MiB, or not closed; nothing after it is read",
-                    True,
-                )
+                problem = f"longer than {LONGEST_LINE >> 20} MiB, or not closed; nothing after it is read"
+                is_last = True
     if problem:
         yield line, problem
     elif depth:

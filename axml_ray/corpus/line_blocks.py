@@ -5,19 +5,16 @@
 """
 
 import codecs
-import gzip
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from axml_ray.corpus.source_files import GZIP_MAGIC, ZSTD_MAGIC, SourceFile, open_decompressed
+from axml_ray.corpus.source_files import SourceFile
+from axml_ray.corpus.text_streams import is_stored_as_read, open_text, read_bytes
 
 LONGEST_LINE = 64 << 20
 """Maximum length of a line, in bytes."""
-DAMAGE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
-"""The exceptions that reading a truncated or corrupt compressed file raises."""
 _READ_BYTES = 128 << 10
 
 
@@ -46,7 +43,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
     Raises:
         OSError: the file cannot be opened or read.
     """
-    with open_decompressed(file) as stream:
+    with open_text(file) as stream:
         byte_order_mark = b"" if begin else codecs.BOM_UTF8
         if begin:
             # From one byte earlier: if that byte is a line feed, the line at `begin` belongs to this range.
@@ -76,16 +73,49 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
                 return
 
 
-def read_bytes(stream: BinaryIO, size: int) -> tuple[bytes, str]:
-    """Return `size` bytes, or fewer at the end of the file, and an error message if reading failed after them."""
-    pieces, length = [], 0
+def read_lines(
+    file: SourceFile, begin: int = 0, end: int | None = None, lines_before: int = 0
+) -> Iterator[tuple[int, bytes | Damage]]:
+    """Stream the lines of a text file, or of a byte range of it; see `read_line_blocks`.
+
+    Args:
+        file: the file.
+        begin: read only lines that begin at or after this byte.
+        end: read only lines that begin before this byte.
+        lines_before: number of lines that begin before `begin`.
+
+    Yields:
+        The number of each line, from 1, and the line without its line feed, or a `Damage`.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+    number = lines_before + 1
+    for content in read_line_blocks(file, 1 << 20, begin, end):
+        if isinstance(content, Damage):
+            yield number, content
+            number += content.lines
+            continue
+        lines = content.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from enumerate(lines, number)
+        number += len(lines)
+
+
+def decode_line(line: bytes) -> str:
+    """Decode UTF-8.
+
+    Raises:
+        ValueError: it is not UTF-8; the message is the reason.
+    """
     try:
-        while length < size and (piece := stream.read1(min(_READ_BYTES, size - length))):  # type: ignore[attr-defined]
-            pieces.append(piece)
-            length += len(piece)
-    except DAMAGE_ERRORS as error:
-        return b"".join(pieces), str(error) or type(error).__name__
-    return b"".join(pieces), ""
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}; if the file is in Windows-1252, "
+            "convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE"
+        ) from None
 
 
 def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:
@@ -97,8 +127,8 @@ def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:
             length += len(piece)
             if piece.endswith(b"\n"):
                 break
-    except DAMAGE_ERRORS as error:
-        return b"".join(pieces), str(error) or type(error).__name__
+    except EOFError as error:
+        return b"".join(pieces), str(error)
     return b"".join(pieces), ""
 
 
@@ -110,8 +140,8 @@ def _skip_line(stream: BinaryIO) -> tuple[int, str]:
             skipped += len(piece)
             if piece.endswith(b"\n"):
                 break
-    except DAMAGE_ERRORS as error:
-        return skipped, str(error) or type(error).__name__
+    except EOFError as error:
+        return skipped, str(error)
     return skipped, ""
 
 
@@ -125,12 +155,11 @@ def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int, int]]:
     if not isinstance(file, Path) or not file.is_file():
         return [(0, -1, 0)]
     total = file.stat().st_size
+    if total <= size or not is_stored_as_read(file):
+        return [(0, -1, 0)]
     ranges: list[tuple[int, int, int]] = []
     lines, last = 0, b"\n"
     with file.open("rb") as stream:
-        if total <= size or stream.read(4).startswith((GZIP_MAGIC, ZSTD_MAGIC)):
-            return [(0, -1, 0)]
-        stream.seek(0)
         for begin in range(0, total, size):
             end = min(begin + size, total)
             # If the byte before `begin` is no line feed, the line that contains `begin` began in an earlier range.

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from axml_ray.corpus.line_blocks import Damage, read_line_blocks
+from axml_ray.corpus.line_blocks import Damage, decode_line, read_lines
 from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
-from axml_ray.corpus.source_files import SourceFile, is_url
+from axml_ray.corpus.source_files import SourceFile, is_url, without_compression
 
 TEXT_SUFFIXES = ("_raw_texts.txt", "_texts.txt")
 
@@ -26,8 +26,9 @@ class TextPairs:
     def read(self) -> Iterator[Document | Rejection]:
         """Stream the documents; a line that only one of the files has is a rejection."""
         file = storable(str(self.path))
-        pairs = zip_longest(_lines(self.path), _lines(self.labels_path) if self.fields.labelled else iter(()))
-        for number, (text, labels) in enumerate(pairs, start=1):
+        texts = (line for _, line in read_lines(self.path))
+        labels_of_texts = (line for _, line in read_lines(self.labels_path)) if self.fields.labelled else iter(())
+        for number, (text, labels) in enumerate(zip_longest(texts, labels_of_texts), start=1):
             if not self.fields.labelled:
                 labels = b""
             try:
@@ -38,7 +39,7 @@ class TextPairs:
                 if text is None or labels is None:
                     missing = file_name(self.path if text is None else self.labels_path)
                     raise ValueError(f"{missing} has no such line")
-                record = {"text": _decoded(text), "labels": _decoded(labels).split()}
+                record = {"text": decode_line(text).rstrip("\r"), "labels": decode_line(labels).split()}
                 content, names, _ = Fields(labelled=self.fields.labelled).read(record)
             except ValueError as error:
                 yield Rejection(file=file, line=number, reason=str(error))
@@ -52,27 +53,10 @@ def labels_file_of(path: SourceFile) -> SourceFile:
     Raises:
         ValueError: the name of `path` does not have one of the suffixes `TEXT_SUFFIXES`.
     """
+    plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
+    compression = plain[len(without_compression(plain)) :]
     for suffix in TEXT_SUFFIXES:
-        if file_name(path).endswith(suffix):
-            plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
-            labels = f"{plain.removesuffix(suffix)}_labels.txt{mark}{query}"
+        if plain.endswith(suffix + compression):
+            labels = f"{plain.removesuffix(suffix + compression)}_labels.txt{compression}{mark}{query}"
             return Path(labels) if isinstance(path, Path) else labels
-    raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}")
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}") from None
-
-
-def _lines(file: SourceFile) -> Iterator[bytes | Damage]:
-    for content in read_line_blocks(file, 1 << 20):
-        if isinstance(content, Damage):
-            yield content
-        else:
-            lines = content.split(b"\n")
-            if not lines[-1]:
-                lines.pop()
-            yield from lines
+    raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}, compressed or not")

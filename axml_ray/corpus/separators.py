@@ -50,8 +50,9 @@ def separator_warning(paths: Sequence[str], separator: str) -> str | None:
     other = max(containing, key=lambda candidate: containing[candidate])
     if containing[other] < MIN_CONTAINING_SHARE * labelled:
         return None
+    now = SEPARATORS.get(separator, separator)
     fix = (
-        f'if it separates labels, set corpus.label_separator to "{SEPARATORS[other]}" (now "{separator}")'
+        f'if it separates labels, set corpus.label_separator to "{SEPARATORS[other]}" (now "{now}")'
         if separator
         else "if it separates labels, write them as a list in the files"
     )

@@ -2,7 +2,6 @@
 
 import fnmatch
 import glob
-import gzip
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-GZIP_MAGIC = b"\x1f\x8b"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-COMPRESSION_SUFFIXES = (".gz", ".zst")
+COMPRESSION_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".lz4", ".zip")
 
 SourceFile = Path | str
 """A local path, or a URL such as `s3://bucket/train.jsonl`."""
@@ -26,19 +23,22 @@ def is_url(file: Path | str) -> bool:
 
 def format_suffix(file: SourceFile) -> str:
     """Return the suffix that names the format, in lower case and without compression: `.csv` of `a.csv.gz`."""
-    name = (file.name if isinstance(file, Path) else file.partition("?")[0]).lower()
-    for compression in COMPRESSION_SUFFIXES:
-        name = name.removesuffix(compression)
-    return Path(name).suffix
+    return Path(without_compression(file.name if isinstance(file, Path) else file.partition("?")[0])).suffix
+
+
+def without_compression(name: str) -> str:
+    """Return a file name in lower case and without the suffix of a compression: `a.csv` of `A.csv.gz`."""
+    name = name.lower()
+    return next((name.removesuffix(end) for end in COMPRESSION_SUFFIXES if name.endswith(end)), name)
 
 
 def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFile]:
     """List the files that a pattern names.
 
     Args:
-        pattern: a file; a directory, whose direct files with one of `suffixes` are taken; or a glob such as
-            `"data/**/part-*.jsonl"`, which takes every file that it matches, whatever its suffix. `~` is the home
-            directory. Hidden files are only matched if the pattern names them. All of these may be URLs.
+        pattern: a file; a directory, whose direct files with one of `suffixes` are taken, compressed or not; or a glob
+            such as `"data/**/part-*.jsonl"`, which takes every file that it matches, whatever its suffix. `~` is the
+            home directory. Hidden files are only matched if the pattern names them. All of these may be URLs.
         suffixes: suffixes of the files that are taken from a directory.
 
     Returns:
@@ -114,7 +114,7 @@ def _parts_match(names: list[str], pattern: list[str]) -> bool:
 
 
 def _has_suffix(name: str, suffixes: tuple[str, ...]) -> bool:
-    return name.lower().endswith(suffixes) and not name.startswith(".")
+    return without_compression(name).endswith(suffixes) and not name.startswith(".")
 
 
 def _check_not_empty(files: Sequence[SourceFile], directory: SourceFile, suffixes: tuple[str, ...]) -> None:
@@ -152,40 +152,3 @@ def open_raw(file: SourceFile) -> BinaryIO:
         return file.open("rb")
     store, path = fs.FileSystem.from_uri(file)
     return io.BufferedReader(store.open_input_file(path), 1 << 20)
-
-
-def open_decompressed(file: SourceFile) -> BinaryIO:
-    """Open a file and decompress it (gzip, zstd), whatever its name: its first bytes determine the compression.
-
-    Reading damaged content raises one of `line_blocks.DAMAGE_ERRORS`.
-    """
-    stream = open_raw(file)
-    magic = stream.peek(len(ZSTD_MAGIC))  # type: ignore[attr-defined]
-    if magic.startswith(GZIP_MAGIC):
-        return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
-    if magic.startswith(ZSTD_MAGIC):
-        return io.BufferedReader(_ZstdStream(stream), 128 << 10)
-    return stream
-
-
-class _ZstdStream(io.RawIOBase):
-    """Decompresses zstd with pyarrow.
-
-    pyarrow treats the end of a truncated file as its regular end; the last line is then cut short.
-    """
-
-    def __init__(self, stream: BinaryIO):
-        self._stream = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        try:
-            content = self._stream.read(len(buffer))
-        except OSError as error:
-            if error.errno is not None:  # the file cannot be read; the decompressor's errors have no number
-                raise
-            raise EOFError(str(error)) from None
-        buffer[: len(content)] = content
-        return len(content)

@@ -1,13 +1,15 @@
 """Opens sources: each file, local or in a store, gets a reader, which one task runs as a stream of documents.
 
-`open_readers` determines the format by file names and content, unless `corpus.source` sets it:
+`open_readers` determines the format by file names and content, unless `corpus.source` sets it. `text_streams`
+decompresses and decodes all formats of text.
 
 | format | module |
 |---|---|
-| JSON lines, plain, gzip or zstd; `trn.json` of the Extreme Classification Repository | `json_lines` |
+| JSON lines; `trn.json` of the Extreme Classification Repository | `json_lines` |
 | JSON arrays, and JSON objects of several lines | `json_objects` |
 | Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
 | text and label files of the Extreme Classification Repository | `repository` |
+| plain text, a line per text, without labels: only for predictions | `plain_text` |
 | installed Python packages | `installed_packages` |
 
 Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
@@ -20,22 +22,25 @@ from pathlib import Path
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.json_objects import JsonObjects, is_json_document
+from axml_ray.corpus.line_blocks import Damage, read_lines
+from axml_ray.corpus.plain_text import PlainText
 from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
-from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files
+from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files, without_compression
 from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
 from axml_ray.settings import CorpusSettings
 
 __all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
 
-_JSON = tuple(f".{kind}{compression}" for kind in ("jsonl", "json") for compression in ("", ".gz", ".zst"))
-_CSV = tuple(f".{kind}{compression}" for kind in ("csv", "tsv", "tab") for compression in ("", ".gz", ".zst"))
+_JSON = (".jsonl", ".json")
+_CSV = (".csv", ".tsv", ".tab")
 SUFFIXES = {
     "json_lines": _JSON,
     "parquet": (".parquet",),
     "datasets": (".arrow",),
     "csv": _CSV,
     "text_pairs": TEXT_SUFFIXES,
+    "plain_text": (".txt",),
     "auto": (*_JSON, ".parquet", ".arrow", *_CSV, *TEXT_SUFFIXES),
 }
 _FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
@@ -91,14 +96,22 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
     """Return the reader for the format of a file."""
     form: str = settings.source
     if form == "auto":
-        is_text = file_name(file).endswith(TEXT_SUFFIXES)
+        is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
         form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
+        if form == "json_lines" and format_suffix(file) == ".txt" and not _begins_like_json(file):
+            form = "plain_text"
     if form == "parquet":
         return ParquetRows(file, fields)
     if form == "datasets":
         return ArrowRows(file, fields)
     if form == "csv":
         return SeparatedValues(file, fields, settings.csv_delimiter)
+    if form == "plain_text":
+        if fields.labelled:
+            raise ValueError(
+                f"{file}: plain text has no labels; give JSON lines, CSV or Parquet, or set corpus.source to its format"
+            )
+        return PlainText(file, fields)
     if form == "text_pairs":
         return TextPairs(file, labels_file_of(file), fields)
     if is_json_document(file):
@@ -107,3 +120,13 @@ def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reade
     if settings.source == "auto" and fields == own and is_repository_json(file):
         return JsonLines(file, replace(own, title="title", text="content", labels="target_ind", id="uid"))
     return JsonLines(file, fields)
+
+
+def _begins_like_json(file: SourceFile) -> bool:
+    """Return whether a file is empty, or its first line that is not blank begins like an object or a list of JSON."""
+    try:
+        lines = (line for _, line in read_lines(file) if isinstance(line, Damage) or line.strip())
+        first = next(lines, b"{")
+    except (OSError, ValueError):
+        return True  # the reader will report the error
+    return isinstance(first, Damage) or first.lstrip().startswith((b"{", b"["))

@@ -9,8 +9,9 @@ metadata of each Arrow or Parquet file. It need not be installed.
 
 import csv
 import json
-import sys
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.line_blocks import LONGEST_LINE, Damage, read_line_blocks
+from axml_ray.corpus.line_blocks import decode_line, read_line_blocks
 from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.separated_rows import LineStream, read_rows
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 from axml_ray.corpus.values import top_field
 
@@ -207,97 +209,99 @@ def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejecti
 
 @dataclass(frozen=True, slots=True)
 class SeparatedValues:
-    """Reads a CSV or TSV file with a header line; labels are one cell, split at a separator."""
+    """Reads a CSV or TSV file; labels are one cell, split at a separator.
+
+    The file begins with a header line, which may follow Excel's line `sep=;`. A tab-separated file of texts and labels
+    may lack it, if its first row has URIs or a label of a later row. A cell of URIs alone, such as
+    `<http://x/1> <http://x/2>`, is a list of labels whatever the separator.
+    """
 
     path: SourceFile
     fields: Fields = field(default_factory=Fields)
     delimiter: str | None = None
-    """Delimiter of cells; by default a tab in .tsv and .tab files, else a comma."""
+    """Delimiter of cells; by default the one that gives the columns: a tab in .tsv and .tab files, a comma, or else a
+    tab, a semicolon or a vertical bar."""
 
     def read(self) -> Iterator[Document | Rejection]:
         """Stream the rows, each numbered by the line on which it begins; see `Reader.read`."""
-        csv.field_size_limit(min(LONGEST_LINE, sys.maxsize))
-        lines = _LineStream(self.path)
+        lines = LineStream(read_line_blocks(self.path, 1 << 20))
         file = storable(str(self.path))
-        delimiter = self.delimiter or ("\t" if format_suffix(self.path) in (".tsv", ".tab") else ",")
-        # Strict, because otherwise a cell that begins with a stray quote would swallow the rows after it.
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        delimiter = self.delimiter
+        if stated := re.fullmatch(r'(?i)"?sep=(.)"?\s*', lines.peek()):
+            next(lines)
+            delimiter = delimiter or stated[1]
+        delimiter = delimiter or self._delimiter_of(lines.peek())
         names: list[str] | None = None
-        while True:
-            line = lines.count + 1
-            try:
-                row = next(rows)
-            except StopIteration:
-                break
-            except csv.Error as error:
-                reason = f"not a row: {error}"
-                if any(words in reason for words in ("'\"'", "end of data")):
-                    reason += "; a cell with a quote in it must be quoted, and the quote doubled"
-                if names is None:
-                    raise ValueError(f"line {line}: {reason}") from None
-                yield Rejection(file=file, line=line, reason=reason)
-                # The lines that an unclosed quote swallowed may have been rows, so they are rejections too.
-                for swallowed in range(line + 1, lines.count + 1):
-                    yield Rejection(file=file, line=swallowed, reason=f"held by what isn't a row: from line {line} on")
-                continue
-            if not row:
-                continue
+        for line, row in read_rows(lines, delimiter):
+            if not isinstance(row, str):
+                row = next(filter(None, map(_why_not_utf8, row)), row)
             if names is None:
+                if isinstance(row, str):
+                    raise ValueError(f"line {line}: {row}")
                 names = row
                 try:
                     _columns_to_read(self.fields, names)
+                    continue
                 except MissingColumn as error:
-                    if len(names) > 1 or not any(delimiter in names[0] for delimiter in "\t;,|"):
-                        raise
-                    raise MissingColumn(
-                        f"{error}; if {names[0]!r} is several, set corpus.csv_delimiter (--csv-delimiter in prediction)"
-                    ) from None
+                    if not self._is_headless(names, delimiter, lines):
+                        raise MissingColumn(
+                            f"{error}; if it has no header line, put one before the first row"
+                        ) from None
+                    names = [self.fields.text, self.fields.labels]
+            if isinstance(row, str):
+                yield Rejection(file=file, line=line, reason=row)
                 continue
-            if len(row) != len(names):
-                yield Rejection(file=file, line=line, reason=f"has {len(row)} cells, the first line has {len(names)}")
-            elif bad := next((cell for cell in row if not _is_utf8(cell)), None):
-                yield Rejection(file=file, line=line, reason=f"not UTF-8: {bad[:20].encode(errors='replace')!r}")
-            else:
-                yield _document(dict(zip(names, row, strict=True)), self.path, self.fields, line)
-        for damaged_line, reason in lines.damage:
-            yield Rejection(file=file, line=damaged_line, reason=reason)
+            record: dict[str, Any] = dict(zip(names, row, strict=True))
+            if uris := _uris(record.get(self.fields.labels, ""), self.fields.separator):
+                record[self.fields.labels] = uris
+            yield _document(record, self.path, self.fields, line)
+        for line, reason in lines.damage:
+            yield Rejection(file=file, line=line, reason=reason)
+
+    def _delimiter_of(self, header: str) -> str:
+        """Return the delimiter with which a header line names the required columns, or else the likeliest."""
+        usual = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
+        candidates = dict.fromkeys([usual, *"\t;,|"])
+        for candidate in candidates:
+            with suppress(MissingColumn):
+                _columns_to_read(self.fields, next(csv.reader([header], delimiter=candidate), []))
+                return candidate
+        return next((likely for likely in ("\t", usual) if likely in header), max(candidates, key=header.count))
+
+    def _is_headless(self, first: list[str], delimiter: str, lines: LineStream) -> bool:
+        """Return whether the first row of a file is data: its second cell has URIs, or a label of a later row."""
+        fields = self.fields
+        if delimiter != "\t" or len(first) != 2 or fields.title:
+            return False
+        if _uris(first[1], fields.separator):
+            return True
+        if {fields.text, fields.labels} & {*first}:
+            return False
+        labels = {label.strip() for label in first[1].split(fields.separator)} - {""}
+        later = (line.partition("\t")[2].split(fields.separator) for line in lines.ahead()[0])
+        return any(label.strip() in labels for row in later for label in row)
 
 
-class _LineStream:
-    """Iterates over the lines of a file as text; a byte that is not UTF-8 becomes a lone surrogate.
-
-    Attributes:
-        count: number of lines read so far.
-        damage: line number and reason of each unreadable part.
-    """
-
-    def __init__(self, path: SourceFile):
-        self._path = path
-        self.count = 0
-        self.damage: list[tuple[int, str]] = []
-        self._stream = self._lines()
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._stream)
-        self.count += 1
-        return line
-
-    def _lines(self) -> Iterator[str]:
-        for content in read_line_blocks(self._path, 1 << 20):
-            if isinstance(content, Damage):
-                self.damage.append((self.count + 1, content.reason))
-                self.count += content.lines
-                continue
-            lines = content.split(b"\n")
-            last = lines.pop()
-            for line in lines:
-                yield line.decode("utf-8", "surrogateescape") + "\n"
-            if last:
-                yield last.decode("utf-8", "surrogateescape")
+def _why_not_utf8(cell: str) -> str:
+    """Return why a cell with lone surrogates in place of bytes is not UTF-8; an empty string if it is."""
+    if cell.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in cell):
+        return ""
+    try:
+        decode_line(cell.encode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
-def _is_utf8(cell: str) -> bool:
-    return cell.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in cell)
+_BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
+
+
+def _uris(cell: str, separator: str | None) -> list[str]:
+    """Return the URIs in angle brackets or between whitespace of which a cell consists; else an empty list."""
+    if "://" not in cell and "<" not in cell:
+        return []
+    if _BRACKETED_URIS.fullmatch(cell):
+        return re.findall(r"<([^<>\s]+)>", cell)
+    parts = [part.rstrip(";,|") for part in cell.split()]
+    is_uri = (part.startswith(("http://", "https://")) and (separator or " ") not in part for part in parts)
+    return parts if all(is_uri) else []

@@ -7,13 +7,10 @@
 | word2vec text, fastText `.vec`: the same first line, then lines of word and values | the first line |
 | GloVe: lines of word and values | anything else |
 
-All but the first may be compressed with gzip, or be the only file of a zip archive.
+All but the first may be compressed; see `text_streams`.
 """
 
-import gzip
 import io
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from axml_ray.corpus.text_streams import open_decompressed
 from axml_ray.settings import SettingsError
 
 _BUFFER_BYTES = 1 << 20
@@ -80,7 +78,7 @@ def load_known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.nda
                 if word_id is not None and not known[word_id]:
                     vectors[word_id] = values(path)
                     known[word_id] = True
-        except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+        except (EOFError, OSError) as error:
             raise _wrong(path, f"truncated or corrupt: {error}") from None
     return known, vectors[known]
 
@@ -114,23 +112,13 @@ def _wrong(path: Path, reason: str) -> SettingsError:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, decompressed if it is a zip archive or gzip; errors in the block become a SettingsError."""
+    """Open a file, decompressed; errors in the block become a SettingsError."""
     try:
-        with path.open("rb") as raw:
-            magic = raw.read(4)
-            raw.seek(0)
-            if magic == b"PK\3\4":
-                with zipfile.ZipFile(raw) as archive:
-                    names = [name for name in archive.namelist() if not name.endswith("/")]
-                    if len(names) != 1:
-                        raise _wrong(path, f"expected an archive of one file, found {', '.join(names[:5])}")
-                    with archive.open(names[0]) as inner:
-                        yield io.BufferedReader(inner, _BUFFER_BYTES)  # type: ignore[type-var]
-            elif magic.startswith(b"\x1f\x8b"):
-                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)
-            else:
-                yield io.BufferedReader(raw, _BUFFER_BYTES)
-    except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+        with open_decompressed(path) as file:
+            yield io.BufferedReader(file, _BUFFER_BYTES)  # type: ignore[type-var]
+    except SettingsError:
+        raise
+    except (EOFError, OSError, ValueError) as error:
         raise _wrong(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 

@@ -28,6 +28,7 @@ from axml_ray.settings.base import (
     absolute_place,
     at_level,
     fingerprint,
+    read_tab,
 )
 from axml_ray.settings.conditions import LabelConditions
 from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts
@@ -77,5 +78,6 @@ __all__ = [
     "at_level",
     "changed",
     "fingerprint",
+    "read_tab",
     "register_member",
 ]

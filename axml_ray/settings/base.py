@@ -33,8 +33,9 @@ def _known_stemmer(language: str) -> str:
     return language
 
 
-def _tab(delimiter: str) -> str:
-    return "\t" if delimiter == "tab" else delimiter
+def read_tab(separator: str) -> str:
+    r"""Return a separator, a tab if it is written as `tab` or `\t`."""
+    return "\t" if separator in ("tab", r"\t") else separator
 
 
 def _field_names(given: Any) -> Any:
@@ -55,8 +56,9 @@ Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""
 SPLITS = ("train", "valid", "test")
 LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
-CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|[^\r\n\"])$"), AfterValidator(_tab)]
 FieldNames = Annotated[str | tuple[str, ...], BeforeValidator(_field_names)]
+CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|\\t|[^\r\n\"])$"), AfterValidator(read_tab)]
+LabelSeparator = Annotated[str, Field(min_length=1), AfterValidator(read_tab)]
 Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]

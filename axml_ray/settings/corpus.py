@@ -10,6 +10,7 @@ from axml_ray.settings.base import (
     AbsolutePlace,
     CsvDelimiter,
     FieldNames,
+    LabelSeparator,
     Name,
     Positive,
     Seed,
@@ -40,8 +41,11 @@ class CorpusSettings(Settings):
 
     name: Name = "corpus"
     """Directory of the prepared corpus below `corpora`."""
-    source: Literal["auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "installed_packages"] = "auto"
-    """Format of the files, `auto` to choose it by their names; or the docstrings of the installed Python packages."""
+    source: Literal[
+        "auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "plain_text", "installed_packages"
+    ] = "auto"
+    """Format of the files, `auto` to choose it by their names; or the docstrings of the installed Python packages.
+    `plain_text` is one text per line without labels, for predictions only."""
     train: tuple[AbsolutePlace, ...] = ()
     """Files, directories, globs or URLs of the training documents."""
     valid: tuple[AbsolutePlace, ...] = ()
@@ -59,10 +63,12 @@ class CorpusSettings(Settings):
     columns of 0 and 1, one for each label, such as `toxic,insult`; write them as a list if a name has a comma."""
     id_field: str = "id"
     """Field or column of the document's id, if it has one."""
-    label_separator: Annotated[str, Field(min_length=1)] = ";"
-    """Separator of the labels in a CSV cell, or in another string of labels."""
+    label_separator: LabelSeparator = ";"
+    """Separator of the labels in a CSV cell or another string of labels; `tab` is a tab. A cell of URIs alone needs
+    none: each may be in angle brackets, or between blanks."""
     csv_delimiter: CsvDelimiter | None = None
-    """Separator of CSV cells: one character, or `tab`; by default a comma, and a tab in .tsv and .tab."""
+    """Separator of CSV cells: one character, or `tab`; by default the one that gives the columns: a tab in .tsv and
+    .tab, a comma, or else a tab, a semicolon or a vertical bar."""
     valid_documents: Positive = 200
     """Documents drawn from train for validation, limited to a tenth of train (the authors' program: 200, or 4,000 for
     its large corpora)."""
@@ -110,7 +116,7 @@ class CorpusSettings(Settings):
     to `vocabulary_size`, and `max_tokens` counts pieces."""
     word_vectors: str = "train"
     """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
-    binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` in the same directory."""
+    binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
     word_vector_epochs: Positive = 5

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from axml_ray.combine.combiner import COMBINERS, FOLDS, Combiner, Mean, MemberWeights, Validation, combiner_class, out_of_fold
+from axml_ray.combine.combiner import (
+    COMBINERS,
+    FOLDS,
+    Combiner,
+    Mean,
+    MemberWeights,
+    Validation,
+    combiner_class,
+    out_of_fold,
+)
 from axml_ray.combine.frequency import FrequencyCalibration
 from axml_ray.combine.stacking import ARRAYS, Stacking
 from axml_ray.ensemble import Combination

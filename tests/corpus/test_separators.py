@@ -1,5 +1,6 @@
 """Labels split at the wrong separator, cells split at the wrong delimiter, and splits drawn from few texts."""
 
+import argparse
 import csv
 import logging
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 from corpus.preparing import Prepare, error_of, ids, many
 
+from axml_ray.commands import predict
+from axml_ray.corpus.records import Document
 from axml_ray.corpus.sources import open_readers
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, CorpusSettings
@@ -41,8 +44,7 @@ def test_labels_that_hold_another_separator_are_warned_of(
     files = write(tmp_path / "train.csv", [cell.format("ab"[i % 2], i % 7) for i in range(40)])
     [said] = warnings_of(run(train=files, test=()), caplog)
     assert f"corpus.label_separator to {key}" in said and "40 of 40 texts" in said
-    separator = {'"tab"': "\t"}.get(key, key.strip('"'))
-    corpus = run(train=files, test=(), label_separator=separator, directory="right")
+    corpus = run(train=files, test=(), label_separator=key.strip('"'), directory="right")
     assert warnings_of(corpus, caplog) == []
     assert sorted(corpus.labels.labels) == ["a", "b", "file", *(f"w{i}" for i in range(7))]
 
@@ -66,9 +68,22 @@ def test_cells_are_split_at_the_delimiter(run: Prepare, tmp_path: Path, delimite
     assert sorted(corpus.labels.labels) == ["a", "b0", "b1", "b2"]
 
 
-def test_a_wrong_delimiter_is_named(run: Prepare, tmp_path: Path) -> None:
-    said = error_of(run, train=write(tmp_path / "train.csv", ["a"] * 9, ";"), test=())
-    assert str(tmp_path / "train.csv") in said and "corpus.csv_delimiter" in said
+@pytest.mark.parametrize("written", ["tab", r"\t", "\t"])
+def test_tab_is_a_tab_wherever_a_separator_is_given(tmp_path: Path, written: str) -> None:
+    settings = CorpusSettings(train=("a.csv",), csv_delimiter=written, label_separator=written)
+    assert (settings.csv_delimiter, settings.label_separator) == ("\t", "\t")
+    given = ["--bundle", "b", "--input", "i", "--output", "o", "--csv-delimiter", written]
+    parser = argparse.ArgumentParser()
+    predict.add_flags(parser)
+    assert parser.parse_args(given).csv_delimiter == "\t"
+    (path,) = write(tmp_path / "train.tsv", ["a\tb"], "\t")
+    [document] = open_readers([path], CorpusSettings(train=(path,), label_separator=written))[0].read()
+    assert isinstance(document, Document) and document.labels == ("a", "b")
+
+
+def test_columns_that_a_file_lacks_are_named(run: Prepare, tmp_path: Path) -> None:
+    said = error_of(run, train=write(tmp_path / "train.csv", ["a"] * 9, ";"), test=(), text_field="body")
+    assert str(tmp_path / "train.csv") in said and "'body'" in said and "text, labels" in said
 
 
 @pytest.mark.parametrize("wrong", ["", ";;", '"', "\n"])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.corpus.records import Document, Fields, Rejection
-from axml_ray.corpus.tables import ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.tables import ArrowRows, MissingColumn, ParquetRows, SeparatedValues, saved_dataset_readers
 
 ROWS = [
     {"id": "a", "text": "A cat.", "labels": ["pets", " cats "]},
@@ -176,20 +176,131 @@ def test_csv_and_tsv(tmp_path: Path) -> None:
     assert (document.text, document.labels) == ("a, b", ("x", "y"))
 
 
+def rows_of(path: Path, content: str | bytes, **given: Any) -> list[Any]:
+    """Line, text and labels of each document, and line and reason of each rejection."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    records = SeparatedValues(path, **given).read()
+    return [(r.line, r.text, *r.labels) if isinstance(r, Document) else (r.line, r.reason) for r in records]
+
+
 def test_a_stray_quote_takes_no_rows_with_it_unseen(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('text,labels\nA dog.,"pets\nA third.,news\nA fourth.,sport\n')
-    (tmp_path / "b.tsv").write_text('text\tlabels\n"Tis a story.\tbooks\nA third.\tnews\nHe said "yes".\tsport\nx\ty\n')
-    three = [("rejected", 2), ("rejected", 3), ("rejected", 4)]
-    for name, expected in (("a.csv", three), ("b.tsv", [*three, ("x", 5)])):
-        found = list(SeparatedValues(tmp_path / name).read())
-        assert [(r.text if isinstance(r, Document) else "rejected", r.line) for r in found] == expected
-        assert isinstance(found[0], Rejection) and "the quote doubled" in found[0].reason
+    found = rows_of(tmp_path / "a.csv", 'text,labels\nA dog.,"pets\nA third.,news\nA fourth.,sport\n')
+    assert [row[0] for row in found] == [2, 3, 4] and all(len(row) == 2 for row in found)
+    assert "the quote doubled" in found[0][1]
     (tmp_path / "c.csv").write_text('text,labels,"note" x\na,b,c\n')
     with pytest.raises(ValueError, match=r"line 1: not a row: .*the quote doubled"):
         list(SeparatedValues(tmp_path / "c.csv").read())
-    (tmp_path / "d.csv").write_bytes(b"text,labels\na\rb,c\n")
-    [bad] = SeparatedValues(tmp_path / "d.csv").read()
-    assert isinstance(bad, Rejection) and "doubled" not in bad.reason
+    [(line, reason), good] = rows_of(tmp_path / "d.csv", b"text,labels\na\rb,c\nd,e\n")
+    assert (line, good) == (2, (3, "d", "e")) and "carriage return" in reason and "newline=" not in reason
+
+
+SPARK = r"""id,text,labels
+1,plain,a
+2,"He said \"hi\", then left",pets
+3,"C:\temp, ends with \"",x;y
+4,"a ""doubled"" one",b
+5,"two
+lines, \"quoted\" \\ too",c
+6,C:\new,d
+"""
+
+
+def test_quotes_that_a_backslash_escapes(tmp_path: Path) -> None:
+    expected = [
+        (2, "plain", "a"),
+        (3, 'He said "hi", then left', "pets"),
+        (4, r'C:\temp, ends with "', "x", "y"),
+        (5, 'a "doubled" one', "b"),
+        (6, 'two\nlines, "quoted" \\ too', "c"),
+        (8, r"C:\new", "d"),
+    ]
+    assert rows_of(tmp_path / "a.csv", SPARK) == expected
+    assert rows_of(tmp_path / "a.csv", gzip.compress(SPARK.replace("\n", "\r\n").encode()))[4][:1] == (6,)
+    assert rows_of(tmp_path / "a.tsv", SPARK.replace(",", "\t"))[1] == (3, 'He said "hi"\t then left', "pets")
+    # Far from the first rows, and with a broken row between them.
+    many = (
+        SPARK.partition("5,")[0]
+        + "".join(f"{i},some words of it,y\n" for i in range(90_000))
+        + '7,"a" b,c\n8,"\\"a\\", b",c\n'
+    )
+    found = rows_of(tmp_path / "a.csv", many)
+    assert found[:3] == expected[:3] and found[-1] == (90_007, '"a", b', "c")
+    assert [row[0] for row in found if "not a row" in row[1]] == [90_006]
+
+
+def test_a_backslash_that_escapes_nothing_is_a_character(tmp_path: Path) -> None:
+    for content in ('text,labels\n"C:\\",x\n"a ""b""",y\n', 'text,labels\n"C:\\",x\n"a \\""b""",y\n'):
+        found = rows_of(tmp_path / "a.csv", content)
+        assert found[0] == (2, "C:\\", "x") and found[1][0] == 3 and found[1][1].endswith('"b"')
+    # As without any quotes: pandas with QUOTE_NONE, Hive.
+    assert rows_of(tmp_path / "a.csv", "text,labels\na\\, b,x\n") == [(2, "a, b", "x")]
+    good, bad = rows_of(tmp_path / "a.csv", 'text,labels\na\\, \\alpha,x\n"a",b,c\n')
+    assert good == (2, "a, \\alpha", "x") and bad == (3, "has 3 cells, the first line has 2")
+
+
+URIS = "<http://example.org/1> <http://example.org/2>"
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_tsv_without_header_and_quotes(tmp_path: Path, compress: Any) -> None:
+    """Annif's corpora."""
+    content = compress(f'"Tis the first, a\t{URIS}\nHe said "yes".\t<http://example.org/2>\n"Good" it\tx;y\n'.encode())
+    both = ("http://example.org/1", "http://example.org/2")
+    expected = [(1, '"Tis the first, a', *both), (2, 'He said "yes".', both[1]), (3, '"Good" it', "x", "y")]
+    for name in ("a.tsv", "a.tab.gz", "a.txt"):
+        assert rows_of(tmp_path / name, content) == expected
+    texts = rows_of(tmp_path / "a.tsv", content, fields=Fields(labelled=False, separator=";"))
+    assert [row[1] for row in texts] == [row[1] for row in expected]
+    # Without brackets, and any labels, of which one recurs.
+    assert rows_of(tmp_path / "a.tsv", "A cat.\thttp://x/1 http://x/2\n") == [(1, "A cat.", "http://x/1", "http://x/2")]
+    assert rows_of(tmp_path / "a.tsv", "A cat.\tlaw; pets\nA dog.\tpets\n")[0] == (1, "A cat.", "law", "pets")
+
+
+@pytest.mark.parametrize("header", ["body\tsubjects", "text\tsubjects", "What do you like?\tlabel", "text\tx\tlabel"])
+def test_another_header_is_no_row(tmp_path: Path, header: str) -> None:
+    with pytest.raises(MissingColumn, match="has no column"):
+        rows_of(tmp_path / "a.tsv", f"{header}\nA cat.\tpets\nA dog.\tpets\n")
+
+
+def test_uris_are_labels_without_their_brackets(tmp_path: Path) -> None:
+    for cell in (URIS, URIS.replace(" ", ";"), URIS.replace("> <", ">, <")):
+        assert rows_of(tmp_path / "a.csv", f'text,labels\nA cat.,"{cell}"\n')[0][2:] == tuple(URIS[1:-1].split("> <"))
+    [row] = rows_of(tmp_path / "a.csv", "text,labels\nA cat.,<b>;<i>\n")
+    assert row[2:] == ("<b>", "<i>")
+
+
+def test_quotes_in_tsv_are_what_makes_more_rows(tmp_path: Path) -> None:
+    head = 'text\tlabels\n"Tis a story.\tbooks\nA third.\tnews\n'
+    found = rows_of(tmp_path / "a.tsv", f'{head}He said "yes".\tsport\n"Well quoted"\t"x;y"\n')
+    assert found == [
+        (2, '"Tis a story.', "books"),
+        (3, "A third.", "news"),
+        (4, 'He said "yes".', "sport"),
+        (5, "Well quoted", "x", "y"),
+    ]
+    quoted = 'text\tlabels\n"two ""lines""\nhere"\ta\n"a\ttab"\tb\n"stray" quote\tc\n"three\n\nlines"\td\n'
+    assert rows_of(tmp_path / "a.tsv", quoted)[:2] == [(2, 'two "lines"\nhere', "a"), (4, "a\ttab", "b")]
+    assert [(row[0], len(row)) for row in rows_of(tmp_path / "a.tsv", quoted)[2:]] == [(5, 2), (6, 3)]
+    # The first quote is far below.
+    many = "text\tlabels\n" + "some words of a text\ty\n" * 60_000 + head.partition("\n")[2]
+    assert rows_of(tmp_path / "a.tsv", many)[-2:] == [
+        (60_002, '"Tis a story.', "books"),
+        (60_003, "A third.", "news"),
+    ]
+
+
+@pytest.mark.parametrize("first", ["sep=;\r\n", '"sep=;"\r\n', "SEP=;\n"])
+def test_excels_first_line_names_the_delimiter(tmp_path: Path, first: str) -> None:
+    content = f"{first}text;labels;n,\r\na, b;x;\r\n"
+    for encoding in ("utf-8-sig", "utf-16"):
+        assert rows_of(tmp_path / "a.csv", content.encode(encoding)) == [(3, "a, b", "x")]
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";", "|", ","])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt"])
+def test_the_delimiter_is_the_one_that_gives_the_columns(tmp_path: Path, delimiter: str, name: str) -> None:
+    content = f'"id"{delimiter}labels{delimiter}text\n7{delimiter}x/y{delimiter}a b\n'
+    assert rows_of(tmp_path / name, content, fields=Fields(separator="/")) == [(2, "a b", "x", "y")]
 
 
 def test_broken_bytes_in_csv_cost_one_record(tmp_path: Path) -> None:
@@ -213,6 +324,23 @@ def test_what_python_writes_is_read(rows: list[tuple[str, list[str]]]) -> None:
         path = Path(folder) / "a.csv"
         path.write_bytes(out.getvalue().encode("utf-8", "replace"))
         assert len(list(SeparatedValues(path).read())) == len(rows)
+
+
+@given(
+    # Without tabs in the texts, a line with the right number of which may be a row.
+    rows=st.lists(st.tuples(st.text(st.characters(exclude_characters="\t\r"), max_size=9), st.text('ab"', max_size=3))),
+    encoding=st.sampled_from(["utf-8", "utf-16"]),
+)
+def test_what_python_writes_with_tabs_is_read(rows: list[tuple[str, str]], encoding: str) -> None:
+    out = io.StringIO()
+    writer = csv.writer(out, dialect="excel-tab")
+    writer.writerows([("text", "labels"), *rows])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.tsv"
+        path.write_bytes(out.getvalue().encode(encoding, "replace"))
+        found = list(SeparatedValues(path).read())
+    texts = [text.encode("utf-8", "replace").decode().replace("\0", " ") for text, _ in rows]
+    assert [record.text for record in found if isinstance(record, Document)] == texts
 
 
 @given(content=st.binary(max_size=80))

@@ -286,6 +286,6 @@ def test_uris_with_another_separator_are_warned_of(run: Prepare, tmp_path: Path)
     with (tmp_path / "a.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["text", "labels"])
-        writer.writerows([text, f"http://x/{i % 5}, http://x/{i % 3}"] for i, (text, _) in enumerate(many(60)))
+        writer.writerows([text, f"http://x/{i % 5},http://x/{i % 3}"] for i, (text, _) in enumerate(many(60)))
     [said] = run(train=(tmp_path / "a.csv",), test=()).manifest["summary"]["warnings"]
     assert 'label_separator to ","' in said

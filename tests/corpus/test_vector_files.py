@@ -97,7 +97,7 @@ def test_an_archive_of_two_files_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "a 1 2\n")
         archive.writestr("b.txt", "a 1 2\n")
-    with pytest.raises(SettingsError, match=r"expected an archive of one file, found a\.txt, b\.txt"):
+    with pytest.raises(SettingsError, match=r"v\.zip: .*archive of 2 files"):
         check_vectors(path)
 
 
