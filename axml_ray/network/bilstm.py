@@ -39,8 +39,8 @@ def _run_lstm(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
     if not torch.is_autocast_enabled("cpu") or has_bfloat16_lstm():
         output: Tensor = lstm(words, (state[0], state[1]))[0]
         return output
-    # Without oneDNN's bfloat16 kernels, PyTorch's LSTM fails or computes in a mixture of formats. Round what goes in and
-    # what comes out, and sum the products in float32, as those kernels do.
+    # Without oneDNN's bfloat16 kernels, PyTorch's LSTM fails or computes in a mixture of formats. Round what goes in
+    # and what comes out, and sum the products in float32, as those kernels do.
     with torch.autocast("cpu", enabled=False):
         rounded = [tensor.to(torch.bfloat16).float() for tensor in (words, state, *lstm.parameters())]
         initial = (rounded[1][0], rounded[1][1])

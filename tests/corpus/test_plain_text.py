@@ -72,5 +72,6 @@ def test_text_files_are_plain_text_unless_they_begin_like_json(tmp_path: Path, c
         [reader] = opened(tmp_path / name)
         assert type(reader).__name__ == kind
     (tmp_path / "a.log").write_bytes(content)
-    assert type(opened(tmp_path / "a.log")[0]).__name__ == "JsonLines"
+    expected = "JsonLines" if kind == "PlainText" else kind
+    assert type(opened(tmp_path / "a.log")[0]).__name__ == expected
     assert [reader.path.name for reader in opened(tmp_path, source="plain_text")] == ["a.txt", "b.TXT.gz"]
