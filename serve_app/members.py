@@ -31,7 +31,8 @@ logger = logging.getLogger("ray.serve")
 class Members:
     """A replica with some members of a bundle; it opens the bundle of a call's edition when it is needed.
 
-    Calls are processed one at a time, as each uses all of the replica's threads.
+    Calls are processed one at a time, as each uses all of the replica's threads. Opening a bundle, which may take
+    longer than the time limit of an answer, holds up only calls for that bundle.
 
     Args:
         names: names of the members; None for all members of a bundle.
@@ -45,7 +46,7 @@ class Members:
     ):
         use_threads(threads)
         self.names, self.precision, self.gpus = names, precision, gpus
-        self._lock = threading.Lock()
+        self._predicting, self._opening = threading.Lock(), threading.Lock()
         self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
 
     async def reconfigure(self, config: dict[str, str]) -> None:
@@ -64,18 +65,17 @@ class Members:
 
     async def ready(self, edition: Edition) -> dict[str, bool]:
         """Open a bundle if it is not open yet; return true for the name of each member."""
-        # Looked up without the lock, so that health checks do not wait for predictions.
-        opened = self._open.get(edition)
-        ensemble, _ = opened if opened else await self._run(lambda: self._get(edition))
+        # Health checks do not wait for predictions.
+        ensemble, _ = self._open.get(edition) or await asyncio.to_thread(self._load, edition)
         return dict.fromkeys(ensemble.members, True)
 
     async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:
         """Return each member's best labels of some documents, as `Ensemble.rank_members` does."""
-        return await self._run(lambda: self._get(edition)[0].rank_members(tokens))
+        return await self._run(edition, lambda ensemble, _: ensemble.rank_members(tokens))
 
     async def score(self, edition: Edition, tokens: Ragged, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return each member's scores of given labels, as `Ensemble.score_members` does."""
-        return await self._run(lambda: self._get(edition)[0].score_members(tokens, labels))
+        return await self._run(edition, lambda ensemble, _: ensemble.score_members(tokens, labels))
 
     async def explain(
         self, edition: Edition, words: np.ndarray, real: int, labels: Sequence[int]
@@ -89,36 +89,41 @@ class Members:
             labels: ids of the labels.
         """
 
-        def work() -> dict[str, list[TreePath] | None]:
-            ensemble, index = self._get(edition)
+        def work(ensemble: Ensemble, index: LabelIndex) -> dict[str, list[TreePath] | None]:
             text = ExplainedText.of(words, real, ensemble.translation)
             paths = paths_of(ensemble.members, text, labels, index)
             return {name: paths.get(name) for name in ensemble.members}
 
-        return await self._run(work)
-
-    def _get(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
-        """Return the members and labels of an edition, opened now if necessary; the caller has the lock."""
-        if edition not in self._open:
-            self._open[edition] = self._load(edition)
-            while len(self._open) > EDITIONS:
-                self._open.popitem(last=False)
-            exclude_from_collections()
-        self._open.move_to_end(edition)  # the least recently used edition is closed first
-        return self._open[edition]
+        return await self._run(edition, work)
 
     def _load(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
-        try:
-            bundle = edition.open()
-            return bundle.ensemble(self.precision, reserved_device(self.gpus), self.names), bundle.labels
-        except SettingsError as error:
-            raise EditionError(str(error)) from None
+        """Return the members and labels of an edition, opened now if necessary.
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        """Run blocking work in a thread, one piece at a time."""
+        Raises:
+            EditionError: the bundle is unusable.
+        """
+        with self._opening:
+            if edition not in self._open:
+                try:
+                    bundle = edition.open()
+                    opened = bundle.ensemble(self.precision, reserved_device(self.gpus), self.names), bundle.labels
+                except SettingsError as error:
+                    raise EditionError(str(error)) from None
+                with self._predicting:
+                    self._open[edition] = opened
+                    if len(self._open) > EDITIONS:
+                        self._open.popitem(last=False)
+                    exclude_from_collections()
+            return self._open[edition]
 
-        def locked() -> T:
-            with self._lock:
-                return work()
+    async def _run(self, edition: Edition, work: Callable[[Ensemble, LabelIndex], T]) -> T:
+        """Run blocking work on the members of an edition in a thread, one piece at a time."""
 
-        return await asyncio.to_thread(locked)
+        def run() -> T:
+            ensemble, labels = self._open.get(edition) or self._load(edition)
+            with self._predicting:
+                if edition in self._open:
+                    self._open.move_to_end(edition)  # the least recently used edition is closed first
+                return work(ensemble, labels)
+
+        return await asyncio.to_thread(run)

@@ -1,14 +1,20 @@
 """What an operator uses: Serve's YAML files, the manifests, and the metrics for Prometheus."""
 
 import asyncio
+import json
+import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from axml_ray.configuration import from_command_line
+from axml_ray.members.knn import NearestNeighbours
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
+from axml_ray.settings.members import KINDS, Kind, KnnSettings
 from serve_app.__main__ import ServerSettings, parse_pairs
 from serve_app.edition import Edition, EditionError
 from serve_app.members import Members
@@ -86,3 +92,47 @@ def test_a_bundle_that_went_away_is_not_the_requests_fault(serving_bundle: Path)
         with pytest.raises(EditionError, match=r"deploy again|no bundle"):
             asyncio.run(members.rank(gone, Ragged.from_rows([[2]])))
     assert not issubclass(EditionError, SettingsError)  # which the API answers with 422
+
+
+class SlowNeighbours(NearestNeighbours):
+    """A member whose opening takes until the test has got its answers."""
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    @classmethod
+    def load(cls, *arguments: Any) -> NearestNeighbours:
+        cls.begun.set()
+        assert cls.go_on.wait(SECONDS)
+        return super().load(*arguments)
+
+
+def test_requests_are_answered_while_a_new_bundle_is_opened(
+    serving_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "slow", Kind(KnnSettings, f"{__name__}:SlowNeighbours"))
+    shutil.copytree(serving_bundle, tmp_path / "next")
+    manifest = json.loads((tmp_path / "next" / "manifest.json").read_text())
+    next(member for member in manifest["members"] if member["kind"] == "knn")["kind"] = "slow"
+    (tmp_path / "next" / "manifest.json").write_text(json.dumps(manifest))
+    old, new = Edition.checked(serving_bundle), Edition.checked(tmp_path / "next")
+    texts, members = Ragged.from_rows([[2, 3, 4]]), Members(None, 1)
+
+    async def roll_out() -> None:
+        await members.reconfigure({"directory": old.directory, "checksum": old.checksum})
+        rankings = await members.rank(old, texts)
+        opening = asyncio.create_task(members.reconfigure({"directory": new.directory, "checksum": new.checksum}))
+        early = asyncio.create_task(members.rank(new, texts))
+        await asyncio.to_thread(SlowNeighbours.begun.wait, SECONDS)
+        async with asyncio.timeout(SECONDS / 2):
+            for _ in range(3):
+                again = await members.rank(old, texts)
+                assert {name: each.labels.tolist() for name, each in again.items()} == {
+                    name: each.labels.tolist() for name, each in rankings.items()
+                }
+            assert set(await members.ready(old)) == set(rankings)
+        assert not opening.done() and not early.done()
+        SlowNeighbours.go_on.set()
+        await opening
+        assert set(await early) == set(await members.rank(new, texts)) == set(rankings)
+
+    asyncio.run(roll_out())
