@@ -4,7 +4,8 @@ axml-ray serve --bundle bundles/quickstart [--host 127.0.0.1] [--port 8000] …
 python -m serve_app bundle=bundles/quickstart [host=127.0.0.1] [port=8000] [key=value …]
 
 Settings are flags, or `key=value` as `serve run` takes them. On SIGINT or SIGTERM the server refuses new requests,
-drains those in flight and exits. On a cluster, use `serve deploy serve_app/serve.yaml` instead.
+drains those in flight and exits. On a cluster that `RAY_ADDRESS` names it deletes its application then; one that stays
+is deployed by `serve deploy serve_app/serve.yaml`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from axml_ray.cluster import connect, max_processes
+from axml_ray.cluster import connect, max_processes, root_cause
 from axml_ray.console import job_of_flags
 from axml_ray.extras import require_extra
 from axml_ray.settings import SettingsError
@@ -87,6 +88,7 @@ def main(words: argparse.Namespace) -> None:
     connect()
     import ray
     from ray import serve
+    from ray.serve.exceptions import RayServeException
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     from serve_app.app import make_application
@@ -97,25 +99,41 @@ def main(words: argparse.Namespace) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, end_signals)  # a signal is delivered once the application is running
     if own_cluster:
         check_address(settings.host, settings.port)  # again, as another server may have started while Ray did
+    before = serve.status()
+    if APPLICATION in before.applications:
+        raise SettingsError(
+            f"RAY_ADDRESS: an application {APPLICATION!r} is on this cluster already; delete it in Python, "
+            f"serve.delete({APPLICATION!r}), or deploy another beside it with serve deploy"
+        )
     # On this machine the ingress itself listens on the address; on several, Ray's proxies do.
     serve.start(
         proxy_location="Disabled" if own_cluster else None,
         http_options={"host": settings.host, "port": settings.port},
     )
-    handle = serve.run(application, name=APPLICATION)
-    this_node = ray.get_runtime_context().get_node_id()
-    node = next(node for node in ray.nodes() if node["NodeID"] == this_node)
-    metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    print(f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (API: /docs; Prometheus: {metrics})")
-    print("Press Ctrl-C to stop.", flush=True)
-    signal.sigwait(end_signals)
-    print("Draining requests in flight …")
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    with suppress(TimeoutError, ray.exceptions.RayError):  # requests that exceed the limit are not waited for
-        if any(handle.broadcast("drain").results(timeout_s=settings.drain_s)):
-            time.sleep(SENT_S)
+    try:
+        try:
+            handle = serve.run(application, name=APPLICATION)
+        except RayServeException as error:
+            raise SettingsError(f"RAY_ADDRESS: {root_cause(error)} serve deploy takes another route_prefix") from None
+        this_node = ray.get_runtime_context().get_node_id()
+        node = next(node for node in ray.nodes() if node["NodeID"] == this_node)
+        metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        print(
+            f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (API: /docs; Prometheus: {metrics})"
+        )
+        print("Press Ctrl-C to stop.", flush=True)
+        signal.sigwait(end_signals)
+        print("Draining requests in flight …")
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        with suppress(TimeoutError, ray.exceptions.RayError):  # requests that exceed the limit are not waited for
+            if any(handle.broadcast("drain").results(timeout_s=settings.drain_s)):
+                time.sleep(SENT_S)
+    finally:
+        if not own_cluster:  # others may have applications there
+            serve.delete(APPLICATION)
+            if not (before.proxies or serve.status().applications):
+                serve.shutdown()
     if not own_cluster:
-        serve.shutdown()
         return
     # `serve.shutdown` takes ten seconds or more, and so does the interpreter's exit, which frees all that PyTorch and
     # Ray loaded. Exit handlers are run by hand, as `os._exit` skips them.

@@ -285,3 +285,48 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: P
             requests.get(f"{url}/healthz", timeout=SECONDS)
     finally:
         process.kill()
+
+
+@pytest.mark.slow
+def test_on_a_cluster_of_others_it_ends_its_own_application_only(
+    serve_address: str, serving_bundle: Path, tmp_path: Path
+) -> None:
+    """`python -m serve_app` at `RAY_ADDRESS`, where Serve runs: others' applications stay as they are."""
+    import ray
+    from ray import serve
+
+    command = [sys.executable, "-m", "serve_app", f"bundle={serving_bundle}", "cpus=0.1", "threads=1"]
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address, "PYTHONPATH": str(ROOT)}
+
+    def refused() -> str:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 2, done.stderr
+        return done.stderr.splitlines()[-1]
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0.1})
+    class Other:
+        def __call__(self) -> str:
+            return "other"
+
+    serve.run(Other.bind(), name="other", route_prefix="/")
+    try:
+        assert "'other'" in refused().replace('"', "'")  # which has the route
+        serve.run(Other.bind(), name="other", route_prefix="/other")
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith("Serving") for line in process.stdout)
+            assert requests.get(f"{serve_address}/readyz", timeout=SECONDS).json()["ready"]
+            assert "'axml-ray'" in refused()
+            assert requests.get(f"{serve_address}/readyz", timeout=SECONDS).json()["ready"]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=SECONDS) == 0
+        finally:
+            process.kill()
+        assert set(serve.status().applications) == {"other"}
+        assert requests.get(f"{serve_address}/other", timeout=SECONDS).text == "other"
+        assert requests.get(f"{serve_address}/readyz", timeout=SECONDS).status_code == 404
+    finally:
+        serve.delete("other")
