@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Query, Response
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
@@ -41,6 +42,15 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
     )
     add_handlers(app, TagRequest.model_fields)
     app.add_middleware(Guard, service=service, keys=keys)
+    if service.serving.allowed_origins:
+        # Outside of the guard: a browser sends no key with its preflight, and shows no answer without these headers.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.serving.allowed_origins,
+            allow_methods=["GET", "HEAD", "POST"],
+            allow_headers=["Authorization", "Content-Encoding"],
+            expose_headers=["Retry-After", "WWW-Authenticate"],
+        )
     # Serves the files of Swagger's page from the package instead of from a content delivery network.
     patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")
     guarded: list[Any] = [Depends(HTTPBearer(auto_error=False))] if keys else []

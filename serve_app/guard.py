@@ -1,9 +1,10 @@
-"""ASGI middleware of the API: API keys, size and time limits of request bodies, and security headers."""
+"""ASGI middleware of the API: API keys, size and time limits of request bodies, gzip, HEAD, and security headers."""
 
 import asyncio
 import hashlib
 import hmac
 import os
+import zlib
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +18,8 @@ from serve_app.service import Service
 KEYS_VARIABLE = "AXML_RAY_API_KEYS"
 GUARDED = "/v1/"
 DOCS = "/docs"
+GZIP = 16 + zlib.MAX_WBITS
+"""zlib's code for the gzip format."""
 
 SAFE = {
     "X-Content-Type-Options": "nosniff",
@@ -65,7 +68,7 @@ class Guard:
         self._keys = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it with 401, 408, 413 or 503."""
+        """Answer a request, or refuse it with 400, 401, 408, 413, 415 or 503."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -73,8 +76,13 @@ class Guard:
         path = scope["path"].removeprefix(
             scope.get("root_path", "").rstrip("/")
         )  # paths below the prefix of the application, as in its routes
+        is_head = scope["method"] == "HEAD"
+        if is_head:  # FastAPI has no routes for it; the answer is that of GET without the body
+            scope = {**scope, "method": "GET"}
 
         async def send_safely(message: Message) -> None:
+            if is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 added = MutableHeaders(scope=message)
                 for name, value in SAFE.items():
@@ -101,22 +109,10 @@ class Guard:
 
     async def _read_and_forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body within its limits, and forward the request to the application."""
-        limit = self.serving.max_body_bytes
-        length = Headers(scope=scope).get("content-length", "")
-        detail = f"the body is larger than {limit:,} bytes; send fewer texts at a time"
-        too_large = problem(413, detail, [FieldError(field="body", message=detail, limit=limit)])
-        if length.isdecimal() and int(length) > limit:
-            await too_large(scope, receive, send)
-            return
         try:
-            async with asyncio.timeout(self.serving.body_limit_s):
-                body = await _read(receive, limit)
-        except TimeoutError:
-            late = problem(408, f"the body did not arrive within {self.serving.body_limit_s:g} s; send it again")
-            await late(scope, receive, send)
-            return
-        except _TooLarge:
-            await too_large(scope, receive, send)
+            body = await self._read(receive, Headers(scope=scope))
+        except _Refusal as refusal:
+            await refusal.response(scope, receive, send)
             return
         if body is None:
             return  # the client has disconnected
@@ -131,6 +127,47 @@ class Guard:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app(scope, receive_again, send)
+
+    async def _read(self, receive: Receive, headers: Headers) -> bytes | None:
+        """Return the complete body of a request, decompressed; None if the client disconnects before its end.
+
+        Raises:
+            _Refusal: the body is too large as sent or decompressed, too slow, or in an encoding that is not read.
+        """
+        limit, body, received = self.serving.max_body_bytes, bytearray(), 0
+        detail = f"the body is larger than {limit:,} bytes; send fewer texts at a time"
+        too_large = _Refusal(problem(413, detail, [FieldError(field="body", message=detail, limit=limit)]))
+        encoding, length = ",".join(headers.getlist("content-encoding")).lower(), headers.get("content-length", "")
+        if encoding not in ("", "identity", "gzip", "x-gzip"):
+            detail = f"the body has Content-Encoding: {encoding}; send it as gzip, or without this header"
+            raise _Refusal(problem(415, detail, headers={"Accept-Encoding": "gzip"}))
+        if length.isdecimal() and int(length) > limit:
+            raise too_large
+        unzip = zlib.decompressobj(GZIP) if "gzip" in encoding else None
+        try:
+            async with asyncio.timeout(self.serving.body_limit_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    chunk = message.get("body", b"")
+                    received += len(chunk)
+                    # At most one byte more than allowed, however much a small body would become.
+                    body += unzip.decompress(chunk, limit + 1 - len(body)) if unzip else chunk
+                    if max(received, len(body)) > limit:
+                        raise too_large
+                    if unzip and unzip.unused_data:
+                        raise zlib.error("bytes follow its end")
+                    if not message.get("more_body"):
+                        break
+            if unzip and received and not unzip.eof:
+                raise zlib.error("its end is missing")
+        except TimeoutError:
+            detail = f"the body did not arrive within {self.serving.body_limit_s:g} s; send it again"
+            raise _Refusal(problem(408, detail)) from None
+        except zlib.error as error:
+            raise _Refusal(problem(400, f"body: not gzip as its Content-Encoding says ({error})")) from None
+        return bytes(body)
 
     def _allowed(self, authorization: str) -> bool:
         """Return whether an Authorization header carries an accepted key, or none is required."""
@@ -148,26 +185,11 @@ def closing() -> JSONResponse:
     return problem(503, "the server is shutting down; try again soon", headers={"Retry-After": "5"})
 
 
-class _TooLarge(Exception):
-    """A request's body exceeds the limit."""
+class _Refusal(Exception):
+    """A request's body cannot be read; `response` says why."""
 
-
-async def _read(receive: Receive, limit: int) -> bytes | None:
-    """Return the complete body of a request; None if the client disconnects before its end.
-
-    Raises:
-        _TooLarge: the body has more than `limit` bytes.
-    """
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise _TooLarge
-        if not message.get("more_body"):
-            return bytes(body)
+    def __init__(self, response: JSONResponse):
+        self.response = response
 
 
 def _digest(key: str) -> bytes:

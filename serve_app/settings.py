@@ -1,11 +1,12 @@
 """Settings of a server, validated: from `serve run … key=value`, `python -m serve_app`, or a Serve YAML's `args`."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from axml_ray.settings import AbsolutePath, Positive, Precision, Settings, SettingsError
 
@@ -19,6 +20,19 @@ def _shipped_examples(given: Any) -> Any:
     return shipped if isinstance(given, str) and shipped.is_file() and not Path(given).is_file() else given
 
 
+def _origins(given: Any) -> Any:
+    """Return origins as a list: on a command line, commas or blanks separate them."""
+    return given.replace(",", " ").split() if isinstance(given, str) else given
+
+
+def _checked_origin(given: str) -> str:
+    """Return an origin as browsers send it."""
+    if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", origin := given.lower()):
+        raise ValueError("expected scheme and host without a path, such as https://catalogue.example.org, or *")
+    return origin
+
+
+Origin = Annotated[str, AfterValidator(_checked_origin)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -52,7 +66,7 @@ class ServingSettings(Settings):
     max_explanations: Positive = 320
     """Largest number of labels, over all texts of a request, that may be explained."""
     max_body_bytes: Positive = 4 << 20
-    """Largest size of a request's body in bytes."""
+    """Largest size of a request's body in bytes, decompressed if it is gzip."""
     time_limit_s: Seconds = 20.0
     """Seconds for an answer; a request that takes longer is answered with 504."""
     body_limit_s: Seconds = 10.0
@@ -65,6 +79,9 @@ class ServingSettings(Settings):
     """Largest number of words in a batch; a larger request is a batch of its own."""
     batches_at_once: Positive = 2
     """Batches in flight to each replica of the members: one that it computes and one that waits."""
+    allowed_origins: Annotated[tuple[Origin, ...] | None, BeforeValidator(_origins)] = None
+    """Origins whose web pages may call the API in browsers (CORS), such as `https://catalogue.example.org`, separated
+    by commas; `*` for all. Pages send API keys themselves; cookies are not used."""
     examples: Annotated[AbsolutePath | None, BeforeValidator(_shipped_examples)] = None
     """File of JSON lines with a field `text`: example texts for the web page; `quickstart` for those of the demo."""
 

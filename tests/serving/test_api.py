@@ -3,6 +3,7 @@
 Requests drawn from its OpenAPI document, right ones and wrong ones, are answered as the document says.
 """
 
+import gzip
 import json
 import socket
 import time
@@ -55,6 +56,15 @@ class TestTag:
                 [one["probability"] for one in result["labels"]], [one.probability for one in tags], atol=0.02
             )
             assert all("explanation" not in one for one in result["labels"])
+
+    def test_through_a_proxy_of_rays_bodies_are_gzip_and_head_is_known(self, server: str, texts: list[str]) -> None:
+        content = {"texts": texts[:3]}
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        body = gzip.compress(json.dumps(content).encode())
+        answer = requests.post(f"{server}/v1/tag", data=body, headers=headers, timeout=60)
+        assert answer.json()["results"] == tag(server, **content).json()["results"]
+        for path in ("/healthz", "/readyz", "/v1/model"):
+            assert requests.head(f"{server}{path}", timeout=60).status_code == 200
 
     def test_one_text_is_a_list_of_one(self, server: str, texts: list[str]) -> None:
         one, several = tag(server, text=texts[3]).json(), tag(server, texts=[texts[3]]).json()
