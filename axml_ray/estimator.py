@@ -26,8 +26,8 @@ from axml_ray.configuration import load
 from axml_ray.corpus.in_memory import (
     LabelledText,
     check_not_one_hot,
+    column_names,
     column_of,
-    is_indicator,
     label_of,
     labelled_texts,
     read_labels,
@@ -63,8 +63,9 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
     """AttentionXML as a scikit-learn classifier that gives a text any number of labels.
 
     `X` is a column of texts: a list, a NumPy, pandas or pyarrow column, or a column of a Hugging Face `Dataset`. `y` is
-    a list of labels for each text, or an indicator matrix [N, C] of zeros and ones, sparse or dense. `predict` returns
-    labels in the form in which `fit` got them.
+    a list of labels for each text, or one label for each; or an indicator matrix [N, C] of zeros and ones: sparse, an
+    array, or a table, whose columns are the classes. `predict` returns an indicator matrix if `fit` got one, else lists
+    of labels.
 
     `fit` runs the main job on the Ray cluster that is initialised, else on one that it starts and stops. A tenth of the
     texts, at most `corpus.valid_documents`, are held out for validation; texts without labels are left out.
@@ -73,7 +74,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         trees: number of label trees.
         preset: values of all other settings: auto, recommended or paper.
         settings: settings that differ from the preset, in groups as in a config file: `{"training": {"epochs": [2]}}`.
-        classes: names of an indicator matrix's columns; by default their numbers.
+        classes: names of an indicator matrix's columns; by default those of the table, or their numbers.
         threshold: least probability of the labels that `predict` returns.
         random_state: seed of the trees and networks.
         directory: where the files of fits stay: each has a directory of its own, by its texts and settings, and goes on
@@ -111,6 +112,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         texts = column_of(X, "X")
         names, classes = read_labels(y, self.classes)
         records = labelled_texts(texts, names)
+        is_indicator = classes is not None
         if classes is None:
             check_not_one_hot(names)
             classes = np.array(sorted({label for _, labels in records for label in labels}), dtype=object)
@@ -122,7 +124,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             if remove is not None:
                 remove()
             raise
-        self.classes_, self.is_indicator_ = classes, is_indicator(y)
+        self.classes_, self.is_indicator_ = classes, is_indicator
         self._open(home / BUNDLE, remove)
         return self
 
@@ -155,10 +157,14 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             TypeError, ValueError: as in `fit`; or no text has a label, or `y` has another form than in `fit`.
         """
         check_is_fitted(self)
-        if is_indicator(y) != self.is_indicator_:
+        is_named = self.classes is None and column_names(y) is not None
+        names, classes = read_labels(y, self.classes_ if self.is_indicator_ and not is_named else None)
+        if (classes is not None) != self.is_indicator_:
             expected = "an indicator matrix" if self.is_indicator_ else "a list of labels for each text"
             raise ValueError(f"y: expected {expected}, as in fit")
-        records = labelled_texts(column_of(X, "X"), read_labels(y, self.classes)[0])
+        if classes is not None and self._columns.keys().isdisjoint(map(label_of, classes.tolist())):
+            raise ValueError("y: none of its columns is a class that fit got")
+        records = labelled_texts(column_of(X, "X"), names)
         columns = dict(self._columns)
         truth = Ragged.from_rows([[columns.setdefault(label, len(columns)) for label in row] for _, row in records])
         rows = self._tag([text for text, _ in records], top_k=SCORED)

@@ -255,16 +255,25 @@ def lower(texts: list[str]) -> list[str]:
 
 
 def test_cross_validation_of_a_pipeline(ray_cluster: None, tmp_path: Path) -> None:
-    """With an indicator matrix, a cluster that goes on, and files that stay."""
-    classifier = AttentionXMLClassifier(trees=1, settings=SETTINGS, directory=tmp_path)
+    """With a table of indicators, a cluster that goes on, and files that stay."""
+    classifier = AttentionXMLClassifier(trees=1, settings=SETTINGS, directory=tmp_path / "fits")
     pipeline = make_pipeline(FunctionTransformer(lower), classifier)
-    result = cross_validate(pipeline, TEXTS, INDICATOR.toarray(), cv=2, return_estimator=True, error_score="raise")
+    names = [f"label {key}" for key in range(CLASSES)]
+    table = pd.DataFrame(INDICATOR.toarray(), columns=names)
+    result = cross_validate(pipeline, TEXTS, table, cv=2, return_estimator=True, error_score="raise")
     assert (result["test_score"] > 0.8).all()
-    homes = sorted(tmp_path.iterdir())
+    homes = sorted((tmp_path / "fits").iterdir())
     assert len(homes) == 2
     assert all({path.name for path in home.iterdir()} == {"bundle", "corpora", "runs", "texts.jsonl"} for home in homes)
     fitted = result["estimator"][0]
-    assert fitted.classes_.tolist() == list(range(CLASSES))
+    assert fitted.classes_.tolist() == names
+    expected = fitted.score(TEXTS, table)
+    assert fitted.score(TEXTS, INDICATOR) == fitted.score(TEXTS, table[names[::-1]]) == expected > 0.8
+    for wrong in (LABELS, table.rename(columns=str.upper)):
+        with pytest.raises(ValueError, match=r"^y: "):
+            fitted.score(TEXTS, wrong)
+    fitted[-1].save(tmp_path / "saved")
+    assert AttentionXMLClassifier.load(tmp_path / "saved").score(TEXTS, table) == expected
     predicted = fitted.predict(TEXTS)
     assert sparse.issparse(predicted) and predicted.shape == INDICATOR.shape and predicted.dtype == np.int64
     assert f1_score(INDICATOR, predicted, average="micro") > 0.8

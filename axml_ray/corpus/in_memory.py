@@ -1,11 +1,12 @@
-"""Texts and labels in memory, as scikit-learn's estimators get them: columns of other libraries, indicator matrices.
+"""Texts and labels in memory, as scikit-learn's estimators get them: lists, and columns and tables of other libraries.
 
-The libraries are recognised by their methods, so that none of them has to be installed.
+pandas, polars, pyarrow and Hugging Face `datasets` are recognised by their attributes: none has to be installed.
 
 Legend: N texts, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -19,60 +20,157 @@ LabelledText = tuple[str, tuple[str, ...]]
 """A text and its labels."""
 
 
+def column_names(values: Any) -> list[Any] | None:
+    """Return the names of a table's columns; None if it is no table."""
+    names = getattr(values, "column_names", None)  # pyarrow, datasets
+    names = getattr(values, "columns", None) if names is None else names  # pandas, polars
+    return None if names is None else list(names)
+
+
 def column_of(values: Any, name: str) -> list[Any]:
-    """Return a column as a list: of pyarrow, NumPy or pandas (also as a table of one column), or any iterable.
+    """Return a column as a list: an array or table with one column, or any iterable that has an order.
 
     Raises:
-        TypeError, ValueError: it is a single string, or a table of several columns.
+        TypeError, ValueError: it is a single string, something without an order, or has several columns.
     """
-    if isinstance(values, str):
-        raise TypeError(f"{name}: expected a list, found a single string; put it into a list")
     if sparse.issparse(values):
         raise TypeError(f"{name}: expected a column of texts, found a sparse matrix")
-    if getattr(values, "ndim", 1) != 1:
-        if values.ndim != 2 or values.shape[1] != 1:
-            raise ValueError(f"{name}: expected one column, found an array of the shape {values.shape}")
+    columns, shape = column_names(values), getattr(values, "shape", (0,))
+    if columns is not None:
+        if len(columns) != 1:
+            raise ValueError(
+                f"{name}: expected one column, found a table of {len(columns)}: {', '.join(map(str, columns))}"
+            )
+        values = values[columns[0]]
+    elif len(shape) == 2 and shape[1] == 1:
         values = np.asarray(values)[:, 0]
+    elif len(shape) != 1:
+        raise ValueError(f"{name}: expected one column, found an array of the shape {tuple(shape)}")
+    elif isinstance(values, str | bytes | Mapping | Set) or not (
+        hasattr(values, "__iter__") or hasattr(values, "__getitem__")
+    ):
+        raise TypeError(f"{name}: expected a list, found a single {type(values).__name__}; put it into a list")
     for convert in ("to_pylist", "tolist"):
         if hasattr(values, convert):
             return list(getattr(values, convert)())
     return list(values)
 
 
-def is_indicator(y: Any) -> bool:
-    """Return whether labels are an indicator matrix, and not a list for each text."""
-    return sparse.issparse(y) or getattr(y, "ndim", 1) == 2
-
-
-def read_labels(y: Any, names: Sequence[str] | None) -> tuple[list[list[Any]], np.ndarray | None]:
+def read_labels(y: Any, names: Sequence[str] | None = None) -> tuple[list[list[Any]], np.ndarray | None]:
     """Return the labels of each text, and the classes of an indicator matrix, else None.
 
     Args:
-        y: a list of labels for each text, or an indicator matrix [N, C].
-        names: names of the columns of an indicator matrix.
+        y: one of
+
+            - an indicator matrix [N, C] of zeros and ones: sparse, an array, or a table, whose columns are the classes;
+            - an array or table [N, M] of strings, with up to M labels for each text;
+            - a column with a list of labels for each text, or with one label for each text.
+
+            None and NaN are no label.
+        names: names of the classes, which replace those of an indicator matrix.
 
     Raises:
-        TypeError, ValueError: `y` is neither, or `names` do not fit its columns.
+        TypeError, ValueError: `y` is none of these, or `names` do not fit its columns.
     """
     if y is None:
         raise ValueError("y: requires y to be passed, but the target y is None; give the labels of each text")
-    if not is_indicator(y):
-        rows = column_of(y, "y")
-        for number, row in enumerate(rows):
-            if isinstance(row, str) or not hasattr(row, "__iter__"):
-                raise TypeError(f"y[{number}]: expected a list of labels, found {row!r}; one label is a list of one")
-        return [column_of(row, f"y[{number}]") for number, row in enumerate(rows)], None
-    matrix = sparse.csr_matrix(y)
-    matrix.eliminate_zeros()
-    if not (matrix.data == 1).all():
-        raise ValueError("y: an indicator matrix has zeros and ones only")
-    columns = matrix.shape[1]
-    classes = np.arange(columns) if names is None else np.array(list(names), dtype=object)
+    known = column_names(y)
+    if sparse.issparse(y) or (known and hasattr(y, "sparse")):  # pandas has it where all columns are sparse
+        matrix = sparse.csc_matrix(y if known is None else y.sparse.to_coo())
+        matrix.eliminate_zeros()
+        if not (matrix.data == 1).all():
+            raise ValueError("y: an indicator matrix has zeros and ones only")
+        return _read_indicator(matrix, known, names)
+    if known is not None:
+        if len(set(known)) < len(known):
+            raise ValueError("y: two columns have the same name")
+        columns = [np.asarray(y[name]) for name in known]
+    elif len(getattr(y, "shape", ())) == 2:
+        columns = list(np.asarray(y).T)
+    else:
+        return _read_rows(column_of(y, "y")), None
+    if not columns:
+        raise ValueError("y: has no columns; give the labels of each text")
+    ones = list(map(_ones_of, columns))
+    if all(each is not None for each in ones):
+        starts, rows = np.cumsum([0, *map(len, ones)]), np.concatenate(ones)
+        matrix = sparse.csc_matrix((np.ones(len(rows)), rows, starts), shape=(len(columns[0]), len(columns)))
+        return _read_indicator(matrix, known, names)
+    if len(columns) == 1:
+        return _read_rows(columns[0].tolist()), None
+    table = [column.tolist() for column in columns]
+    cells = [cell for column in table for cell in column if not _is_missing(cell)]
+    if not all(isinstance(cell, str) for cell in cells):
+        number, wrong = next(
+            (number, cell)
+            for number, column in enumerate(table)
+            for cell in column
+            if not (isinstance(cell, Real | np.bool_) and cell in (0, 1))
+        )
+        name = number if known is None else known[number]
+        raise ValueError(f"y: expected zeros and ones only, or strings only; column {name!r} has {wrong!r}")
+    if set(cells) <= {"0", "1"}:
+        raise ValueError("y: has the strings '0' and '1'; convert them to numbers, y.astype(int)")
+    return [[cell for cell in row if not _is_missing(cell)] for row in zip(*table, strict=True)], None
+
+
+def _ones_of(column: np.ndarray) -> np.ndarray | None:
+    """Return the rows of a column of zeros and ones that have a one; None if it has anything else."""
+    if column.dtype.kind == "O":
+        cells = column.tolist()
+        if not all(isinstance(cell, Real | np.bool_) for cell in cells):
+            return None
+        column = np.array(cells, dtype=np.float64)
+    is_flag = column.dtype.kind in "biuf" and ((column == 0) | (column == 1)).all()
+    return np.flatnonzero(column) if is_flag else None
+
+
+def _read_indicator(
+    matrix: sparse.csc_matrix, known: list[Any] | None, names: Sequence[str] | None
+) -> tuple[list[list[Any]], np.ndarray]:
+    """Return the labels of each row of an indicator matrix, and the classes."""
+    columns, source = matrix.shape[1], "y" if names is None else "classes"
+    if names is None:
+        numbers = range(columns) if known is None else known
+        is_numbered = all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in numbers)
+        names = numbers if is_numbered else list(map(str, numbers))
+    classes = np.array(list(names), dtype=object if any(isinstance(name, str) for name in names) else np.int64)
     labels = list(map(label_of, classes.tolist()))
     if len(labels) != columns or len(set(labels)) != columns:
-        raise ValueError(f"classes: expected {columns} different names, one for each column (given: {len(labels)})")
-    starts = zip(matrix.indptr, matrix.indptr[1:], strict=False)
-    return [[labels[column] for column in matrix.indices[start:end]] for start, end in starts], classes
+        raise ValueError(f"{source}: expected {columns} different names, one for each column (given: {len(labels)})")
+    rows = matrix.tocsr()
+    rows.sort_indices()
+    return [[labels[column] for column in rows.indices[a:b]] for a, b in pairwise(rows.indptr)], classes
+
+
+def _read_rows(rows: list[Any]) -> list[list[Any]]:
+    """Return the labels of each text of a column: of lists, or of one label for each text.
+
+    Raises:
+        TypeError, ValueError: a row is neither, or lists and single labels are mixed.
+    """
+    present = [row for row in rows if not _is_missing(row)]
+    is_single = bool(present) and all(isinstance(row, str | Real) for row in present)
+    labels: list[list[Any]] = []
+    for number, row in enumerate(rows):
+        if _is_missing(row):
+            labels.append([])
+        elif is_single:
+            if isinstance(row, str) and row.strip()[:1] == "[" and row.strip()[-1:] == "]":
+                raise ValueError(f"y[{number}]: the string of a list, {row!r}; convert it, as with ast.literal_eval")
+            labels.append([row])
+        elif isinstance(row, Set):
+            labels.append(sorted(row, key=str))  # sets of equal content may have another order
+        elif isinstance(row, str | bytes | Mapping) or not hasattr(row, "__iter__"):
+            raise TypeError(f"y[{number}]: expected a list of labels, found {row!r}; one label is a list of one")
+        else:
+            labels.append(column_of(row, f"y[{number}]"))
+    return labels
+
+
+def _is_missing(cell: Any) -> bool:
+    """Return whether a cell is empty: None, NaN, or pandas's NA."""
+    return cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ == "NAType"
 
 
 def check_not_one_hot(labels: list[list[Any]]) -> None:

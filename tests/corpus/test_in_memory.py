@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from axml_ray.corpus.in_memory import check_not_one_hot, column_of, is_indicator, labelled_texts, read_labels
+from axml_ray.corpus.in_memory import check_not_one_hot, column_of, labelled_texts, read_labels
 
 TEXTS = ["a cat", "a dog", ""]
 LABELS = [["pets", "cats"], ["pets"], []]
@@ -31,7 +31,9 @@ def test_texts(make):
     assert column_of(make(TEXTS), "X") == TEXTS
 
 
-@pytest.mark.parametrize("make", [lambda x: pd.DataFrame({"text": x}), lambda x: np.array(x)[:, None]])
+@pytest.mark.parametrize(
+    "make", [lambda x: pd.DataFrame({"text": x}), lambda x: pa.table({"text": x}), lambda x: np.array(x)[:, None]]
+)
 def test_a_table_of_one_column(make):
     assert column_of(make(TEXTS), "X") == TEXTS
 
@@ -47,13 +49,25 @@ def test_a_table_of_several_columns(wrong):
         column_of(wrong, "X")
 
 
-def test_a_single_text():
+@pytest.mark.parametrize("wrong", ["a cat", b"a cat", {"text": TEXTS}, set(TEXTS), None])
+def test_no_column(wrong):
     with pytest.raises(TypeError, match="X: expected a list"):
-        column_of("a cat", "X")
+        column_of(wrong, "X")
 
 
 @pytest.mark.parametrize(
-    "make", [list, Column, pd.Series, pa.array, lambda rows: pd.Series([np.array(row) for row in rows])]
+    "make",
+    [
+        list,
+        Column,
+        pd.Series,
+        pa.array,
+        lambda rows: (tuple(row) for row in rows),
+        lambda rows: pd.Series([np.array(row) for row in rows]),
+        lambda rows: pd.DataFrame({"labels": rows}),
+        lambda rows: pa.table({"labels": rows}),
+        lambda rows: [row or None for row in rows],
+    ],
 )
 def test_lists_of_labels(make):
     rows, classes = read_labels(make(LABELS), None)
@@ -61,26 +75,109 @@ def test_lists_of_labels(make):
 
 
 def test_sets_of_labels():
-    [row], _ = read_labels([{"pets", "cats"}], None)
-    assert sorted(row) == ["cats", "pets"]
+    assert read_labels([{"pets", "cats"}, frozenset()]) == ([["cats", "pets"], []], None)
 
 
-@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix, sparse.csc_array, pd.DataFrame, lambda x: x == 1])
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        Column,
+        np.array,
+        pa.array,
+        pd.Series,
+        lambda x: pd.Series(x, dtype="category"),
+        lambda x: np.array(x, dtype=object),
+        lambda x: np.array(x)[:, None],
+        lambda x: pd.DataFrame({"label": x}),
+        lambda x: pa.table({"label": x}),
+    ],
+)
+def test_one_label_for_each_text(make):
+    assert read_labels(make(["pets", "a, b", "pets"])) == ([["pets"], ["a, b"], ["pets"]], None)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pa.table])
+def test_missing_labels_are_none(make):
+    table = make({"first": ["pets", "cats", None], "second": ["cats", None, None]})
+    assert read_labels(table) == ([["pets", "cats"], ["cats"], []], None)
+    assert read_labels(table["second"]) == ([["cats"], [], []], None)
+
+
+def test_an_array_of_labels():
+    rows = [["pets", "cats"], ["pets", "dogs"]]
+    assert read_labels(np.array(rows)) == read_labels(np.array(rows, dtype=object)) == (rows, None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.asarray,
+        sparse.csr_matrix,
+        sparse.coo_array,
+        pd.DataFrame,
+        lambda x: x == 1,
+        lambda x: x.astype(object),
+        float,
+    ],
+)
 def test_an_indicator_matrix(make):
-    assert is_indicator(make(MATRIX)) and not is_indicator(LABELS)
-    rows, classes = read_labels(make(MATRIX), None)
-    assert rows == [["0", "2"], ["2"], []] and classes.tolist() == [0, 1, 2]
-    rows, classes = read_labels(make(MATRIX), ["cats", " birds ", "pets"])
+    matrix = MATRIX.astype(float) if make is float else make(MATRIX)
+    rows, classes = read_labels(matrix)
+    assert rows == [["0", "2"], ["2"], []] and classes.tolist() == [0, 1, 2] and classes.dtype == np.int64
+    rows, classes = read_labels(matrix, ["cats", " birds ", "pets"])
     assert rows == [["cats", "pets"], ["pets"], []] and classes.tolist() == ["cats", " birds ", "pets"]
+
+
+NAMED = pd.DataFrame(MATRIX, columns=["cats", "birds", "pets"])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        NAMED,
+        NAMED.astype(bool),
+        NAMED.astype({"birds": bool, "pets": float}),
+        NAMED.astype("Int64"),
+        NAMED.astype("category"),
+        NAMED.astype("Sparse[int8]"),
+        pa.Table.from_pandas(NAMED),
+        pa.table({name: pa.array(NAMED[name] == 1) for name in NAMED}),
+    ],
+)
+def test_a_table_of_indicators_names_the_classes(table):
+    rows, classes = read_labels(table)
+    assert rows == [["cats", "pets"], ["pets"], []] and classes.tolist() == ["cats", "birds", "pets"]
+    assert read_labels(table, ["a", "b", "c"])[0] == [["a", "c"], ["c"], []]
+
+
+def test_numbers_and_one_column_name_classes_too():
+    rows, classes = read_labels(NAMED.set_axis([10, 20, 30], axis="columns"))
+    assert rows == [["10", "30"], ["30"], []] and classes.tolist() == [10, 20, 30]
+    assert read_labels(NAMED[["pets"]])[0] == [["pets"], ["pets"], []]
 
 
 @pytest.mark.parametrize(
     ("labels", "names", "error", "message"),
     [
         (None, None, ValueError, "y: requires y"),
-        (["pets", "cats"], None, TypeError, r"y\[0\]: expected a list"),
+        ("pets", None, TypeError, "y: "),
+        ({"pets": [0, 1]}, None, TypeError, "y: "),
+        ({"pets", "cats"}, None, TypeError, "y: "),
+        (np.ones((2, 2, 2)), None, ValueError, "y: "),
+        (["pets", ["cats"]], None, TypeError, r"y\[0\]: expected a list"),
         ([["pets"], 3], None, TypeError, r"y\[1\]: expected a list"),
-        (2 * MATRIX, None, ValueError, "zeros and ones"),
+        ([["pets"], {"cats": 1}], None, TypeError, r"y\[1\]: "),
+        ([b"pets", b"cats"], None, TypeError, r"y\[0\]: "),
+        (["pets", "['cats']"], None, ValueError, r"y\[1\]: the string of a list"),
+        (2 * MATRIX, None, ValueError, "y: .*zeros and ones"),
+        (sparse.csr_matrix(2 * MATRIX), None, ValueError, "y: .*zeros and ones"),
+        (NAMED.replace(0, np.nan), None, ValueError, "y: .*column 'cats' has nan"),
+        (NAMED.assign(dogs=["a", "b", "c"]), None, ValueError, "y: .*column 'dogs' has 'a'"),
+        (NAMED.astype(str), None, ValueError, "y: .*the strings"),
+        (pd.concat([NAMED, NAMED], axis=1), None, ValueError, "y: .*same name"),
+        (NAMED[[]], None, ValueError, "y: "),
+        (NAMED.set_axis([1, "1", "a"], axis="columns"), None, ValueError, "y: expected 3"),
         (MATRIX, ["cats", "pets"], ValueError, "classes: expected 3"),
         (MATRIX, ["cats", "pets", "pets"], ValueError, "classes: expected 3"),
     ],
