@@ -3,25 +3,30 @@
     axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
 
 After a stop, the same command continues with the missing blocks. A text that cannot be read becomes a row with its id
-and an error.
+and an error; if all are such, the command fails.
 """
 
 import argparse
 import logging
 import math
+import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import ValidationError
 
 from axml_ray.console import count, job_of_flags
-from axml_ray.settings import CorpusSettings, LabelConditions, SettingsError, absolute, absolute_place, read_tab
+from axml_ray.settings import LabelConditions, ReadingSettings, SettingsError, absolute, absolute_place
 
 if TYPE_CHECKING:
     from axml_ray.inference.bundle import Bundle
 
 log = logging.getLogger(__name__)
 
-READING = ("text_field", "title_field", "id_field")
-"""Settings of a corpus that name the fields of a record."""
+READING = tuple(name for name in ReadingSettings.model_fields if name != "source" and not name.startswith("label"))
+"""Settings of how records without labels are read."""
+FORMATS = tuple(name for name in get_args(ReadingSettings.model_fields["source"].annotation) if "installed" not in name)
+"""Values of `--source`."""
 
 
 def _share(word: str) -> float:
@@ -44,12 +49,6 @@ def _gpus(word: str) -> float:
     return number
 
 
-def _delimiter(word: str) -> str:
-    if len(delimiter := read_tab(word)) != 1:
-        raise argparse.ArgumentTypeError(f"expected one character, or tab (given: {word!r})")
-    return delimiter
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
@@ -57,16 +56,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--input", type=absolute_place, required=True, nargs="+", metavar="PATTERN",
         help="files, directories, globs or URLs, in any format that a corpus can have",
     )  # fmt: skip
-    for name, field in CorpusSettings.model_fields.items():
-        if name in READING:
-            text = f"{field.description} By default as in training" + (
-                "; '' for none." if field.default is None else "."
-            )
-            parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=text)
     parser.add_argument(
-        "--csv-delimiter", type=_delimiter, metavar="CHARACTER",
-        help=CorpusSettings.model_fields["csv_delimiter"].description,
+        "--source", choices=FORMATS, metavar="FORMAT",
+        help=f"format of the files: {', '.join(FORMATS)}; by default that of their names or their first line",
     )  # fmt: skip
+    for name in READING:
+        field = ReadingSettings.model_fields[name]
+        text = f"{field.description} By default as in training" + ("; '' for none." if field.default is None else ".")
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=text)
     parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="largest number of labels of a text")
@@ -91,10 +88,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def record_fields(given: argparse.Namespace, bundle: "Bundle") -> dict[str, Any]:
-    """Return the names of the fields to read: those of the flags, by default those of the training texts."""
-    flags = {name: getattr(given, name) for name in READING}
-    return {name: getattr(bundle.settings, name) if flag is None else flag for name, flag in flags.items()}
+def reading_settings(given: argparse.Namespace, bundle: "Bundle") -> ReadingSettings:
+    """Return how to read the texts: by the flags, else as the training texts were.
+
+    Raises:
+        SettingsError: a flag has a wrong value.
+    """
+    trained = {name: getattr(bundle.settings, name) for name in READING}
+    flags = {name: getattr(given, name) or None for name in READING if getattr(given, name) is not None}
+    try:
+        return ReadingSettings(**trained | flags, source=given.source or "auto")
+    except ValidationError as error:
+        problem = error.errors()[0]
+        flag = str(problem["loc"][0]).replace("_", "-")
+        raise SettingsError(f"--{flag}: {problem['msg']} (given: {problem['input']!r})") from None
 
 
 def label_conditions(given: argparse.Namespace) -> LabelConditions | None:
@@ -109,6 +116,7 @@ def main(given: argparse.Namespace) -> None:
 
     Raises:
         SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
+        SystemExit: no text could be read and tagged.
     """
     from axml_ray.cluster import connect, max_processes
     from axml_ray.corpus.sources import open_readers
@@ -124,9 +132,11 @@ def main(given: argparse.Namespace) -> None:
     if given.precision is not None:
         threshold = bundle.calibration.threshold(precision=given.precision)
         print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
+    reading = reading_settings(given, bundle)
+    # A CSV file without a telling name cannot be known from plain text, but the training texts were such files.
+    otherwise = "csv" if bundle.settings.source == "csv" else "plain_text"
     try:
-        reading = CorpusSettings.model_construct(**record_fields(given, bundle), csv_delimiter=given.csv_delimiter)
-        readers = open_readers(given.input, reading, labelled=False)
+        readers = open_readers(given.input, reading, labelled=False, otherwise=otherwise)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--input: {error}") from None
     conditions = label_conditions(given)
@@ -152,6 +162,13 @@ def main(given: argparse.Namespace) -> None:
         given.bundle, readers, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
     )
     seconds = time.monotonic() - began
-    print(f"{result['documents']:,} texts, {result['errors']:,} of them with an error, in {seconds:,.1f} s")
+    documents, errors = result["documents"], result["errors"]
+    print(f"{documents:,} texts, {errors:,} of them with an error, in {seconds:,.1f} s")
+    if 0 < errors < documents:
+        print(f"The first error: {result['first_error']}")
     files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
     print(f"Predictions: {given.output} ({files} and predictions.json)")
+    if 0 < errors == documents:
+        advice = "--source, --text-field and --title-field say how to read the files"
+        print(f"error: no text could be predicted, such as {result['first_error']}; {advice}", file=sys.stderr)
+        raise SystemExit(1)

@@ -28,7 +28,7 @@ from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_na
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files, without_compression
 from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
-from axml_ray.settings import CorpusSettings
+from axml_ray.settings import ReadingSettings
 
 __all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
 
@@ -46,7 +46,9 @@ SUFFIXES = {
 _FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
 
 
-def open_readers(patterns: Sequence[str | Path], settings: CorpusSettings, *, labelled: bool = True) -> list[Reader]:
+def open_readers(
+    patterns: Sequence[str | Path], settings: ReadingSettings, *, labelled: bool = True, otherwise: str = "plain_text"
+) -> list[Reader]:
     """Return the readers of all files that the patterns name, sorted by path, each file once.
 
     Args:
@@ -54,6 +56,7 @@ def open_readers(patterns: Sequence[str | Path], settings: CorpusSettings, *, la
             Hugging Face `datasets` gives the files of the data set.
         settings: the format (`source`) and the fields of a record.
         labelled: if False, records without labels are accepted; a record's labels may then be empty.
+        otherwise: format of a file that neither its name nor its first line tells, with source `auto`.
 
     Raises:
         FileNotFoundError: a pattern matches no file; the message names it.
@@ -77,8 +80,15 @@ def open_readers(patterns: Sequence[str | Path], settings: CorpusSettings, *, la
         if directory is not None and settings.source in ("auto", "datasets"):
             readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
             continue
-        for file in list_files(pattern, SUFFIXES[settings.source]):
-            readers[str(file)] = _reader(file, settings, fields)
+        suffixes = SUFFIXES[settings.source]
+        try:
+            files = list_files(pattern, suffixes)
+        except ValueError:
+            if labelled or settings.source != "auto":
+                raise
+            files = list_files(pattern, (*suffixes, *SUFFIXES["plain_text"]))
+        for file in files:
+            readers[str(file)] = _reader(file, settings, fields, otherwise)
     return [reader for _, reader in sorted(readers.items())]
 
 
@@ -92,14 +102,15 @@ def _saved_dataset(pattern: str | Path) -> Path | None:
     return path if (path / STATE).is_file() else None
 
 
-def _reader(file: SourceFile, settings: CorpusSettings, fields: Fields) -> Reader:
+def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwise: str) -> Reader:
     """Return the reader for the format of a file."""
     form: str = settings.source
     if form == "auto":
         is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
         form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
-        if form == "json_lines" and format_suffix(file) == ".txt" and not _begins_like_json(file):
-            form = "plain_text"
+        may_be_text = format_suffix(file) not in _JSON if not fields.labelled else format_suffix(file) == ".txt"
+        if form == "json_lines" and may_be_text and not _begins_like_json(file):
+            form = otherwise
     if form == "parquet":
         return ParquetRows(file, fields)
     if form == "datasets":

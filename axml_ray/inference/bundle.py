@@ -57,7 +57,7 @@ from axml_ray.inference.manifest import (
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.member import LoadInputs, Member
 from axml_ray.members.weight_files import load_weights
-from axml_ray.settings import Positive, Precision, Settings, SettingsError
+from axml_ray.settings import Positive, Precision, ReadingSettings, SettingsError
 from axml_ray.settings.members import kinds
 from axml_ray.tree.label_tree import LabelTree
 
@@ -67,8 +67,11 @@ VECTORS = "vectors"
 T = TypeVar("T")
 
 
-class BundleSettings(Settings):
-    """The content of `settings.yaml`: settings on which prediction depends, besides those of the members."""
+class BundleSettings(ReadingSettings):
+    """The content of `settings.yaml`: settings on which prediction depends, besides those of the members.
+
+    Those of `ReadingSettings` are those of the training texts.
+    """
 
     name: str
     """Name of the run."""
@@ -78,12 +81,6 @@ class BundleSettings(Settings):
     """Number of best labels of each member whose scores are combined."""
     precision: Precision
     """Number format of matrix products."""
-    text_field: str = "text"
-    """Field of the training records with the text, or the body."""
-    title_field: str | None = None
-    """Field of the training records with the title, if there was one."""
-    id_field: str = "id"
-    """Field of the training records with the id."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from axml_ray.inference.model_card import ValidationScores, licence_identifier, 
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.run import Run
-from axml_ray.settings import SettingsError
+from axml_ray.settings import ReadingSettings, SettingsError
 from axml_ray.settings.members import kinds
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
@@ -165,9 +165,7 @@ def _write(run: Run, work: Path, weights: Weights) -> Bundle:
         max_tokens=settings.corpus.max_tokens,
         top_labels=settings.ensemble.top_labels,
         precision=settings.training.precision,
-        text_field=settings.corpus.text_field,
-        title_field=settings.corpus.title_field,
-        id_field=settings.corpus.id_field,
+        **{name: getattr(settings.corpus, name) for name in ReadingSettings.model_fields},
     )
     text = yaml.safe_dump(kept.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     (work / SETTINGS).write_text(text, encoding="utf-8")

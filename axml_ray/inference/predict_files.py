@@ -119,7 +119,7 @@ def predict_files(
         gpus_per_actor: GPUs reserved for an actor; 0 predicts on the CPU.
 
     Returns:
-        The content of `predictions.json`: documents, errors, files.
+        The content of `predictions.json`: documents, errors, first_error, files.
 
     Raises:
         SettingsError: `output` contains something else, or predictions of another job; a table lacks a column.
@@ -147,7 +147,10 @@ def _identity(bundle: Path, readers: Sequence[Reader], options: PredictionOption
     """Return what determines a job's result; a directory with files of another identity is refused."""
     inputs = [[str(reader.path), *input_state(reader.path)] for reader in readers]
     fields = sorted(
-        {repr(getattr(reader, "fields", None)) + (getattr(reader, "delimiter", None) or "") for reader in readers}
+        {
+            f"{type(reader).__name__} {getattr(reader, 'fields', None)} {getattr(reader, 'delimiter', None) or ''}"
+            for reader in readers
+        }
     )
     versions = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS}
     return {**versions, **options.model_dump(), "inputs": inputs, "fields": fields}
@@ -225,7 +228,8 @@ def _check_columns(readers: Sequence[Reader]) -> None:
             next(iter(reader.read()), None)
         except MissingColumn as error:
             raise SettingsError(
-                f"--input: {reader.path}: {error}; name it with --text-field or --title-field"
+                f"--input: {reader.path}: {error}; name it with --text-field or --title-field, or the format with "
+                "--source"
             ) from None
         except (OSError, ValueError):
             continue

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
@@ -88,15 +89,21 @@ def finished_result(output: Path) -> dict[str, Any] | None:
 
 
 def summarise(output: Path, form: Format) -> dict[str, Any]:
-    """Count the documents and errors in all files."""
+    """Count the documents and errors in all files, and find the first error, such as `a.jsonl:3: not JSON`."""
     files = sorted(path.name for path in output.glob(f"part-*.{form}"))
-    documents = errors = 0
+    documents, errors, first_error = 0, 0, None
     for name in files:
         if form == "parquet":
-            column = pq.read_table(output / name, columns=["error"])["error"]
-            documents, errors = documents + len(column), errors + len(column) - column.null_count
+            table = pq.read_table(output / name, columns=["id", "error"])
+            failed = table.filter(pc.is_valid(table["error"])).to_pylist()
+            documents += len(table)
         else:
             with (output / name).open(encoding="utf-8") as file:
-                failed = [json.loads(line)["error"] is not None for line in file]
-            documents, errors = documents + len(failed), errors + sum(failed)
-    return {"format": "axml-ray predictions", "documents": documents, "errors": errors, "files": files}
+                rows = [json.loads(line) for line in file]
+            failed = [row for row in rows if row["error"] is not None]
+            documents += len(rows)
+        errors += len(failed)
+        if failed and first_error is None:
+            first_error = f"{failed[0]['id']}: {failed[0]['error']}"
+    summary = {"documents": documents, "errors": errors, "first_error": first_error, "files": files}
+    return {"format": "axml-ray predictions", **summary}

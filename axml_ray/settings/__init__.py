@@ -31,7 +31,7 @@ from axml_ray.settings.base import (
     read_tab,
 )
 from axml_ray.settings.conditions import LabelConditions
-from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts
+from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts, ReadingSettings
 from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
 from axml_ray.settings.experiment import Experiment, adapt, changed, register_member
@@ -62,6 +62,7 @@ __all__ = [
     "NotNegative",
     "Positive",
     "Precision",
+    "ReadingSettings",
     "ResourceSettings",
     "Seed",
     "Settings",

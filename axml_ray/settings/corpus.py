@@ -36,23 +36,14 @@ class ExpectedCounts(Settings):
     """Validation documents; by default the number that would be drawn (`corpus.valid_documents`)."""
 
 
-class CorpusSettings(Settings):
-    """Settings of the texts and labels, and of how they become integers."""
+class ReadingSettings(Settings):
+    """Settings of how the records of files are read; a bundle remembers them for its predictions."""
 
-    name: Name = "corpus"
-    """Directory of the prepared corpus below `corpora`."""
     source: Literal[
         "auto", "json_lines", "parquet", "datasets", "csv", "text_pairs", "plain_text", "installed_packages"
     ] = "auto"
     """Format of the files, `auto` to choose it by their names; or the docstrings of the installed Python packages.
     `plain_text` is one text per line without labels, for predictions only."""
-    train: tuple[AbsolutePlace, ...] = ()
-    """Files, directories, globs or URLs of the training documents."""
-    valid: tuple[AbsolutePlace, ...] = ()
-    """The same for validation; without any, `valid_documents` are drawn from train."""
-    test: tuple[AbsolutePlace, ...] = ()
-    """The same for the test split, used for the final evaluation only; without any, `test_share` of the
-    documents of train are drawn."""
     text_field: str = "text"
     """Field or column of the text, or of the body where there is a title: a string, or a list of paragraphs. Like the
     other fields, it may be inside of objects: `doc.text`."""
@@ -69,6 +60,20 @@ class CorpusSettings(Settings):
     csv_delimiter: CsvDelimiter | None = None
     """Separator of CSV cells: one character, or `tab`; by default the one that gives the columns: a tab in .tsv and
     .tab, a comma, or else a tab, a semicolon or a vertical bar."""
+
+
+class CorpusSettings(ReadingSettings):
+    """Settings of the texts and labels, and of how they become integers."""
+
+    name: Name = "corpus"
+    """Directory of the prepared corpus below `corpora`."""
+    train: tuple[AbsolutePlace, ...] = ()
+    """Files, directories, globs or URLs of the training documents."""
+    valid: tuple[AbsolutePlace, ...] = ()
+    """The same for validation; without any, `valid_documents` are drawn from train."""
+    test: tuple[AbsolutePlace, ...] = ()
+    """The same for the test split, used for the final evaluation only; without any, `test_share` of the
+    documents of train are drawn."""
     valid_documents: Positive = 200
     """Documents drawn from train for validation, limited to a tenth of train (the authors' program: 200, or 4,000 for
     its large corpora)."""

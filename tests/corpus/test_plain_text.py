@@ -72,6 +72,24 @@ def test_text_files_are_plain_text_unless_they_begin_like_json(tmp_path: Path, c
         [reader] = opened(tmp_path / name)
         assert type(reader).__name__ == kind
     (tmp_path / "a.log").write_bytes(content)
-    expected = "JsonLines" if kind == "PlainText" else kind
-    assert type(opened(tmp_path / "a.log")[0]).__name__ == expected
+    assert type(opened(tmp_path / "a.log")[0]).__name__ == kind
     assert [reader.path.name for reader in opened(tmp_path, source="plain_text")] == ["a.txt", "b.TXT.gz"]
+
+
+def test_files_without_a_telling_name(tmp_path: Path) -> None:
+    for name, content in [("plain", "A cat.\n"), ("json", '{"text": "a"}\n'), ("b.txt", "text,id\nA cat.,7\n")]:
+        (tmp_path / name).write_text(content)
+    [plain] = opened(tmp_path / "plain")
+    [json_lines] = opened(tmp_path / "json")
+    [both] = open_readers([tmp_path / "b.txt"], CorpusSettings.model_construct(), labelled=False, otherwise="csv")
+    assert [type(reader).__name__ for reader in (plain, json_lines, both)] == [
+        "PlainText", "JsonLines", "SeparatedValues"]  # fmt: skip
+
+
+def test_a_directory_of_plain_text_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A cat.\n")
+    assert [type(reader).__name__ for reader in opened(tmp_path)] == ["PlainText"]
+    with pytest.raises(ValueError, match="no file to read"):
+        open_readers([tmp_path], CorpusSettings.model_construct())
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
+    assert [type(reader).__name__ for reader in opened(tmp_path)] == ["JsonLines"]

@@ -478,19 +478,35 @@ def test_a_manifest_is_plain_json(bundle_directory):
 
 
 def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
-    from axml_ray.commands.predict import record_fields
+    from axml_ray.commands.predict import READING, reading_settings
 
     def read(bundle: Bundle, **given: str) -> dict[str, str | None]:
-        flags = {"text_field": None, "title_field": None, "id_field": None} | given
-        return record_fields(Namespace(**flags), bundle)
+        flags = dict.fromkeys((*READING, "source")) | given
+        return reading_settings(Namespace(**flags), bundle).model_dump(include={*READING, "source"})
 
-    plain = {"text_field": "text", "title_field": None, "id_field": "id"}
-    named = {"text_field": "body", "title_field": "title", "id_field": "number"}
+    plain = {"text_field": "text", "title_field": None, "id_field": "id", "csv_delimiter": None}
+    named = {"text_field": "body", "title_field": "title", "id_field": "number", "csv_delimiter": "\t"}
     for fields in (plain, named):
-        corpus = tiny_run.settings.corpus.model_copy(update=fields)
+        corpus = tiny_run.settings.corpus.model_copy(update=fields | {"source": "csv"})
         settings = tiny_run.settings.model_copy(update={"corpus": corpus})
         export_bundle(Run(settings, tiny_run.corpus), tmp_path / "bundle")
         bundle = Bundle.open(tmp_path / "bundle")
-        assert read(bundle) == fields
-        assert read(bundle, text_field="abstract") == fields | {"text_field": "abstract"}
+        assert bundle.settings.source == "csv"  # of the training texts; that of others is known by their names
+        assert read(bundle) == fields | {"source": "auto"}
+        assert read(bundle, text_field="abstract", source="csv") == fields | {"text_field": "abstract", "source": "csv"}
         assert not read(bundle, title_field="")["title_field"]
+        assert read(bundle, csv_delimiter="tab")["csv_delimiter"] == "\t"
+        with pytest.raises(SettingsError, match=r"^--csv-delimiter: .*given: 'ab'"):
+            read(bundle, csv_delimiter="ab")
+
+
+def test_a_bundle_from_before_it_remembered_the_format_is_read(bundle_directory, tmp_path):
+    shutil.copytree(bundle_directory, tmp_path / "bundle")
+    path, manifest = tmp_path / "bundle" / SETTINGS, tmp_path / "bundle" / MANIFEST
+    new = ("source", "csv_delimiter", "label")
+    lines = [line for line in path.read_text().splitlines(keepends=True) if not line.startswith(new)]
+    path.write_text("".join(lines))
+    files = {name: entry.model_dump() for name, entry in entries(path.parent) if name != MANIFEST}
+    write_json(manifest, read_json(manifest) | {"files": files})
+    settings = Bundle.open(tmp_path / "bundle").settings
+    assert (settings.source, settings.csv_delimiter) == ("auto", None)

@@ -14,12 +14,15 @@ from pyarrow import csv
 from tiny_run import texts_of
 
 from axml_ray import Tagger
+from axml_ray.commands.predict import main
 from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.sources import Document, open_readers
 from axml_ray.inference import predict_files as module
+from axml_ray.inference.export import export_bundle
 from axml_ray.inference.predict_files import BundlePredictor, predict_files
 from axml_ray.inference.prediction_files import PredictionOptions
 from axml_ray.ragged import Ragged
+from axml_ray.run import Run
 from axml_ray.settings import CorpusSettings, SettingsError
 
 BAD = ["not json", '{"no": "text"}', '{"text": 5}']
@@ -87,7 +90,7 @@ def test_a_table_without_the_column_is_no_job(bundle_directory, tmp_path, name):
     pq.write_table(table, tmp_path / name) if name.endswith("parquet") else csv.write_csv(table, tmp_path / name)
     found = open_readers([tmp_path / name], CorpusSettings.model_construct(), labelled=False)
     with pytest.raises(
-        SettingsError, match=rf"--input: .*{name}: has no column 'text'; .* body; name it with --text-f"
+        SettingsError, match=rf"--input: .*{name}: has no column 'text'; .* body.* --text-field .* --source"
     ):
         predict_files(bundle_directory, found, tmp_path / "out", PredictionOptions())
     assert not (tmp_path / "out").exists()
@@ -111,6 +114,60 @@ def test_json_lines_of_more_files_than_readers_at_once(ray_cluster, bundle_direc
     assert (good["labels"], good["error"]) == ([tag.label for tag in tags], None)
     assert good["scores"] == pytest.approx([tag.score for tag in tags], rel=1e-4)
     assert "'text' is a number" in bad["error"]
+
+
+class TestCommand:
+    """`axml-ray predict` on the cluster of the tests."""
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, ray_cluster):
+        pass
+
+    def predict(self, bundle, source, output, *flags) -> list[dict]:
+        words = ["--bundle", bundle, "--input", source, "--output", output, "--format", "jsonl", "--actors", 1, *flags]
+        main.work(*main.parse(list(map(str, words))))
+        return rows_of(output, "jsonl")
+
+    def test_lines_of_text_are_texts(self, tiny_run, bundle_directory, tmp_path):
+        texts = texts_of(tiny_run, "train")[:9]
+        (tmp_path / "in").mkdir()
+        for name, content in [("a.txt", texts), ("b", texts), ("c.txt", ["", ""])]:
+            (tmp_path / "in" / name).write_text("\n".join(content))
+        rows = self.predict(bundle_directory, tmp_path / "in" / "*", tmp_path / "out")
+        assert [row["id"] for row in rows] == [f"{name}:{line}" for name in ("a.txt", "b") for line in range(1, 10)]
+        tags = Tagger.load(bundle_directory).tag(texts)
+        assert [row["labels"] for row in rows] == [[tag.label for tag in one] for one in tags] * 2
+
+    def test_files_are_read_as_in_training_unless_flags_say_otherwise(self, tiny_run, tmp_path):
+        fields = {"source": "csv", "csv_delimiter": ";", "text_field": "body", "id_field": "number"}
+        corpus = tiny_run.settings.corpus.model_copy(update=fields)
+        settings = tiny_run.settings.model_copy(update={"corpus": corpus})
+        export_bundle(Run(settings, tiny_run.corpus), tmp_path / "bundle")
+        (tmp_path / "a.txt").write_text("number;body\n7;key1, key2\n")
+        [row] = self.predict(tmp_path / "bundle", tmp_path / "a.txt", tmp_path / "csv")
+        assert (row["id"], row["error"], bool(row["labels"])) == ("7", None, True)
+        rows = self.predict(tmp_path / "bundle", tmp_path / "a.txt", tmp_path / "plain", "--source", "plain_text")
+        assert [row["id"] for row in rows] == ["a.txt:1", "a.txt:2"]
+        with pytest.raises(SettingsError, match=r"another fields;"):  # the same directory for another reading
+            self.predict(tmp_path / "bundle", tmp_path / "a.txt", tmp_path / "csv", "--source", "plain_text")
+        (tmp_path / "b.jsonl").write_text('{"body": "key1", "number": 8}\n')
+        [row] = self.predict(tmp_path / "bundle", tmp_path / "b.jsonl", tmp_path / "json")
+        assert (row["id"], row["error"]) == ("8", None)
+
+    def test_nothing_that_can_be_read_is_a_failure(self, bundle_directory, tmp_path, capsys):
+        (tmp_path / "a.jsonl").write_text('{"body": "key1"}\n{"body": "key2"}\n')
+        for _ in range(2):  # started again, it is one still
+            with pytest.raises(SystemExit) as ended:
+                self.predict(bundle_directory, tmp_path / "a.jsonl", tmp_path / "out")
+            assert ended.value.code == 1
+            assert "a.jsonl:1: 'text' is missing" in capsys.readouterr().err
+        assert json.loads((tmp_path / "out" / "predictions.json").read_text())["errors"] == 2
+
+    def test_the_first_error_of_some_is_shown(self, bundle_directory, tmp_path, capsys):
+        (tmp_path / "a.jsonl").write_text('{"text": "key1"}\n{"text": 1}\n{\n')
+        assert len(self.predict(bundle_directory, tmp_path / "a.jsonl", tmp_path / "out")) == 3
+        said = capsys.readouterr().out
+        assert "3 texts, 2 of them" in said and "a.jsonl:2: 'text' is a number" in said
 
 
 def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):
