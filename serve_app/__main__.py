@@ -103,7 +103,7 @@ def main(words: argparse.Namespace) -> None:
     if APPLICATION in before.applications:
         raise SettingsError(
             f"RAY_ADDRESS: an application {APPLICATION!r} is on this cluster already; delete it in Python, "
-            f"serve.delete({APPLICATION!r}), or deploy another beside it with serve deploy"
+            f"serve.delete({APPLICATION!r}), or add another with serve deploy"
         )
     # On this machine the ingress itself listens on the address; on several, Ray's proxies do.
     serve.start(

@@ -65,8 +65,8 @@ class Members:
 
     async def ready(self, edition: Edition) -> dict[str, bool]:
         """Open a bundle if it is not open yet; return true for the name of each member."""
-        # Health checks do not wait for predictions.
-        ensemble, _ = self._open.get(edition) or await asyncio.to_thread(self._load, edition)
+        opened = self._open.get(edition)  # without a lock, so that health checks do not wait for predictions
+        ensemble, _ = opened if opened else await asyncio.to_thread(self._load, edition)
         return dict.fromkeys(ensemble.members, True)
 
     async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:

@@ -35,17 +35,17 @@ def column_of(values: Any, name: str) -> list[Any]:
     """
     if sparse.issparse(values):
         raise TypeError(f"{name}: expected a column of texts, found a sparse matrix")
-    columns, shape = column_names(values), getattr(values, "shape", (0,))
+    columns, shape = column_names(values), tuple(getattr(values, "shape", (0,)))
     if columns is not None:
         if len(columns) != 1:
             raise ValueError(
                 f"{name}: expected one column, found a table of {len(columns)}: {', '.join(map(str, columns))}"
             )
         values = values[columns[0]]
-    elif len(shape) == 2 and shape[1] == 1:
+    elif len(shape) == 2 and shape[-1] == 1:
         values = np.asarray(values)[:, 0]
     elif len(shape) != 1:
-        raise ValueError(f"{name}: expected one column, found an array of the shape {tuple(shape)}")
+        raise ValueError(f"{name}: expected one column, found an array of the shape {shape}")
     elif isinstance(values, str | bytes | Mapping | Set) or not (
         hasattr(values, "__iter__") or hasattr(values, "__getitem__")
     ):
@@ -56,7 +56,7 @@ def column_of(values: Any, name: str) -> list[Any]:
     return list(values)
 
 
-def read_labels(y: Any, names: Sequence[str] | None = None) -> tuple[list[list[Any]], np.ndarray | None]:
+def read_labels(y: Any, names: Sequence[Any] | np.ndarray | None = None) -> tuple[list[list[Any]], np.ndarray | None]:
     """Return the labels of each text, and the classes of an indicator matrix, else None.
 
     Args:
@@ -91,8 +91,8 @@ def read_labels(y: Any, names: Sequence[str] | None = None) -> tuple[list[list[A
         return _read_rows(column_of(y, "y")), None
     if not columns:
         raise ValueError("y: has no columns; give the labels of each text")
-    ones = list(map(_ones_of, columns))
-    if all(each is not None for each in ones):
+    ones = [rows for rows in map(_ones_of, columns) if rows is not None]
+    if len(ones) == len(columns):
         starts, rows = np.cumsum([0, *map(len, ones)]), np.concatenate(ones)
         matrix = sparse.csc_matrix((np.ones(len(rows)), rows, starts), shape=(len(columns[0]), len(columns)))
         return _read_indicator(matrix, known, names)
@@ -109,7 +109,7 @@ def read_labels(y: Any, names: Sequence[str] | None = None) -> tuple[list[list[A
         )
         name = number if known is None else known[number]
         raise ValueError(f"y: expected zeros and ones only, or strings only; column {name!r} has {wrong!r}")
-    if set(cells) <= {"0", "1"}:
+    if cells and set(cells) <= {"0", "1"}:
         raise ValueError("y: has the strings '0' and '1'; convert them to numbers, y.astype(int)")
     return [[cell for cell in row if not _is_missing(cell)] for row in zip(*table, strict=True)], None
 
@@ -126,15 +126,13 @@ def _ones_of(column: np.ndarray) -> np.ndarray | None:
 
 
 def _read_indicator(
-    matrix: sparse.csc_matrix, known: list[Any] | None, names: Sequence[str] | None
+    matrix: sparse.csc_matrix, known: list[Any] | None, names: Sequence[Any] | np.ndarray | None
 ) -> tuple[list[list[Any]], np.ndarray]:
     """Return the labels of each row of an indicator matrix, and the classes."""
     columns, source = matrix.shape[1], "y" if names is None else "classes"
-    if names is None:
-        numbers = range(columns) if known is None else known
-        is_numbered = all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in numbers)
-        names = numbers if is_numbered else list(map(str, numbers))
-    classes = np.array(list(names), dtype=object if any(isinstance(name, str) for name in names) else np.int64)
+    own: list[Any] = list(range(columns) if known is None else known) if names is None else list(names)
+    are_numbers = all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in own)
+    classes: np.ndarray = np.array(own) if are_numbers else np.array([str(name) for name in own], dtype=object)
     labels = list(map(label_of, classes.tolist()))
     if len(labels) != columns or len(set(labels)) != columns:
         raise ValueError(f"{source}: expected {columns} different names, one for each column (given: {len(labels)})")
