@@ -243,10 +243,9 @@ class SeparatedValues:
                     _columns_to_read(self.fields, names)
                     continue
                 except MissingColumn as error:
-                    if not self._is_headless(names, delimiter, lines):
-                        raise MissingColumn(
-                            f"{error}; if it has no header line, put one before the first row"
-                        ) from None
+                    if not self._lacks_header(names, delimiter, lines):
+                        advice = "; if that is no header line, put one before it" if " " in "".join(names) else ""
+                        raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
                     names = [self.fields.text, self.fields.labels]
             if isinstance(row, str):
                 yield Rejection(file=file, line=line, reason=row)
@@ -263,12 +262,12 @@ class SeparatedValues:
         usual = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
         candidates = dict.fromkeys([usual, *"\t;,|"])
         for candidate in candidates:
-            with suppress(MissingColumn):
+            with suppress(MissingColumn, csv.Error):
                 _columns_to_read(self.fields, next(csv.reader([header], delimiter=candidate), []))
                 return candidate
         return next((likely for likely in ("\t", usual) if likely in header), max(candidates, key=header.count))
 
-    def _is_headless(self, first: list[str], delimiter: str, lines: LineStream) -> bool:
+    def _lacks_header(self, first: list[str], delimiter: str, lines: LineStream) -> bool:
         """Return whether the first row of a file is data: its second cell has URIs, or a label of a later row."""
         fields = self.fields
         if delimiter != "\t" or len(first) != 2 or fields.title:

@@ -57,7 +57,7 @@ def open_text(file: SourceFile) -> BinaryIO:
         return stream  # reading will raise it again
     for magic, reason in _OTHER_FORMATS.items():
         if re.match(magic, head, re.DOTALL):
-            raise ValueError(reason)
+            raise ValueError(f"it is {reason}")
     encoding = next((name for magic, name in _ENCODINGS.items() if re.match(magic, head)), None)
     carriage_returns = _ends_lines_with_carriage_returns(file, head, encoding)
     if encoding or carriage_returns:
@@ -150,7 +150,7 @@ class _ConvertedStream(io.RawIOBase):
 
 def _arrow_decompressor(codec: str) -> Callable[[BinaryIO], Callable[[int], bytes]]:
     """Return a decompressor of pyarrow, which takes the end of a truncated file for its regular end."""
-    return lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec).read  # type: ignore[no-any-return]
+    return lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec).read
 
 
 def _open_zip(stream: BinaryIO) -> Callable[[int], bytes]:
@@ -159,12 +159,12 @@ def _open_zip(stream: BinaryIO) -> Callable[[int], bytes]:
         archive = zipfile.ZipFile(stream)
         names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
         if {"[Content_Types].xml", "mimetype"} & {*names}:
-            raise ValueError(_OFFICE)
+            raise ValueError(f"it is {_OFFICE}")
         if len(names) != 1:
-            raise ValueError(f"a zip archive of {len(names)} files; unpack it and name those to be read")
-        return archive.open(names[0]).read1
+            raise ValueError(f"it is a zip archive of {len(names)} files; unpack it and name those to be read")
+        return archive.open(names[0]).read1  # type: ignore[attr-defined]
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise ValueError(f"a zip archive that cannot be read; unpack it: {error}") from None
+        raise ValueError(f"it is a zip archive that cannot be read; unpack it: {error}") from None
 
 
 _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], Callable[[int], bytes]]] = {

@@ -251,6 +251,8 @@ def test_tsv_without_header_and_quotes(tmp_path: Path, compress: Any) -> None:
         assert rows_of(tmp_path / name, content) == expected
     texts = rows_of(tmp_path / "a.tsv", content, fields=Fields(labelled=False, separator=";"))
     assert [row[1] for row in texts] == [row[1] for row in expected]
+    long = "word, " * 200_000
+    assert rows_of(tmp_path / "a.tsv", f'"{long}\t{URIS}\n') == [(1, f'"{long}', *both)]
     # Without brackets, and any labels, of which one recurs.
     assert rows_of(tmp_path / "a.tsv", "A cat.\thttp://x/1 http://x/2\n") == [(1, "A cat.", "http://x/1", "http://x/2")]
     assert rows_of(tmp_path / "a.tsv", "A cat.\tlaw; pets\nA dog.\tpets\n")[0] == (1, "A cat.", "law", "pets")
@@ -260,6 +262,11 @@ def test_tsv_without_header_and_quotes(tmp_path: Path, compress: Any) -> None:
 def test_another_header_is_no_row(tmp_path: Path, header: str) -> None:
     with pytest.raises(MissingColumn, match="has no column"):
         rows_of(tmp_path / "a.tsv", f"{header}\nA cat.\tpets\nA dog.\tpets\n")
+    with pytest.raises(MissingColumn, match="header line"):
+        rows_of(tmp_path / "a.tsv", "A cat.\tpets\nA dog.\tdogs\n")
+    with pytest.raises(MissingColumn) as caught:
+        rows_of(tmp_path / "a.tsv", "A cat. " * 90_000 + "\tpets\n")
+    assert len(str(caught.value)) < 600
 
 
 def test_uris_are_labels_without_their_brackets(tmp_path: Path) -> None:
