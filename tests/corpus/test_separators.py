@@ -13,7 +13,7 @@ from axml_ray.commands import predict
 from axml_ray.corpus.records import Document
 from axml_ray.corpus.sources import open_readers
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SPLITS, CorpusSettings
+from axml_ray.settings import SPLITS, CorpusSettings, ReadingSettings
 
 
 def write(path: Path, labels: list[str], delimiter: str = ",") -> tuple[Path, ...]:
@@ -75,7 +75,7 @@ def test_tab_is_a_tab_wherever_a_separator_is_given(tmp_path: Path, written: str
     given = ["--bundle", "b", "--input", "i", "--output", "o", "--csv-delimiter", written]
     parser = argparse.ArgumentParser()
     predict.add_flags(parser)
-    assert parser.parse_args(given).csv_delimiter == "\t"
+    assert ReadingSettings(csv_delimiter=parser.parse_args(given).csv_delimiter).csv_delimiter == "\t"
     (path,) = write(tmp_path / "train.tsv", ["a\tb"], "\t")
     [document] = open_readers([path], CorpusSettings(train=(path,), label_separator=written))[0].read()
     assert isinstance(document, Document) and document.labels == ("a", "b")

@@ -99,7 +99,9 @@ def test_pairs_of_texts_and_labels(tmp_path: Path) -> None:
     assert next(iter(reader.read())).labels == ("a", "b")
     store = "s3://bucket/train{}.txt?endpoint_override=store:9000&scheme=http"
     for source in ("auto", "text_pairs"):
-        found = _reader(store.format("_raw_texts"), CorpusSettings.model_construct(source=source), reader.fields)
+        found = _reader(
+            store.format("_raw_texts"), CorpusSettings.model_construct(source=source), reader.fields, "plain_text"
+        )
         assert isinstance(found, TextPairs) and found.labels_path == store.format("_labels")
     with pytest.raises(ValueError, match="expected a name that ends in _raw_texts"):
         listed(tmp_path / "train_labels.txt", source="text_pairs")
