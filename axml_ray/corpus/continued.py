@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from axml_ray.corpus.composition import composed_strings
 from axml_ray.corpus.records import Reader
 from axml_ray.corpus.staging import text_digests
 from axml_ray.corpus.store import Corpus
@@ -78,9 +79,12 @@ def old_files_first(readers: list[tuple[str, Reader]], directory: Path) -> list[
 
 
 def trained_labels(directory: Path) -> pa.Array:
-    """Return the labels of a prepared corpus that have training documents, string, in the order of their ids."""
+    """Return the labels of a prepared corpus that have training documents, string, in the order of their ids.
+
+    They are composed here because those of a corpus that an earlier version prepared need not be.
+    """
     table = pq.read_table(directory / "labels.parquet", columns=["label", "count"])
-    return table["label"].filter(pc.greater(table["count"], 0)).combine_chunks()
+    return composed_strings(table["label"].filter(pc.greater(table["count"], 0)).combine_chunks())
 
 
 def keep_ids(table: pa.Table, kept: pa.Array) -> pa.Table:

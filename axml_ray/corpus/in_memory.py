@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.records import Fields, storable
 
 LabelledText = tuple[str, tuple[str, ...]]
@@ -86,7 +87,8 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
         if not isinstance(text, str):
             raise TypeError(f"X[{number}]: expected a text, found {type(text).__name__}")
         try:
-            found.append(Fields().read({"text": text, "labels": row})[:2])
+            text, own, _ = Fields().read({"text": text, "labels": row})
+            found.append((text, tuple(dict.fromkeys(map(composed, own)))))
         except ValueError as error:
             raise ValueError(f"y[{number}]: {error}") from None
     return found
@@ -94,4 +96,4 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
 
 def label_of(name: object) -> str:
     """Return the label of a class as the corpus stores it."""
-    return storable(str(name)).strip()
+    return composed(storable(str(name))).strip()

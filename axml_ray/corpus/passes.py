@@ -49,9 +49,10 @@ def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: Corp
 
 
 def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
-    """Read blocks, turning a read error into a ValueError, so that an OSError in the caller is a write error."""
+    """Read composed blocks, turning read errors into ValueErrors, so that an OSError in the caller is a write error."""
     try:
-        yield from read_blocks(reader, size)
+        for block in read_blocks(reader, size):
+            yield block.composed()
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
 

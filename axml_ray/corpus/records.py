@@ -9,12 +9,13 @@
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from axml_ray.corpus.composition import composed_strings
 from axml_ray.corpus.tokenizer import SEPARATOR
 
 
@@ -83,6 +84,11 @@ class Block:
             labels=pa.array([document.labels for document in documents], pa.list_(pa.string())),
             rejections=tuple(record for record in records if isinstance(record, Rejection)),
         )
+
+    def composed(self) -> "Block":
+        """Return the block with its texts and labels in Unicode's composed form."""
+        labels = pa.ListArray.from_arrays(self.labels.offsets, composed_strings(self.labels.values))
+        return replace(self, texts=composed_strings(self.texts), labels=labels)
 
 
 def read_blocks(reader: Reader, size: int) -> Iterator[Block]:

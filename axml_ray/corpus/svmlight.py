@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy import sparse
 
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.label_features import keep_strongest, label_ranges, normalize_rows
 from axml_ray.corpus.line_blocks import Damage, read_line_blocks
 from axml_ray.settings import SettingsError
@@ -115,6 +116,7 @@ class _LabelLines:
         has_tab = "\t" in line
         name, _, rest = line.partition("\t") if has_tab else line.partition(" ")
         indices, values = self._parse_features(number, rest)
+        name = composed(name)
         names = [name.strip()] if has_tab or name in self.id_of else name.split(",")
         ids = {self.id_of[name] for name in names if name in self.id_of}
         if ids:

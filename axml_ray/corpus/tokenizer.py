@@ -1,5 +1,6 @@
 """Converts texts to word ids, with one vocabulary file for training and serving.
 
+- Texts are composed first (Unicode's NFC), so that a letter and its mark are the same word however they were typed.
 - Words are lower-cased runs of letters, digits, underscores and marks of any script; all other characters are dropped.
   `/SEP/`, between title and body, is a word that keeps its case.
 - With `segmentation: characters`, each character of a script without blanks between words (Chinese, Japanese, Thai,
@@ -8,7 +9,8 @@
   search (Wu et al. 2016, arXiv:1609.08144): "gestaltungszugewinn" becomes "gestaltungs" and "zugewinn". There is no
   continuation prefix (`##`), so the second part of a compound is the same word as elsewhere. Words of more than
   `LONGEST_WORD` characters stay unknown.
-- Both rules are stored in the vocabulary file, so serving needs no setting.
+- These rules are stored in the vocabulary file, so serving needs no setting, and a file that was written before a rule
+  existed is read as it was written.
 - Id 0 is padding, id 1 any unknown word. The others are ranked by document frequency, then by spelling, so that the
   vocabulary does not depend on how a corpus was cut into blocks.
 - Hugging Face `tokenizers` does the work, in Rust and for many texts at once.
@@ -25,6 +27,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
+from axml_ray.corpus.composition import composed
 from axml_ray.ragged import Ragged
 
 PADDING, UNKNOWN = 0, 1
@@ -78,7 +81,7 @@ class Tokenizer:
         options = {"continuing_subword_prefix": "", "max_input_chars_per_word": LONGEST_WORD} if subwords else {}
         model = models.WordPiece if subwords else models.WordLevel
         fast = FastTokenizer(model(vocabulary, unk_token=_SPECIAL[UNKNOWN], **options))
-        fast.normalizer = normalizers.Lowercase()
+        fast.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
         word_splitter = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
         if segmentation == "characters":
             character_splitter = pre_tokenizers.Split(Regex(_UNSPACED_CHARACTER), behavior="isolated")
@@ -134,7 +137,11 @@ class Tokenizer:
         spans: list[tuple[int, int]] = []
         for start, end in encoding.offsets[:max_tokens]:
             previous_end = spans[-1][1] if spans else 0
-            spans.append((max(start, previous_end), max(end, previous_end)))
+            end = max(end, previous_end)
+            # `tokenizers` leaves out the last marks of a word that it composed: characters that add none to the word.
+            while start < end < len(text) and len(composed(text[start:end])) == len(composed(text[start : end + 1])):
+                end += 1
+            spans.append((max(start, previous_end), end))
         return np.array(encoding.ids[:max_tokens] or [UNKNOWN], dtype=np.int32), spans
 
     def lower(self, letters: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ Python object per word.
   it, and whether a word can continue with it. So both agree by construction.
 - ASCII blocks are processed as bytes, all others as code points.
 - Within this module, the separator is one character, NUL, which no text contains (see `records.storable`).
+- Texts are composed already (`composition.py`), so that each character can be looked up by itself.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class SplitTexts:
 
 
 def split_texts(texts: pa.Array, max_tokens: int, segmentation: Segmentation = "words") -> SplitTexts:
-    """Split `texts` (string [texts], without nulls or NULs) into words, at most `max_tokens` per text."""
+    """Split `texts` (string [texts], composed, without nulls or NULs) into words, at most `max_tokens` per text."""
     chunks, lengths, full_lengths = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for part in _chunks(texts):
         if segmentation == "words":
@@ -219,8 +220,9 @@ class _CharacterTable:
         ]
         letters = np.unique(self.lower[new])
         self.begins[letters] = [words == [chr(p)] for p, words in zip(letters, self._words("", letters), strict=True)]
+        # After "_", because a mark after a letter is composed with it.
         self.continues[letters] = [
-            words == ["a" + chr(p)] for p, words in zip(letters, self._words("a", letters), strict=True)
+            words == ["_" + chr(p)] for p, words in zip(letters, self._words("_", letters), strict=True)
         ]
         self._known[new] = True
 

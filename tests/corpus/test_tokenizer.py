@@ -22,7 +22,7 @@ def ids(tokenizer: Tokenizer, text: str, max_tokens: int = 500) -> list[int]:
         ("don't e-mail snake_case x2 42", ["don", "t", "e", "mail", "snake_case", "x2", "42"]),
         ("Ünïcode ΣΊΣΥΦΟΣ Ёлка", ["ünïcode", "σίσυφοσ", "ёлка"]),
         ("日本語、テスト 한국어 العربية हिन्दी", ["日本語", "テスト", "한국어", "العربية", "हिन्दी"]),
-        ("e\u0301te\u0301", ["e\u0301te\u0301"]),  # marks stay in their word
+        ("e\u0301te\u0301 q\u0301", ["été", "q\u0301"]),  # marks are composed with their letter, or stay in their word
         ("... --- !? € ☃ <b>", ["b"]),
         ("❤\ufe0f \u0301 \u203f", []),  # marks and connectors alone are no words
         ("_ a", ["_", "a"]),
