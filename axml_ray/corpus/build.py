@@ -17,6 +17,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ from axml_ray.corpus.derived_files import (
 from axml_ray.corpus.dictionary import Entries
 from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.input_staging import StagedInput, stage_sources
+from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.manifest import Counts, Inputs, write_manifest
 from axml_ray.corpus.merging import merge
+from axml_ray.corpus.name_files import name_labels
 from axml_ray.corpus.passes import count_labels, count_subwords, count_words, encode_files
 from axml_ray.corpus.records import Reader
 from axml_ray.corpus.separators import separator_warning
@@ -114,7 +117,8 @@ def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
     """Write `labels.parquet`; return what `merging.merge_labels` returns.
 
     Raises:
-        SettingsError: no label, or no label of a training document, is left, or one of a continued corpus has none.
+        SettingsError: no label, or no label of a training document, is left, or one of a continued corpus has none; or
+            the file of names is of other labels.
     """
     labels = _count_and_merge(workspace, staged, "labels", count_labels)
     train = workspace.describe_split("train")
@@ -126,6 +130,10 @@ def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
         raise SettingsError(f"{train}: no training document has a label")
     if workspace.settings.continues is not None:
         check_kept_labels(workspace.directory, workspace.settings.continues)
+    if workspace.settings.label_names is not None:
+        path = workspace.directory / "labels.parquet"
+        index = LabelIndex.load(path)
+        replace(index, names=tuple(name_labels(index.labels, workspace.settings.label_names))).save(path)
     return labels
 
 

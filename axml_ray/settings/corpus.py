@@ -78,7 +78,8 @@ class CorpusSettings(Settings):
     """Largest share of bad records, which are written to `rejected.jsonl`; more are an error. In an unterminated CSV
     row, each line counts as one."""
     label_names: AbsolutePath | None = None
-    """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
+    """Readable names: lines of label, tab, name; or CSV; or line i names label i; or the repository's `lbl.json`. At
+    least half of the labels must be named."""
     label_features: AbsolutePath | None = None
     """SVMlight file of features, one line per label or per training document; by default TF-IDF centroids of the
     texts."""

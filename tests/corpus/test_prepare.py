@@ -100,10 +100,13 @@ def test_vectors_from_a_file(run: Prepare, tmp_path: Path) -> None:
 
 
 def test_readable_names(run: Prepare, tmp_path: Path) -> None:
-    (tmp_path / "names.tsv").write_text("l0\tLabel nought\nunused\tx\n")
+    (tmp_path / "names.tsv").write_text("l0\tLabel nought\nunused\tx\nl2\tLabel two\n<l3>\tLabel three\n")
     corpus = run(train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
     shown = dict(zip(corpus.labels.labels, corpus.labels.names, strict=True))
-    assert shown == {"all": "all", "l0": "Label nought", "l1": "l1", "l2": "l2", "l3": "l3"}
+    assert shown == {"all": "all", "l0": "Label nought", "l1": "l1", "l2": "Label two", "l3": "Label three"}
+    (tmp_path / "names.tsv").write_text("label 0\tLabel nought\nlabel 1\tLabel one\nl2\tLabel two\n")
+    said = error_of(run, train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
+    assert "1 of 5 labels" in said and "'label 1'" in said and "'all'" in said
 
 
 def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
