@@ -32,6 +32,7 @@ from axml_ray.corpus.derived_files import (
     write_word_vectors,
 )
 from axml_ray.corpus.dictionary import Entries
+from axml_ray.corpus.document_ids import check_ids
 from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.input_staging import StagedInput, stage_sources
 from axml_ray.corpus.label_index import LabelIndex
@@ -71,9 +72,12 @@ def build_corpus(
     """
     start = time.monotonic()
     staged = stage_sources(workspace, readers)
+    given = [int(split[0]) for split in staged.splits]
     limit = largest_valid_draw(workspace.settings)
     summary = assign_splits(workspace.settings, staged.splits, staged.facts, workspace.describe_split, limit)
     summary.rejected = staged.rejections
+    if workspace.settings.source != "installed_packages":  # the ids of these are ours
+        check_ids(staged, given)
     _log_input(len(readers), staged)
     _warn_about_separators(workspace, staged, readers, summary)
     labels = _merge_labels(workspace, staged)

@@ -88,7 +88,7 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
         path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
-    return readers
+    return list(zip([split for split, _ in readers], sources.name_apart([each for _, each in readers]), strict=True))
 
 
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inputs:

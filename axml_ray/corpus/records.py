@@ -9,7 +9,7 @@
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -148,6 +148,12 @@ class Fields:
     """Names of integer labels, by number; if empty, the number itself is the name."""
     labelled: bool = True
     """Whether a record must have labels; if False, missing or invalid labels are read as none."""
+    file: str = field(default="", repr=False)
+    """Name of the file in the ids of records without one; by default the last part of its path."""
+
+    def file_name(self, path: Path | str) -> str:
+        """Return the name of a file in the ids of its records."""
+        return self.file or file_name(path)
 
     def columns(self) -> list[str]:
         """Return the required fields."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
-from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name
+from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_name, storable
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files
 from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
@@ -70,7 +70,26 @@ def open_readers(patterns: Sequence[str | Path], settings: CorpusSettings, *, la
             continue
         for file in list_files(pattern, SUFFIXES[settings.source]):
             readers[str(file)] = _reader(file, settings, fields)
-    return [reader for _, reader in sorted(readers.items())]
+    return name_apart([reader for _, reader in sorted(readers.items())])
+
+
+def name_apart(readers: Sequence[Reader]) -> list[Reader]:
+    """Return readers with distinct names of their files in ids: those of one name get the directories that differ.
+
+    Example: `a/x/part.jsonl` and `b/x/part.jsonl` are named like that, and `x/part.jsonl` if it is the only one, is
+    `part.jsonl`. What all of them have in common is left out, so that ids stay the same when a project is moved.
+    """
+    parts = [str(reader.path).partition("?")[0].split("/") for reader in readers]
+    groups: dict[str, list[int]] = {}
+    for i, path in enumerate(parts):
+        groups.setdefault(path[-1], []).append(i)
+    named = list(readers)
+    for same in groups.values():
+        longest = max(len(parts[i]) for i in same)
+        length = next((n for n in range(1, longest) if len({tuple(parts[i][-n:]) for i in same}) == len(same)), longest)
+        for i in same if length > 1 else ():
+            named[i] = replace(named[i], fields=replace(named[i].fields, file=storable("/".join(parts[i][-length:]))))
+    return named
 
 
 def _saved_dataset(pattern: str | Path) -> Path | None:

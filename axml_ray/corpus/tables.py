@@ -20,7 +20,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from axml_ray.corpus.line_blocks import LONGEST_LINE, Damage, read_line_blocks
-from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.records import Document, Fields, Rejection, storable
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 
 ROWS = 1000
@@ -191,7 +191,9 @@ def _document(record: dict[str, object], path: SourceFile, fields: Fields, numbe
         text, labels, record_id = fields.read(record)
     except ValueError as error:
         return Rejection(file=file, line=number, reason=str(error))
-    return Document(text=text, labels=labels, file=file, line=number, id=record_id or f"{file_name(path)}:{number}")
+    return Document(
+        text=text, labels=labels, file=file, line=number, id=record_id or f"{fields.file_name(path)}:{number}"
+    )
 
 
 def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejection:

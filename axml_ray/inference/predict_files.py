@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import ray.data
 
 from axml_ray.cluster import quiet_data
 from axml_ray.corpus.input_changes import input_state
-from axml_ray.corpus.records import storable
+from axml_ray.corpus.records import Fields, storable
 from axml_ray.corpus.source_files import is_unreachable
 from axml_ray.corpus.sources import Document, Reader, Rejection
 from axml_ray.corpus.tables import MissingColumn
@@ -195,22 +195,20 @@ def _records(reader: Reader) -> Iterator[tuple[str, str | None, str | None]]:
     Raises:
         OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
     """
+    name = getattr(reader, "fields", Fields()).file_name(reader.path)
     try:
-        yield from map(_record, reader.read())
+        for read in reader.read():
+            yield _record(read, name)
     except (OSError, ValueError) as error:
         if is_unreachable(error, reader.path):
             raise
-        yield (
-            storable(PurePath(str(reader.path)).name),
-            None,
-            storable(f"the file cannot be read on from here: {error}"),
-        )
+        yield name, None, storable(f"the file cannot be read on from here: {error}")
 
 
-def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
-    """Return id, text and error of what a reader yields; one of text and error is None."""
+def _record(read: Document | Rejection, name: str) -> tuple[str, str | None, str | None]:
+    """Return id, text and error of what the reader of the file `name` yields; one of text and error is None."""
     if isinstance(read, Rejection):
-        return f"{Path(read.file).name}:{read.line}", None, read.reason
+        return f"{name}:{read.line}", None, read.reason
     return read.id, read.text, None
 
 

@@ -55,7 +55,8 @@ class CorpusSettings(Settings):
     labels_field: str = "labels"
     """Field or column of the labels: a list, or in CSV one cell."""
     id_field: str = "id"
-    """Field or column of the document's id, if it has one."""
+    """Field or column of the document's id, if it has one; else file and line are the id. No two documents of the
+    same files (`train`, `valid` or `test`) may have the same."""
     label_separator: Annotated[str, Field(min_length=1)] = ";"
     """Separator of the labels in a CSV cell."""
     csv_delimiter: CsvDelimiter | None = None
