@@ -82,8 +82,8 @@ class CorpusSettings(Settings):
     """Readable names: lines of label, tab, name; or CSV; or line i names label i; or the repository's `lbl.json`. At
     least half of the labels must be named."""
     label_features: AbsolutePath | None = None
-    """SVMlight file of features, one line per label or per training document; by default TF-IDF centroids of the
-    texts."""
+    """SVMlight file of features, one line per label or per training document; or, below a line of two counts, row i for
+    label i. By default TF-IDF centroids of the texts."""
     dictionary: AbsolutePath | None = None
     """For texts in two languages, a dictionary from the first to the second: lines of word, tab, translation, or Ding's
     format (Debian's package trans-de-en). Members read a text of the first language in words of the second, or of

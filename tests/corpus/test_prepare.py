@@ -433,6 +433,35 @@ def test_label_features_from_bags_of_words(run: Prepare, tmp_path: Path) -> None
     assert ":1: a feature isn't within 0" in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
 
 
+ROWS = "0:3 2:4\n2:2\n1:1 2:1\n\n0:1\n"
+ROW_OF_LABEL = {"0": [0.6, 0, 0.8], "1": [0, 0, 1], "2": [0, 0.5**0.5, 0.5**0.5], "4": [1, 0, 0]}
+
+
+@pytest.mark.parametrize(("header", "first"), [("5 3", 0), ("5 3 5", 0), ("5 3", 1)], ids=["two", "three", "from 1"])
+def test_label_features_by_row(run: Prepare, tmp_path: Path, header: str, first: int) -> None:
+    """The Extreme Classification Repository's features of labels: row i belongs to label i."""
+    path = tmp_path / "lbl_X_Xf.txt"
+    path.write_text(f"{header}\n{ROWS}")
+    records = [(f"text {i}", [str(first + label)]) for i, label in enumerate([0, 1, 2, 4] * 5)]
+    corpus = run(train=records, test_share=0, label_features=path)
+    for label, vector in zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True):
+        np.testing.assert_allclose(vector, ROW_OF_LABEL[str(int(label) - first)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (f"4 3\n{ROWS}", "lbl.txt:6: is row 5"),
+        (f"7 3\n{ROWS}", "lbl.txt has 5 rows"),
+        ("2 3\n0:1\nx 1:1\n", "lbl.txt:3: expected feature:value"),
+        ("2 3\n0:1\n1:1\n", "lbl.txt: has none of the corpus' 5 labels, such as 'all'"),
+    ],
+)
+def test_wrong_label_features_by_row(run: Prepare, tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "lbl.txt").write_text(content)
+    assert reason in error_of(run, train=many(20), test_share=0, label_features=tmp_path / "lbl.txt")
+
+
 def test_chinese_by_characters(run: Prepare) -> None:
     train = [(f"机器学习 {i}", ["a"]) for i in range(9)]
     corpus = run(train=train, test=[("学习机", ["a"])], segmentation="characters")
