@@ -41,8 +41,9 @@ from axml_ray.corpus.merging import merge
 from axml_ray.corpus.name_files import name_labels
 from axml_ray.corpus.passes import count_labels, count_subwords, count_words, encode_files
 from axml_ray.corpus.records import Reader
+from axml_ray.corpus.scripts import segmentation_warning
 from axml_ray.corpus.separators import separator_warning
-from axml_ray.corpus.split_assignment import Summary, assign_splits
+from axml_ray.corpus.split_assignment import TRAIN, Summary, assign_splits
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.tables import SeparatedValues
 from axml_ray.corpus.tasks import Workspace, group_by_size
@@ -79,7 +80,7 @@ def build_corpus(
     if workspace.settings.source != "installed_packages":  # the ids of these are ours
         check_ids(staged, given)
     _log_input(len(readers), staged)
-    _warn_about_separators(workspace, staged, readers, summary)
+    _warn(workspace, staged, given, readers, summary)
     labels = _merge_labels(workspace, staged)
     layout = _lay_out_files(workspace, staged, summary)
     documents = {split: layout.documents(split) for split in SPLITS}
@@ -107,12 +108,28 @@ def _log_input(files: int, staged: StagedInput) -> None:
     log.info("prepare: read %s documents from %s (%s rejected)", f"{staged.documents:,}", sources, f"{rejected:,}")
 
 
-def _warn_about_separators(
-    workspace: Workspace, staged: StagedInput, readers: Sequence[tuple[str, Reader]], summary: Summary
+def _warn(
+    workspace: Workspace,
+    staged: StagedInput,
+    given: Sequence[int],
+    readers: Sequence[tuple[str, Reader]],
+    summary: Summary,
 ) -> None:
-    """Warn if labels look as if they were split at the wrong separator."""
+    """Warn if labels look as if they were split at the wrong separator, or texts as if they had no words.
+
+    Args:
+        workspace: settings of the corpus.
+        staged: the input.
+        given: the split for which the documents of each block were given.
+        readers: split and reader of each source.
+        summary: where warnings are kept for the manifest and the report page.
+    """
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
-    if warning := separator_warning(staged.paths, workspace.settings.label_separator if has_separator else ""):
+    warnings = [separator_warning(staged.paths, workspace.settings.label_separator if has_separator else "")]
+    if workspace.settings.segmentation == "words":
+        train = [path for path, split in zip(staged.paths, given, strict=True) if split == TRAIN]
+        warnings.append(segmentation_warning(train))
+    for warning in filter(None, warnings):
         summary.warnings.append(warning)
         log.warning("prepare: WARNING: %s", warning)
 

@@ -36,7 +36,9 @@ LONGEST_WORD = 100
 """Maximum number of characters of a word that is split into subwords; the time grows quadratically with it."""
 _SPECIAL = ("<padding>", "<unknown>")
 _WORD = r"[\p{L}\p{N}_]\w*"
-_UNSPACED_CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+"""Pattern of the characters of scripts that are written without blanks between words."""
+_UNSPACED_CHARACTER = rf"{UNSPACED}\p{{M}}*"
 
 Segmentation = Literal["words", "characters"]
 
