@@ -128,10 +128,10 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
     if not _are_current(run, stored):
         stored = _predict(run, split)
     path = (settings or run.settings.evaluation).filter_pairs
-    return stored if path is None or split != TEST else replace(stored, left_out=_pairs_to_leave_out(path, run.corpus))
+    return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
 
 
-def _pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
+def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
     """Read pairs of test documents and labels.
 
     Raises:
