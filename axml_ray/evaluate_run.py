@@ -250,14 +250,15 @@ def _explainer(run: Run) -> Explainer | None:
 
 
 def read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
-    """Read the texts of some documents; empty strings if the corpus stores none. Only the files needed are read."""
+    """Read the texts of some documents; empty strings if the corpus stores none. Only the parts needed are read."""
     text_of: dict[int, str] = {}
     start = 0
-    for file in corpus.files(split):
-        end = start + pq.read_metadata(file).num_rows
-        in_file = [row for row in rows if start <= row < end]
-        if in_file and "text" in pq.read_schema(file).names:
-            texts = pq.read_table(file, columns=["text"])["text"]
-            text_of |= {row: texts[row - start].as_py() or "" for row in in_file}
-        start = end
+    for file in map(pq.ParquetFile, corpus.files(split)):
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            in_group = [row for row in rows if start <= row < end]
+            if in_group and "text" in file.schema_arrow.names:
+                texts = file.read_row_group(group, ["text"])["text"]
+                text_of |= {row: texts[row - start].as_py() or "" for row in in_group}
+            start = end
     return [text_of.get(row, "") for row in rows]

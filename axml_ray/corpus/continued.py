@@ -132,5 +132,6 @@ def largest_valid_draw(settings: CorpusSettings) -> int | None:
             f"corpus.valid: {settings.continues} has validation files; name them, since drawn documents would be among "
             "those that its networks were trained on"
         )
-    _, draws = text_digests(corpus.table("valid", ["text"])["text"], settings.seed)
-    return int(draws.max())
+    files = map(pq.ParquetFile, corpus.files("valid"))
+    groups = (file.read_row_group(i, ["text"])["text"] for file in files for i in range(file.num_row_groups))
+    return max(int(text_digests(texts, settings.seed)[1].max()) for texts in groups)

@@ -82,7 +82,7 @@ def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None
     digests, draws = text_digests(block.texts, settings.seed)
     facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
     facts["id"] = id_hashes(block.ids)
-    facts["words"], facts["cut"] = words.lengths, words.full_lengths > words.lengths
+    facts["words"], facts["cut"] = words.lengths, words.is_cut
     write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
     write_table(directory / "words.arrow", word=words.vocabulary)
     encoded = block.labels.flatten().dictionary_encode()

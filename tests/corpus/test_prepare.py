@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows
+from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows, written
 
 import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
@@ -460,6 +460,27 @@ def test_label_features_by_row(run: Prepare, tmp_path: Path, header: str, first:
 def test_wrong_label_features_by_row(run: Prepare, tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "lbl.txt").write_text(content)
     assert reason in error_of(run, train=many(20), test_share=0, label_features=tmp_path / "lbl.txt")
+
+
+def test_long_texts_are_written_in_row_groups(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which do not depend on the blocks of the input, and lose nothing."""
+    monkeypatch.setattr("axml_ray.corpus.passes.ROW_GROUP_BYTES", 100_000)
+    records = [(f"{i} some words of a text, " * 1_000, ["all", f"l{i % 3}"]) for i in range(20)]
+    corpus, other = (
+        run(train=records, test_share=0, max_tokens=50, block_bytes=size, directory=f"by {size}")
+        for size in (1 << 20, 100_000)
+    )
+    assert written(corpus) == written(other)
+    [file] = corpus.files("train")
+    metadata = pq.read_metadata(file)
+    assert metadata.num_row_groups > 3
+    assert all(metadata.row_group(i).num_rows <= 6 for i in range(metadata.num_row_groups))
+    stored = rows(corpus, "train")
+    assert [stored[f"d{i}"][1] for i in range(20) if f"d{i}" in stored] == [
+        text for i, (text, _) in enumerate(records) if f"d{i}" in stored
+    ]
+    assert corpus.split("train").tokens.lengths.tolist() == [50] * 18
+    assert corpus.manifest["summary"]["cut_texts"]["train"] == 18
 
 
 def test_chinese_by_characters(run: Prepare) -> None:

@@ -33,10 +33,10 @@ def test_words_of_a_block() -> None:
     ]
 
 
-def test_cut_texts_are_counted_whole() -> None:
+def test_it_is_known_which_texts_were_cut() -> None:
     found = split_texts(pa.array(["a b c d", "e", "é f g"]), 2)
     assert found.vocabulary.to_pylist() == ["a", "b", "e", "é", "f"]
-    assert (found.lengths.tolist(), found.full_lengths.tolist()) == ([2, 1, 2], [4, 1, 3])
+    assert (found.lengths.tolist(), found.is_cut.tolist()) == ([2, 1, 2], [True, False, True])
 
 
 def test_nothing_and_slices() -> None:
