@@ -70,13 +70,14 @@ def compare_runs(first: Run, second: Run, split: str, settings: EvaluationSettin
             f"{directories}: their corpora differ ({first.corpus.directory} and {second.corpus.directory} have other "
             "labels or training documents). Compare runs on the same corpus"
         )
-    predictions = current_predictions(first, split), current_predictions(second, split)
+    settings = settings or first.settings.evaluation
+    predictions = current_predictions(first, split, settings), current_predictions(second, split, settings)
     training = TrainingCounts(one.counts, first.corpus.documents("train"))
     content = {
         "split": split,
         "corpus": first.settings.corpus.name,
         "runs": _names(first, second),
-        **compare(*predictions, training, settings or first.settings.evaluation),
+        **compare(*predictions, training, settings),
         "settings": dict(differing_settings(first, second)),
     }
     return Comparison(first, second, split, predictions, content)

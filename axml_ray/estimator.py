@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from axml_ray.cluster import stop_cluster
 from axml_ray.configuration import load
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.in_memory import (
     LabelledText,
     check_not_one_hot,
@@ -170,7 +171,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         rows = self._tag([text for text, _ in records], top_k=SCORED)
         top = np.full((len(rows), SCORED), -1, np.int32)
         for ranked, row in zip(top, rows, strict=True):
-            ranked[: len(row)] = [columns[tag.label] for tag in row]
+            ranked[: len(row)] = [columns[composed(tag.label)] for tag in row]
         is_labelled = truth.lengths > 0
         if not is_labelled.any():
             raise ValueError("y: no text has a label, so there is nothing to score")
@@ -302,7 +303,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
     def _matrix(self, rows: list[list[Tag]], value: Callable[[Tag], float], kind: type) -> sparse.csr_matrix:
         """Return one value of each tag as CSR [N, C], columns in the order of `classes_`."""
         offsets = np.cumsum([0, *map(len, rows)])
-        columns = [self._columns[tag.label] for row in rows for tag in row]
+        columns = [self._columns[composed(tag.label)] for row in rows for tag in row]
         values: np.ndarray = np.array([value(tag) for row in rows for tag in row], dtype=kind)
         matrix = sparse.csr_matrix((values, columns, offsets), shape=(len(rows), len(self.classes_)))
         matrix.sort_indices()

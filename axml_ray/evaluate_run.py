@@ -6,6 +6,7 @@ Ray.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from axml_ray.configuration import read_settings
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.examples import Explainer, LabelExplanation, best_and_worst, build_examples
+from axml_ray.evaluation.filter_pairs import read_pairs
 from axml_ray.evaluation.label_sets import ScoredPairs
 from axml_ray.evaluation.prediction_metrics import (
     TrainingCounts,
@@ -31,7 +33,7 @@ from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.first_scores import scores_without_networks
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
-from axml_ray.settings import SettingsError
+from axml_ray.settings import EvaluationSettings, SettingsError
 from axml_ray.storage.layout import TEST
 from axml_ray.training.progress import JOURNAL
 
@@ -90,9 +92,11 @@ def evaluate(
         metrics["against"] = {
             "run": other.settings.name,
             "measures": compare_predictions(
-                predictions, current_predictions(other, split), training, settings.evaluation
+                predictions, current_predictions(other, split, settings.evaluation), training, settings.evaluation
             ),
         }
+    if predictions.left_out is not None:
+        metrics["filter_pairs"] = len(predictions.left_out.values)
     if with_label_sets and corpus.documents("valid"):
         threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
         metrics["label_sets"] = ScoredPairs.read(predictions).scores_above(threshold)
@@ -103,11 +107,17 @@ def evaluate(
     return metrics
 
 
-def current_predictions(run: Run, split: str) -> Predictions:
+def current_predictions(run: Run, split: str, settings: EvaluationSettings | None = None) -> Predictions:
     """Open the run's predictions of a split, after predicting it if they are missing or by other members.
 
+    Args:
+        run: the run.
+        split: split of its corpus.
+        settings: which pairs of test documents and labels are left out; by default the run's.
+
     Raises:
-        SettingsError: the split has no documents, the predictions are of other documents, or the run cannot be opened.
+        SettingsError: the split has no documents, the predictions are of other documents, the run cannot be opened, or
+            the file of pairs is not of these documents.
     """
     if not run.corpus.documents(split):
         raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
@@ -115,7 +125,29 @@ def current_predictions(run: Run, split: str) -> Predictions:
     if stored is None or set(stored.members) != set(run.member_names):
         stored = _predict(run, split)
     _check_documents(stored, run.corpus, split)
-    return stored if _are_current(run, stored) else _predict(run, split)
+    if not _are_current(run, stored):
+        stored = _predict(run, split)
+    path = (settings or run.settings.evaluation).filter_pairs
+    return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
+
+
+def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
+    """Read pairs of test documents and labels.
+
+    Raises:
+        SettingsError: they do not fit the corpus, or it lacks test documents, so that their numbers are unknown.
+    """
+    made_with, summary = corpus.manifest["settings"], corpus.manifest["summary"]
+    left_out = summary["left_out"]["without_label"][TEST] + summary["left_out"]["duplicates"]
+    if not made_with["test"] or made_with["max_test_documents"] or left_out or summary["rejected"]:
+        raise SettingsError(
+            f"evaluation.filter_pairs: {path} numbers the documents of the test file, but {corpus.directory} lacks "
+            "some: prepare it with corpus.test, without corpus.max_test_documents and drop_duplicates, from records "
+            "that can all be read and have a label"
+        )
+    pairs = read_pairs(path, corpus.documents(TEST), corpus.labels.labels)
+    log.info("evaluate: leaving out %s pairs of %s", f"{len(pairs.values):,}", path)
+    return pairs
 
 
 def _are_current(run: Run, stored: Predictions) -> bool:
@@ -218,14 +250,15 @@ def _explainer(run: Run) -> Explainer | None:
 
 
 def read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
-    """Read the texts of some documents; empty strings if the corpus stores none. Only the files needed are read."""
+    """Read the texts of some documents; empty strings if the corpus stores none. Only the parts needed are read."""
     text_of: dict[int, str] = {}
     start = 0
-    for file in corpus.files(split):
-        end = start + pq.read_metadata(file).num_rows
-        in_file = [row for row in rows if start <= row < end]
-        if in_file and "text" in pq.read_schema(file).names:
-            texts = pq.read_table(file, columns=["text"])["text"]
-            text_of |= {row: texts[row - start].as_py() or "" for row in in_file}
-        start = end
+    for file in map(pq.ParquetFile, corpus.files(split)):
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            in_group = [row for row in rows if start <= row < end]
+            if in_group and "text" in file.schema_arrow.names:
+                texts = file.read_row_group(group, ["text"])["text"]
+                text_of |= {row: texts[row - start].as_py() or "" for row in in_group}
+            start = end
     return [text_of.get(row, "") for row in rows]

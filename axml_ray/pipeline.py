@@ -22,7 +22,7 @@ from axml_ray.configuration import FREE, read_yaml
 from axml_ray.continued_run import check_corpora, check_trained, describe_continuation
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluate_run import evaluate, read_phase_seconds
+from axml_ray.evaluate_run import evaluate, pairs_to_leave_out, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
 from axml_ray.files import read_json, whole_file, write_json
 from axml_ray.heartbeat import phase
@@ -111,6 +111,8 @@ def begin(settings: Experiment) -> Run:
         settings = adapted(settings, corpus)
         _check_settings(settings, layout)
     current = Run(settings, corpus)
+    if settings.evaluation.filter_pairs is not None:  # a wrong file is found now, not after the training
+        pairs_to_leave_out(settings.evaluation.filter_pairs, corpus)
     if current.previous is not None:
         check_corpora(current, current.previous)
         log.info("%s", describe_continuation(current, current.previous))

@@ -53,16 +53,18 @@ class Ragged:
         width = int(lengths.max(initial=0)) if width is None else width
         table = np.full((len(self), width), fill, dtype=np.int32)
         inside = np.arange(width) < lengths[:, None]
-        kept = self if lengths.max(initial=0) <= width else self.cut(width)
-        table[inside] = kept.values
+        table[inside] = self.cut(width).values
         return table
 
     def cut(self, width: int) -> "Ragged":
-        """Return the rows cut to their first `width` values."""
-        lengths = np.minimum(self.lengths, width)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], lengths)
-        return Ragged(self.values[positions], offsets)
+        """Return the rows cut to their first `width` values; the rows themselves, not a copy, if none is longer."""
+        lengths = self.lengths
+        kept = np.minimum(lengths, width)
+        if np.array_equal(kept, lengths):
+            return self
+        # A byte per value: positions would be eight, which is gigabytes for the tokens of a large corpus.
+        is_kept = np.repeat(np.tile([True, False], len(self)), np.stack([kept, lengths - kept], axis=1).ravel())
+        return Ragged(self.values[is_kept], np.concatenate([[0], np.cumsum(kept)]))
 
     def to_arrow(self) -> pa.ListArray:
         """Return the rows as a `list<int32>` column."""

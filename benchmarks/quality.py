@@ -140,9 +140,8 @@ def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]
     kinds = Counter(member.kind for member in run.members)
     shared = [member.name for member in run.members if kinds[member.kind] == 1]
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
-    columns = [f"{member.name}.{what}" for member in run.members for what in ("labels", "scores")]
-    for values, truth in predictions.columns(columns):
-        rankings = {member: TopK(*values[2 * place : 2 * place + 2]) for place, member in enumerate(run.members)}
+    for values, truth in predictions.read_all([member.name for member in run.members]):
+        rankings = {member: TopK(*each) for member, each in zip(run.members, values, strict=True)}
         for chosen, of_chosen in scores.items():
             inside = {each.name: top for each, top in rankings.items() if each.name in shared or each.tree in chosen}
             of_chosen.add(combination.rank(inside).labels, truth.values, truth.offsets)

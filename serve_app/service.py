@@ -1,10 +1,10 @@
 """The service behind the HTTP API: it tags texts by calling the deployments of members and combining their scores."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from axml_ray import __version__
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.json_lines import JsonLines
 from axml_ray.corpus.records import Fields, Rejection, storable
 from axml_ray.ensemble import Contribution
@@ -82,7 +83,7 @@ class ServedBundle:
             "members": [{"name": each.title, "kind": each.kind, "weight": each.weight} for each in members],
         }
 
-    @cached_property
+    @functools.cached_property
     def names(self) -> pa.Array:
         """The names of all labels, by id."""
         return pa.array(self.codec.index.names, pa.large_string())
@@ -96,7 +97,8 @@ class ServedBundle:
         """
         hits = np.ones(len(self.names), dtype=bool)
         for word in query.split():
-            hits &= pc.match_substring(self.names, word, ignore_case=True).to_numpy(zero_copy_only=False)
+            forms = [pc.match_substring(self.names, form, ignore_case=True) for form in {word, composed(word)}]
+            hits &= functools.reduce(pc.or_, forms).to_numpy(zero_copy_only=False)
         index = self.codec.index
         return [
             {"label": index.labels[one], "name": index.names[one], "documents": int(index.counts[one])}

@@ -1,5 +1,7 @@
 """Run: pytest tests/test_ragged.py"""
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -40,6 +42,18 @@ def test_take_copies():
 @given(ROWS, st.integers(0, 6))
 def test_cut(rows, width):
     assert listed(Ragged.from_rows(rows).cut(width)) == [row[:width] for row in rows]
+
+
+def test_a_cut_takes_no_more_memory_than_its_result() -> None:
+    """Those of a large corpus must not be copied for nothing, nor need an int64 index for each value."""
+    ragged = Ragged(np.zeros(4_000_000, np.int32), np.arange(0, 4_000_001, 1_000))
+    assert ragged.cut(1_000) is ragged
+    tracemalloc.start()
+    cut = ragged.cut(500)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert cut.lengths.tolist() == [500] * 4_000
+    assert peak < cut.values.nbytes + 2 * ragged.values.size
 
 
 @given(ROWS, st.none() | st.integers(0, 7), st.integers(-3, 3))

@@ -17,6 +17,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,18 @@ from axml_ray.corpus.derived_files import (
     write_word_vectors,
 )
 from axml_ray.corpus.dictionary import Entries
+from axml_ray.corpus.document_ids import check_ids
 from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.input_staging import StagedInput, stage_sources
+from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.manifest import Counts, Inputs, write_manifest
 from axml_ray.corpus.merging import merge
+from axml_ray.corpus.name_files import name_labels
 from axml_ray.corpus.passes import count_labels, count_subwords, count_words, encode_files
 from axml_ray.corpus.records import Reader
+from axml_ray.corpus.scripts import segmentation_warning
 from axml_ray.corpus.separators import separator_warning
-from axml_ray.corpus.split_assignment import Summary, assign_splits
+from axml_ray.corpus.split_assignment import TRAIN, Summary, assign_splits
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.tables import SeparatedValues
 from axml_ray.corpus.tasks import Workspace, group_by_size
@@ -69,12 +74,15 @@ def build_corpus(
     """
     start = time.monotonic()
     staged = stage_sources(workspace, readers)
+    given = [int(split[0]) for split in staged.splits]
     limit = largest_valid_draw(workspace.settings)
     summary = assign_splits(workspace.settings, staged.splits, staged.facts, workspace.describe_split, limit)
     summary.rejected = staged.rejections
+    if workspace.settings.source != "installed_packages":  # the ids of these are ours
+        check_ids(staged, given)
     _log_input(len(readers), staged)
     _check_labels(staged)
-    _warn_about_separators(workspace, staged, readers, summary)
+    _warn(workspace, staged, given, readers, summary)
     labels = _merge_labels(workspace, staged)
     layout = _lay_out_files(workspace, staged, summary)
     documents = {split: layout.documents(split) for split in SPLITS}
@@ -121,12 +129,28 @@ def _check_labels(staged: StagedInput) -> None:
         )
 
 
-def _warn_about_separators(
-    workspace: Workspace, staged: StagedInput, readers: Sequence[tuple[str, Reader]], summary: Summary
+def _warn(
+    workspace: Workspace,
+    staged: StagedInput,
+    given: Sequence[int],
+    readers: Sequence[tuple[str, Reader]],
+    summary: Summary,
 ) -> None:
-    """Warn if labels look as if they were split at the wrong separator."""
+    """Warn if labels look as if they were split at the wrong separator, or texts as if they had no words.
+
+    Args:
+        workspace: settings of the corpus.
+        staged: the input.
+        given: the split for which the documents of each block were given.
+        readers: split and reader of each source.
+        summary: where warnings are kept for the manifest and the report page.
+    """
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
-    if warning := separator_warning(staged.paths, workspace.settings.label_separator if has_separator else ""):
+    warnings = [separator_warning(staged.paths, workspace.settings.label_separator if has_separator else "")]
+    if workspace.settings.segmentation == "words":
+        train = [path for path, split in zip(staged.paths, given, strict=True) if split == TRAIN]
+        warnings.append(segmentation_warning(train))
+    for warning in filter(None, warnings):
         summary.warnings.append(warning)
         log.warning("prepare: WARNING: %s", warning)
 
@@ -135,7 +159,8 @@ def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
     """Write `labels.parquet`; return what `merging.merge_labels` returns.
 
     Raises:
-        SettingsError: no label, or no label of a training document, is left, or one of a continued corpus has none.
+        SettingsError: no label, or no label of a training document, is left, or one of a continued corpus has none; or
+            the file of names is of other labels.
     """
     labels = _count_and_merge(workspace, staged, "labels", count_labels)
     train = workspace.describe_split("train")
@@ -147,6 +172,10 @@ def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
         raise SettingsError(f"{train}: no training document has a label")
     if workspace.settings.continues is not None:
         check_kept_labels(workspace.directory, workspace.settings.continues)
+    if workspace.settings.label_names is not None:
+        path = workspace.directory / "labels.parquet"
+        index = LabelIndex.load(path)
+        replace(index, names=tuple(name_labels(index.labels, workspace.settings.label_names))).save(path)
     return labels
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from axml_ray.corpus.composition import composed_strings
 from axml_ray.corpus.records import Reader
 from axml_ray.corpus.staging import text_digests
 from axml_ray.corpus.store import Corpus
@@ -78,9 +79,12 @@ def old_files_first(readers: list[tuple[str, Reader]], directory: Path) -> list[
 
 
 def trained_labels(directory: Path) -> pa.Array:
-    """Return the labels of a prepared corpus that have training documents, string, in the order of their ids."""
+    """Return the labels of a prepared corpus that have training documents, string, in the order of their ids.
+
+    They are composed here because those of a corpus that an earlier version prepared need not be.
+    """
     table = pq.read_table(directory / "labels.parquet", columns=["label", "count"])
-    return table["label"].filter(pc.greater(table["count"], 0)).combine_chunks()
+    return composed_strings(table["label"].filter(pc.greater(table["count"], 0)).combine_chunks())
 
 
 def keep_ids(table: pa.Table, kept: pa.Array) -> pa.Table:
@@ -128,5 +132,6 @@ def largest_valid_draw(settings: CorpusSettings) -> int | None:
             f"corpus.valid: {settings.continues} has validation files; name them, since drawn documents would be among "
             "those that its networks were trained on"
         )
-    _, draws = text_digests(corpus.table("valid", ["text"])["text"], settings.seed)
-    return int(draws.max())
+    files = map(pq.ParquetFile, corpus.files("valid"))
+    groups = (file.read_row_group(i, ["text"])["text"] for file in files for i in range(file.num_row_groups))
+    return max(int(text_digests(texts, settings.seed)[1].max()) for texts in groups)

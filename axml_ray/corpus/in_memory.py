@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.records import Fields
 from axml_ray.corpus.values import are_one_hot, storable
 
@@ -198,10 +199,10 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
             content, names, _ = Fields().read({"text": text, "labels": row})
         except ValueError as error:
             raise ValueError(f"y[{number}]: {error}") from None
-        found.append((content, tuple(dict.fromkeys(names))))
+        found.append((content, tuple(dict.fromkeys(map(composed, names)))))
     return found
 
 
 def label_of(name: object) -> str:
     """Return the label of a class as the corpus stores it."""
-    return storable(str(name)).strip()
+    return composed(storable(str(name))).strip()

@@ -27,12 +27,14 @@ class StagedInput:
             overwrites it.
         facts: for each block, `staging.DOCUMENT_FACTS` [documents].
         rejections: number of rejected records by reason.
+        readers: the readers, by the number with which the names of their blocks begin.
     """
 
     paths: list[str]
     splits: list[np.ndarray]
     facts: list[np.ndarray]
     rejections: dict[str, int]
+    readers: list[Reader]
 
     @property
     def documents(self) -> int:
@@ -70,13 +72,18 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> St
     if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
         raise SettingsError(f"corpus: {failures[0][0]} {failures[0][1]}")
     rejections = _collect_rejections(workspace, sum(row["rows"] for row in rows))
-    staged = StagedInput(sorted(row["path"] for row in rows), [], [], rejections)
+    staged = StagedInput(sorted(row["path"] for row in rows), [], [], rejections, [part for _, part, _ in parts])
     for path in staged.paths:
-        split = parts[int(Path(path).name[:6])][0]  # a block's name begins with the number of its reader
+        split = parts[reader_number(path)][0]
         facts = np.array(StagedBlock(Path(path)).array("facts"))
         staged.facts.append(facts)
         staged.splits.append(np.full(len(facts), SPLITS.index(split) if split else 0, dtype=np.int8))
     return staged
+
+
+def reader_number(path: str) -> int:
+    """Return the number of the reader of a staged block."""
+    return int(Path(path).name[:6])
 
 
 def _collect_rejections(workspace: Workspace, documents: int) -> dict[str, int]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from axml_ray.corpus.line_blocks import Damage, decode_line, line_ranges, read_line_blocks
-from axml_ray.corpus.records import Block, Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.records import Block, Document, Fields, Rejection, storable
 from axml_ray.corpus.source_files import SourceFile
 from axml_ray.corpus.values import json_type
 
@@ -96,7 +96,7 @@ class JsonLines:
             except ValueError as error:
                 yield self._rejection(number, str(error))
                 continue
-            document_id = record_id or f"{file_name(self.path)}:{number}"
+            document_id = record_id or f"{self.fields.file_name(self.path)}:{number}"
             yield Document(text=text, labels=labels, file=storable(str(self.path)), line=number, id=document_id)
 
     def _rejection(self, line: int, reason: str) -> Rejection:
@@ -131,7 +131,8 @@ class JsonLines:
         if any(not label or label != label.strip() or "\0" in label for label in distinct):
             return None
         names = [storable(str(name)) if name is not None else "" for name in record_ids]
-        ids = [name or f"{file_name(self.path)}:{number}" for number, name in enumerate(names, start=first)]
+        file = fields.file_name(self.path)
+        ids = [name or f"{file}:{number}" for number, name in enumerate(names, start=first)]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int32)
         return Block(
             ids=pa.array(ids, pa.string()),

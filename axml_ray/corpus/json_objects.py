@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from axml_ray.corpus.json_lines import parse_object
 from axml_ray.corpus.line_blocks import LONGEST_LINE
-from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.records import Document, Fields, Rejection, storable
 from axml_ray.corpus.source_files import SourceFile
 from axml_ray.corpus.text_streams import open_text, read_bytes
 
@@ -51,7 +51,7 @@ class JsonObjects:
                 reason = f"{error} at object {count} of the line" if count > 1 else str(error)
                 yield Rejection(file=file, line=line, reason=reason)
                 continue
-            document_id = record_id or f"{file_name(self.path)}:{place}"
+            document_id = record_id or f"{self.fields.file_name(self.path)}:{place}"
             yield Document(text=text, labels=labels, file=file, line=line, id=document_id)
 
 

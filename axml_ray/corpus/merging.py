@@ -97,7 +97,7 @@ def merge_labels(blocks: Sequence[StagedBlock], work: Path, settings: CorpusSett
     if settings.continues is not None:
         table = keep_ids(table, trained_labels(settings.continues))
     labels, counts = table["label"].combine_chunks(), table["train"].to_numpy()
-    write_labels(work / "labels.parquet", labels, counts, settings.label_names)
+    write_labels(work / "labels.parquet", labels, counts)
     unseen = counts == 0
     counts_of_labels |= {
         "labels": len(labels),

@@ -6,11 +6,13 @@ Arrays stay in files, so the rows that a task returns are small.
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from axml_ray.corpus.file_layout import FILE_DOCUMENTS, FileLayout
@@ -24,6 +26,9 @@ from axml_ray.corpus.tokenizer import UNKNOWN
 from axml_ray.corpus.translation import Translation
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SPLITS, CorpusSettings
+
+ROW_GROUP_BYTES = 256 << 20
+"""Approximate limit of the text in a row group, which is in memory at a time; few files have more than one."""
 
 
 def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
@@ -49,9 +54,10 @@ def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: Corp
 
 
 def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
-    """Read blocks, turning a read error into a ValueError, so that an OSError in the caller is a write error."""
+    """Read composed blocks, turning read errors into ValueErrors, so that an OSError in the caller is a write error."""
     try:
-        yield from read_blocks(reader, size)
+        for block in read_blocks(reader, size):
+            yield block.composed()
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
 
@@ -194,24 +200,40 @@ def _translated(numbers: range, work: Path, translation: Translation) -> Ragged:
 
 
 def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:
-    """Write a Parquet file and return its tokens and labels."""
-    tables, tokens, labels = [], [], []
+    """Write a Parquet file, in row groups of about `ROW_GROUP_BYTES` of text, and return its tokens and labels."""
+    tokens, labels = [], []
     begin = number * FILE_DOCUMENTS
-    for block_number, rows in layout.block_rows(split, begin, begin + FILE_DOCUMENTS):
-        block = StagedBlock(Path(layout.paths[block_number]))
-        tables.append(block.table("documents").take(pa.array(rows)))
-        tokens.append(_token_ids(block, rows, max_tokens))
-        labels.append(_label_ids(block.rows("label").take(rows), block.array("label_ids")))
-    table = pa.concat_tables(tables).combine_chunks()
-    token_rows, label_rows = Ragged.concatenate(tokens), Ragged.concatenate(labels)
-    columns = {
-        "id": table["id"],
-        "tokens": token_rows.to_arrow(),
-        "labels": label_rows.to_arrow(),
-        "text": table["text"],
-    }
-    pq.write_table(pa.table(columns), work / split / f"{number:06d}.parquet", use_dictionary=False)
-    return token_rows, label_rows
+    pieces = [
+        (StagedBlock(Path(layout.paths[block])), rows)
+        for block, rows in layout.block_rows(split, begin, begin + FILE_DOCUMENTS)
+    ]
+    sizes = [pc.binary_length(block.table("documents")["text"]).to_numpy()[rows] for block, rows in pieces]
+    # The row group of each document, which does not depend on how the input was cut into blocks.
+    ends = np.cumsum(np.concatenate(sizes), dtype=np.int64)
+    group_of = np.split((ends - np.concatenate(sizes)) // ROW_GROUP_BYTES, np.cumsum(list(map(len, sizes)))[:-1])
+    with ExitStack() as stack:
+        writer = None
+        for group in np.unique(np.concatenate(group_of)):
+            chosen = [(block, rows[of == group]) for (block, rows), of in zip(pieces, group_of, strict=True)]
+            table = pa.concat_tables(block.table("documents").take(pa.array(rows)) for block, rows in chosen)
+            token_rows = Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen)
+            label_rows = Ragged.concatenate(
+                _label_ids(block.rows("label").take(rows), block.array("label_ids")) for block, rows in chosen
+            )
+            columns = {
+                "id": table["id"].combine_chunks(),
+                "tokens": token_rows.to_arrow(),
+                "labels": label_rows.to_arrow(),
+                "text": table["text"].combine_chunks(),
+            }
+            content = pa.table(columns)
+            if writer is None:
+                path = work / split / f"{number:06d}.parquet"
+                writer = stack.enter_context(pq.ParquetWriter(path, content.schema, use_dictionary=False))
+            writer.write_table(content)
+            tokens.append(token_rows)
+            labels.append(label_rows)
+    return Ragged.concatenate(tokens), Ragged.concatenate(labels)
 
 
 def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> Ragged:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from axml_ray.corpus.line_blocks import Damage, decode_line, line_ranges, read_lines
-from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.records import Document, Fields, Rejection, storable
 from axml_ray.corpus.source_files import SourceFile
 
 
@@ -37,7 +37,7 @@ class PlainText:
                 yield Rejection(file=file, line=number, reason=str(error))
                 continue
             if text:
-                document_id = f"{file_name(self.path)}:{number}"
+                document_id = f"{self.fields.file_name(self.path)}:{number}"
                 yield Document(text=text, labels=(), file=file, line=number, id=document_id)
 
     def split(self, size: int) -> list["PlainText"]:

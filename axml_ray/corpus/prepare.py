@@ -13,8 +13,8 @@ from axml_ray.corpus.build import build_corpus
 from axml_ray.corpus.continued import continued_state, old_files_first
 from axml_ray.corpus.dictionary import read_dictionary
 from axml_ray.corpus.input_changes import describe_changes, input_files, input_state
-from axml_ray.corpus.label_index import read_names
 from axml_ray.corpus.manifest import Inputs
+from axml_ray.corpus.name_files import read_rows
 from axml_ray.corpus.records import Reader
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.tasks import Workspace
@@ -88,7 +88,7 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
         path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
-    return readers
+    return list(zip([split for split, _ in readers], sources.name_apart([each for _, each in readers]), strict=True))
 
 
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inputs:
@@ -100,7 +100,7 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]]) -> Inpu
     files = [(split, file) for split, reader in readers for file in input_files(reader)]
     files += [("", path) for path in (settings.label_names, settings.label_features, settings.dictionary) if path]
     if settings.label_names:
-        read_names(settings.label_names)
+        read_rows(settings.label_names)
     if vectors := settings.word_vectors_path:
         check_vectors(vectors)
         files.append(("", vectors))

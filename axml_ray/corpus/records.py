@@ -7,12 +7,13 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from axml_ray.corpus.composition import composed_strings
 from axml_ray.corpus.tokenizer import SEPARATOR
 from axml_ray.corpus.values import MISSING, is_positive, labels_of, storable, text_of, value_at
 
@@ -83,6 +84,11 @@ class Block:
             rejections=tuple(record for record in records if isinstance(record, Rejection)),
         )
 
+    def composed(self) -> "Block":
+        """Return the block with its texts and labels in Unicode's composed form."""
+        labels = pa.ListArray.from_arrays(self.labels.offsets, composed_strings(self.labels.values))
+        return replace(self, texts=composed_strings(self.texts), labels=labels)
+
 
 def read_blocks(reader: Reader, size: int) -> Iterator[Block]:
     """Read the documents of a reader as blocks of about `size` bytes of text; raises what `Reader.read` raises."""
@@ -131,6 +137,12 @@ class Fields:
     """Names of the classes whose numbers are the labels; if empty, the number itself is the name."""
     labelled: bool = True
     """Whether a record must have labels; if False, missing or invalid labels are read as none."""
+    file: str = field(default="", repr=False)
+    """Name of the file in the ids of records without one; by default the last part of its path."""
+
+    def file_name(self, path: Path | str) -> str:
+        """Return the name of a file in the ids of its records."""
+        return self.file or file_name(path)
 
     @property
     def label_fields(self) -> tuple[str, ...]:

@@ -44,7 +44,9 @@ class TextPairs:
             except ValueError as error:
                 yield Rejection(file=file, line=number, reason=str(error))
                 continue
-            yield Document(text=content, labels=names, file=file, line=number, id=f"{file_name(self.path)}:{number}")
+            yield Document(
+                text=content, labels=names, file=file, line=number, id=f"{self.fields.file_name(self.path)}:{number}"
+            )
 
 
 def labels_file_of(path: SourceFile) -> SourceFile:

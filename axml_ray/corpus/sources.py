@@ -28,6 +28,7 @@ from axml_ray.corpus.records import Document, Fields, Reader, Rejection, file_na
 from axml_ray.corpus.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_url, list_files, without_compression
 from axml_ray.corpus.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.values import storable
 from axml_ray.settings import ReadingSettings
 
 __all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
@@ -89,7 +90,26 @@ def open_readers(
             files = list_files(pattern, (*suffixes, *SUFFIXES["plain_text"]))
         for file in files:
             readers[str(file)] = _reader(file, settings, fields, otherwise)
-    return [reader for _, reader in sorted(readers.items())]
+    return name_apart([reader for _, reader in sorted(readers.items())])
+
+
+def name_apart(readers: Sequence[Reader]) -> list[Reader]:
+    """Return readers with distinct names of their files in ids: those of one name get the directories that differ.
+
+    Example: `a/x/part.jsonl` and `b/x/part.jsonl` are named like that, and `x/part.jsonl` if it is the only one, is
+    `part.jsonl`. What all of them have in common is left out, so that ids stay the same when a project is moved.
+    """
+    parts = [str(reader.path).partition("?")[0].split("/") for reader in readers]
+    groups: dict[str, list[int]] = {}
+    for i, path in enumerate(parts):
+        groups.setdefault(path[-1], []).append(i)
+    named = list(readers)
+    for same in groups.values():
+        longest = max(len(parts[i]) for i in same)
+        length = next((n for n in range(1, longest) if len({tuple(parts[i][-n:]) for i in same}) == len(same)), longest)
+        for i in same if length > 1 else ():
+            named[i] = replace(named[i], fields=replace(named[i].fields, file=storable("/".join(parts[i][-length:]))))
+    return named
 
 
 def _saved_dataset(pattern: str | Path) -> Path | None:

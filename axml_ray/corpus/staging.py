@@ -31,9 +31,17 @@ from axml_ray.ragged import Ragged
 from axml_ray.settings import CorpusSettings
 
 DOCUMENT_FACTS = np.dtype(
-    [("high", np.uint64), ("low", np.uint64), ("draw", np.uint64), ("words", np.int32), ("cut", np.bool_)]
+    [
+        ("high", np.uint64),
+        ("low", np.uint64),
+        ("draw", np.uint64),
+        ("id", np.uint64),
+        ("words", np.int32),
+        ("cut", np.bool_),
+    ]
 )
-"""The two halves of the text's digest; a hash by which subsets are drawn; number of words, and whether it was cut."""
+"""The two halves of the text's digest; a hash by which subsets are drawn; a hash of the id; number of words, and
+whether it was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,8 @@ def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None
     facts = np.empty(len(block.texts), DOCUMENT_FACTS)
     digests, draws = text_digests(block.texts, settings.seed)
     facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
-    facts["words"], facts["cut"] = words.lengths, words.full_lengths > words.lengths
+    facts["id"] = id_hashes(block.ids)
+    facts["words"], facts["cut"] = words.lengths, words.is_cut
     write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
     write_table(directory / "words.arrow", word=words.vocabulary)
     encoded = block.labels.flatten().dictionary_encode()
@@ -102,6 +111,12 @@ def distinct_values(rows: Ragged) -> Ragged:
     keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
     counts = np.bincount(keys // size, minlength=len(rows))
     return Ragged((keys % size).astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
+
+
+def id_hashes(ids: pa.Array) -> np.ndarray:
+    """Return hashes of ids (string [n]), uint64 [n]."""
+    digests = [hashlib.blake2b(name.as_buffer(), digest_size=8).digest() for name in ids]
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def text_digests(texts: pa.Array | pa.ChunkedArray, seed: int) -> tuple[np.ndarray, np.ndarray]:

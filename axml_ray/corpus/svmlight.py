@@ -4,13 +4,18 @@
   label ends at the first blank.
 - `label,label feature:value …` is a document, as in the Extreme Classification Repository's bags of words, whose first
   line of three counts is skipped. The document's vector, scaled to length one, is added to each of its labels.
+- `feature:value …` below a first line of two counts, labels and features, gives in row i the features of label i, as in
+  the repository's `lbl_X_Xf.txt`; labels are numbers from 0, or from 1 if the last row belongs to one. Below three
+  counts, lines are read like this if the first of them begins with a feature.
 
 The lines of a label are summed. Feature numbers begin at 0 or 1, whichever the file's smallest number indicates. A
 trained label without a line has no features. The lines of trained labels are held in memory, 8 bytes per number.
 """
 
+import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy import sparse
 
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.label_features import keep_strongest, label_ranges, normalize_rows
 from axml_ray.corpus.line_blocks import Damage, read_line_blocks
+from axml_ray.corpus.name_files import numbered_from
 from axml_ray.settings import SettingsError
 
 BLOCK_BYTES = 1 << 22
@@ -41,10 +48,12 @@ def convert_features(path: Path, labels: Path, max_terms: int | None, output: Pa
     table = pq.read_table(labels, columns=["label", "count"])
     names = table["label"].filter(pc.greater(table["count"], 0)).to_pylist()
     lines = _LabelLines({name: number for number, name in enumerate(names)}, path)
-    for number, line in _read_lines(path):
-        lines.add(number, line)
+    lines.read(_read_lines(path), set(table["label"].to_pylist()))
     if not lines.labels:
-        raise SettingsError(f"corpus.label_features: {path}: has none of the corpus' {len(names):,} labels")
+        raise SettingsError(
+            f"corpus.label_features: {path}: has none of the corpus' {len(names):,} labels, such as {names[0]!r}; "
+            "begin a line with its label, or give row i to the label i"
+        )
     vectors = lines.matrix()
     label_of_pair, row_of_pair = np.frombuffer(lines.labels, np.int32), np.frombuffer(lines.rows, "q")
     order = np.argsort(label_of_pair, kind="stable")
@@ -63,7 +72,7 @@ def convert_features(path: Path, labels: Path, max_terms: int | None, output: Pa
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines, numbered from 1, that are neither empty nor comments nor the header."""
+    """Yield the lines, numbered from 1."""
     number = 0
     try:
         for content in read_line_blocks(path, BLOCK_BYTES):
@@ -77,17 +86,15 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
             # Not splitlines(): a label may contain other characters that Unicode counts as line ends.
             for line in text.removesuffix("\n").split("\n"):
                 number += 1
-                comment = line.lstrip().startswith("#") and "\t" not in line  # a label before a tab may begin with #
-                if line.strip() and not comment and not (number == 1 and _is_header(line)):
-                    yield number, line
+                yield number, line
     except OSError as error:
         raise SettingsError(f"corpus.label_features: {path} cannot be read: {error.strerror or error}") from None
 
 
-def _is_header(line: str) -> bool:
-    """Return whether a line is the Extreme Classification Repository's header: three numbers."""
-    words = line.split(" ")
-    return len(words) == 3 and all(word.strip().isdecimal() for word in words)
+def _header(line: str) -> list[int]:
+    """Return the two or three counts of the Extreme Classification Repository's header; empty if it is none."""
+    words = line.split()
+    return [int(word) for word in words] if len(words) in (2, 3) and all(map(str.isdecimal, words)) else []
 
 
 class _LabelLines:
@@ -106,16 +113,45 @@ class _LabelLines:
         self.labels, self.rows = array("i"), array("q")
         self._indices, self._values, self._ends = array("i"), array("f"), array("q", [0])
 
-    def add(self, number: int, line: str) -> None:
-        """Add a line if it has a trained label.
+    def read(self, content: Iterator[tuple[int, str]], labels: Collection[str]) -> None:
+        """Add those of a file's lines that have a trained label.
+
+        Args:
+            content: the lines, numbered.
+            labels: all labels of the corpus, by which it is known whether rows count from 0 or 1.
 
         Raises:
-            SettingsError: the line is invalid.
+            SettingsError: a line is invalid, or there are more or fewer rows than the header says.
         """
-        has_tab = "\t" in line
-        name, _, rest = line.partition("\t") if has_tab else line.partition(" ")
-        indices, values = self._parse_features(number, rest)
-        names = [name.strip()] if has_tab or name in self.id_of else name.split(",")
+        beginning = list(islice(content, 2))
+        header = _header(beginning[0][1]) if beginning else []
+        content = chain(beginning[1:] if header else beginning, content)
+        if len(header) == 2 or (header and re.match(r"\d+:", beginning[-1][1])):
+            self._read_rows(content, header[0], numbered_from(labels, header[0]))
+            return
+        for number, line in content:
+            has_tab = "\t" in line
+            if not line.strip() or (line.lstrip().startswith("#") and not has_tab):  # a label may begin with #
+                continue
+            name, _, rest = line.partition("\t") if has_tab else line.partition(" ")
+            name = composed(name)
+            self._add(number, [name.strip()] if has_tab or name in self.id_of else name.split(","), rest)
+
+    def _read_rows(self, content: Iterator[tuple[int, str]], rows: int, first: int) -> None:
+        """Add `rows` rows of features, of labels that are counted from `first`."""
+        row = 0
+        for row, (number, line) in enumerate(content, 1):
+            if row <= rows:
+                self._add(number, [str(first + row - 1)], line)
+            elif line.strip():
+                raise _invalid(self.path, number, f"is row {row:,}, but the first line says that there are {rows:,}")
+        if row < rows - 1:  # the last row may be empty, without a line feed
+            reason = f"has {row:,} rows, but its first line says that there are {rows:,}"
+            raise SettingsError(f"corpus.label_features: {self.path} {reason}; it may be cut short")
+
+    def _add(self, number: int, names: Iterable[str], features: str) -> None:
+        """Add a line if one of its labels is trained."""
+        indices, values = self._parse_features(number, features)
         ids = {self.id_of[name] for name in names if name in self.id_of}
         if ids:
             self.labels.extend(sorted(ids))

@@ -21,12 +21,13 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from axml_ray.corpus.line_blocks import decode_line, read_line_blocks
-from axml_ray.corpus.records import Document, Fields, Rejection, file_name, storable
+from axml_ray.corpus.records import Document, Fields, Rejection, storable
 from axml_ray.corpus.separated_rows import LineStream, read_rows
 from axml_ray.corpus.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 from axml_ray.corpus.values import top_field
 
-ROWS = 1000
+ROWS, BATCH_BYTES = 1000, 32 << 20
+"""Largest number of rows that are converted at a time, and approximately of their bytes."""
 STATE, INFO = "state.json", "dataset_info.json"
 DATASETS_METADATA = b"huggingface"
 """Key of a schema's metadata under which `datasets` stores the features of a data set, as JSON."""
@@ -58,7 +59,10 @@ class ParquetRows:
                 fields = _with_class_names(self.fields, file.schema_arrow)
                 columns = _columns_to_read(fields, file.schema_arrow.names)
                 groups = range(file.num_row_groups) if self.groups is None else self.groups
-                for batch in file.iter_batches(ROWS, row_groups=list(groups), columns=columns):
+                size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+                count = sum(file.metadata.row_group(group).num_rows for group in groups)
+                rows = _rows_at_a_time(size, count)
+                for batch in file.iter_batches(rows, row_groups=list(groups), columns=columns):
                     yield from _documents(batch, self.path, fields, row)
                     row += len(batch)
             except DAMAGE_ERRORS as error:
@@ -110,8 +114,9 @@ class ArrowRows:
                 fields = _with_class_names(self.fields, schema)
                 columns = _columns_to_read(fields, schema.names)
                 for batch in batches:
-                    for begin in range(0, len(batch), ROWS):
-                        part = batch.select(columns).slice(begin, ROWS)
+                    rows = _rows_at_a_time(batch.nbytes, len(batch))
+                    for begin in range(0, len(batch), rows):
+                        part = batch.select(columns).slice(begin, rows)
                         part.validate(full=True)
                         yield from _documents(part, self.path, fields, row)
                         row += len(part)
@@ -119,6 +124,11 @@ class ArrowRows:
                 if is_unreachable(error, self.path):
                     raise
                 yield _damaged(self.path, row, "Arrow", error)
+
+
+def _rows_at_a_time(size: int, rows: int) -> int:
+    """Return how many rows of a table with `size` bytes in `rows` rows are converted at a time."""
+    return max(1, min(ROWS, rows * BATCH_BYTES // max(size, 1)))
 
 
 def saved_dataset_readers(directory: Path, fields: Fields) -> list[ArrowRows]:
@@ -199,7 +209,9 @@ def _document(record: dict[str, object], path: SourceFile, fields: Fields, numbe
         text, labels, record_id = fields.read(record)
     except ValueError as error:
         return Rejection(file=file, line=number, reason=str(error))
-    return Document(text=text, labels=labels, file=file, line=number, id=record_id or f"{file_name(path)}:{number}")
+    return Document(
+        text=text, labels=labels, file=file, line=number, id=record_id or f"{fields.file_name(path)}:{number}"
+    )
 
 
 def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejection:

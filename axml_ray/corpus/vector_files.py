@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from axml_ray.corpus.composition import composed
 from axml_ray.corpus.text_streams import open_decompressed
 from axml_ray.settings import SettingsError
 
@@ -63,7 +64,7 @@ def load_known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.nda
     """
     if path.suffix == ".npy":
         table, file_words = open_array(path)
-        row_of = {word: row for row, word in enumerate(file_words)}
+        row_of = {composed(word): row for row, word in enumerate(file_words)}
         rows = np.array([row_of.get(word, -1) for word in words], dtype=np.int64)
         return rows >= 0, np.asarray(table[rows[rows >= 0]], dtype=np.float32)
     id_of = {word.encode(): i for i, word in enumerate(words)}
@@ -75,6 +76,8 @@ def load_known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.nda
             read = _binary if binary else _text
             for word, values in read(path, file, count, dimension):
                 word_id = id_of.get(word)
+                if word_id is None and not word.isascii():
+                    word_id = id_of.get(composed(word.decode(errors="ignore")).encode())
                 if word_id is not None and not known[word_id]:
                     vectors[word_id] = values(path)
                     known[word_id] = True

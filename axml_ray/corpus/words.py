@@ -8,6 +8,7 @@ Python object per word.
   it, and whether a word can continue with it. So both agree by construction.
 - ASCII blocks are processed as bytes, all others as code points.
 - Within this module, the separator is one character, NUL, which no text contains (see `records.storable`).
+- Texts are composed already (`composition.py`), so that each character can be looked up by itself.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from axml_ray.corpus.tokenizer import SEPARATOR, Segmentation, Tokenizer, split_words, splitter
+from axml_ray.corpus.tokenizer import LONG_TEXT, SEPARATOR, Segmentation, Tokenizer, beginning, split_words, splitter
 
 CHUNK_BYTES = 1 << 20
 _CODE_POINTS = 0x110000
@@ -35,19 +36,21 @@ class SplitTexts:
         vocabulary: string [V], distinct words, in the order of their first occurrence.
         ids: int32 [tokens], the words of all texts as positions in `vocabulary`.
         lengths: int64 [texts], number of words of each text after it was cut.
-        full_lengths: int64 [texts], number of words of each text before it was cut.
+        is_cut: bool [texts], whether each text has more words.
     """
 
     vocabulary: pa.Array
     ids: np.ndarray
     lengths: np.ndarray
-    full_lengths: np.ndarray
+    is_cut: np.ndarray
 
 
 def split_texts(texts: pa.Array, max_tokens: int, segmentation: Segmentation = "words") -> SplitTexts:
-    """Split `texts` (string [texts], without nulls or NULs) into words, at most `max_tokens` per text."""
-    chunks, lengths, full_lengths = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for part in _chunks(texts):
+    """Split `texts` (string [texts], composed, without nulls or NULs) into words, at most `max_tokens` per text."""
+    chunks, lengths, is_cut = [], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
+    for part in _chunks(
+        _beginnings(texts, max_tokens + 1, segmentation)
+    ):  # with one word more, to know which texts are cut
         if segmentation == "words":
             words, counts = _split_words(part)
         else:
@@ -59,7 +62,7 @@ def split_texts(texts: pa.Array, max_tokens: int, segmentation: Segmentation = "
             words = words.filter(pa.array(position < max_tokens))
         chunks.append(words)
         lengths.append(kept)
-        full_lengths.append(counts)
+        is_cut.append(counts > max_tokens)
     encoded = pa.chunked_array(chunks, pa.string()).dictionary_encode()
     # The dictionary of a chunk extends those of the chunks before.
     vocabulary = encoded.chunk(encoded.num_chunks - 1).dictionary if encoded.num_chunks else pa.array([], pa.string())
@@ -67,7 +70,14 @@ def split_texts(texts: pa.Array, max_tokens: int, segmentation: Segmentation = "
     if separator >= 0:
         vocabulary = pa.concat_arrays([vocabulary[:separator], pa.array([SEPARATOR]), vocabulary[separator + 1 :]])
     ids = np.concatenate([np.empty(0, np.int32), *(chunk.indices.to_numpy() for chunk in encoded.chunks)])
-    return SplitTexts(vocabulary, ids, np.concatenate(lengths), np.concatenate(full_lengths))
+    return SplitTexts(vocabulary, ids, np.concatenate(lengths), np.concatenate(is_cut))
+
+
+def _beginnings(texts: pa.Array, max_tokens: int, segmentation: Segmentation) -> pa.Array:
+    """Return the texts, of which long ones are cut after their first `max_tokens` words or later."""
+    if np.diff(_offsets(texts)).max(initial=0) <= LONG_TEXT * max_tokens:
+        return texts
+    return pa.array([beginning(text, max_tokens, segmentation) for text in texts.to_pylist()], pa.string())
 
 
 def _chunks(texts: pa.Array) -> list[pa.Array]:
@@ -219,8 +229,9 @@ class _CharacterTable:
         ]
         letters = np.unique(self.lower[new])
         self.begins[letters] = [words == [chr(p)] for p, words in zip(letters, self._words("", letters), strict=True)]
+        # After "_", because a mark after a letter is composed with it.
         self.continues[letters] = [
-            words == ["a" + chr(p)] for p, words in zip(letters, self._words("a", letters), strict=True)
+            words == ["_" + chr(p)] for p, words in zip(letters, self._words("_", letters), strict=True)
         ]
         self._known[new] = True
 

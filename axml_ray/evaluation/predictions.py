@@ -4,7 +4,7 @@ Columns: `id`, `labels` (true label ids), and for the ensemble and each member `
 fixed-size lists, best first, labels padded with -1 and scores with 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from axml_ray.evaluation.rankings import labels_without, rank_without
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -43,11 +44,13 @@ class Predictions:
         directory: directory of the Parquet files.
         members: names of the members with a ranking.
         made_by: cache key of the ensemble; None if the files have none, or different ones.
+        left_out: label ids of each document that rankings and true labels are read without.
     """
 
     directory: Path
     members: tuple[str, ...]
     made_by: str | None = None
+    left_out: Ragged | None = None
 
     @classmethod
     def open(cls, directory: Path) -> "Predictions | None":
@@ -81,20 +84,32 @@ class Predictions:
 
     def read(self, name: str) -> Iterator[Ranking]:
         """Read the ranking of this name (one of `rankings`), file by file."""
-        for (top, scores), truth in self.columns([f"{name}.labels", f"{name}.scores"]):
+        for [(top, scores)], truth in self.read_all([name]):
             yield Ranking(top, scores, truth)
 
-    def columns(self, names: list[str]) -> Iterator[tuple[list[np.ndarray], Ragged]]:
-        """Read list columns, as arrays [N, K], and the true label ids, file by file."""
-        for table in self._tables([*names, "labels"]):
-            if rows := len(table):
-                lists = (table[name].combine_chunks().flatten().to_numpy().reshape(rows, -1) for name in names)
-                yield list(lists), Ragged.from_arrow(table["labels"])
+    def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[tuple[np.ndarray, np.ndarray]], Ragged]]:
+        """Read several rankings, each as labels and scores [N, K], and the true label ids, file by file."""
+        first = 0
+        for table in self._tables([*(f"{name}.{part}" for name in names for part in ("labels", "scores")), "labels"]):
+            rows = len(table)
+            if not rows:
+                continue
+            truth, rankings = Ragged.from_arrow(table["labels"]), []
+            pairs = None if self.left_out is None else self.left_out.take(np.arange(first, first + rows))
+            for name in names:
+                top, scores = (
+                    table[f"{name}.{part}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
+                    for part in ("labels", "scores")
+                )
+                rankings.append((top, scores) if pairs is None else rank_without(pairs, top, scores))
+            yield rankings, truth if pairs is None else labels_without(pairs, truth)
+            first += rows
 
     def documents(self) -> tuple[list[str], Ragged]:
         """Return the ids and true label ids of all documents, in the order of the rankings."""
         table = pa.concat_tables(self._tables(["id", "labels"]))
-        return table["id"].to_pylist(), Ragged.from_arrow(table["labels"])
+        truth = Ragged.from_arrow(table["labels"])
+        return table["id"].to_pylist(), truth if self.left_out is None else labels_without(self.left_out, truth)
 
     def _tables(self, columns: list[str]) -> Iterator[pa.Table]:
         return (pq.read_table(path, columns=columns) for path in sorted(self.directory.glob("*.parquet")))

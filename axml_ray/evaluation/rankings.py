@@ -13,6 +13,8 @@ Shapes: N documents, K ranked labels per document, L labels, nnz true labels of 
 import numpy as np
 from numpy.typing import NDArray
 
+from axml_ray.ragged import Ragged
+
 
 def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Compute which of the ranked labels are true.
@@ -67,6 +69,34 @@ def restrict_to(
     document = np.repeat(np.arange(len(counts)), counts)[keep_true]
     remaining = np.bincount(document, minlength=len(counts))
     return remaining_top, labels[keep_true], np.concatenate([[0], np.cumsum(remaining)]).astype(np.int64)
+
+
+def rank_without(
+    pairs: Ragged, top: NDArray[np.integer], scores: NDArray[np.floating]
+) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
+    """Remove pairs of a document and a label from rankings; the remaining labels keep their order.
+
+    Args:
+        pairs: label ids of each of the N documents.
+        top: int32[N, K], label ids, best first, padded with -1.
+        scores: float32[N, K], padded with 0.
+
+    Returns:
+        top and scores of the same shapes, padded likewise.
+    """
+    is_out = hits(top, pairs.values, pairs.offsets)
+    order = np.argsort(is_out, axis=1, kind="stable")
+    top, scores = np.where(is_out, top.dtype.type(-1), top), np.where(is_out, scores.dtype.type(0), scores)
+    return np.take_along_axis(top, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def labels_without(pairs: Ragged, truth: Ragged) -> Ragged:
+    """Remove pairs of a document and a label (`pairs`, label ids of each document) from true labels."""
+    stride = int(max(truth.values.max(initial=0), pairs.values.max(initial=0))) + 1
+    documents, out_documents = (np.repeat(np.arange(len(rows)), rows.lengths) for rows in (truth, pairs))
+    kept = ~np.isin(documents * stride + truth.values, out_documents * stride + pairs.values)
+    lengths = np.bincount(documents[kept], minlength=len(truth))
+    return Ragged(truth.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def first_columns(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:

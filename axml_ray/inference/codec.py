@@ -4,14 +4,15 @@ A server does this in the process that receives requests, while the members may 
 """
 
 import difflib
+import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from axml_ray.corpus.composition import composed
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.explain import Explanation
 from axml_ray.inference.highlight import as_ansi, as_html
@@ -114,12 +115,12 @@ class Codec:
             for row in rows
         ]
 
-    @cached_property
+    @functools.cached_property
     def id_of(self) -> dict[str, int]:
         """The id of each label."""
         return {label: number for number, label in enumerate(self.index.labels)}
 
-    @cached_property
+    @functools.cached_property
     def _labels(self) -> pa.Array:
         """The labels by id, for searches."""
         return pa.array(self.index.labels, pa.large_string())
@@ -134,10 +135,14 @@ class Codec:
         Raises:
             SettingsError: a label is unknown.
         """
+        ids = {}
         for label in labels:
-            if label not in self.id_of:
+            # As it is written first: the labels of a bundle that an earlier version exported need not be composed.
+            number = self.id_of.get(label, self.id_of.get(composed(label)))
+            if number is None:
                 raise self._unknown(f"{field}: no label is called", label, self.id_of)
-        return np.array([self.id_of[label] for label in dict.fromkeys(labels)], dtype=np.int64)
+            ids[number] = None
+        return np.array(list(ids), dtype=np.int64)
 
     def ids_of_prefixes(self, prefixes: Sequence[str], field: str) -> np.ndarray:
         """Return the ids of the labels that begin with any of some prefixes, int64 [n]; `field` is as in `ids`.
@@ -147,7 +152,8 @@ class Codec:
         """
         is_found = np.zeros(len(self.index), dtype=bool)
         for prefix in prefixes:
-            begins = pc.starts_with(self._labels, prefix).to_numpy(zero_copy_only=False)
+            forms = [pc.starts_with(self._labels, form) for form in {prefix, composed(prefix)}]
+            begins = functools.reduce(pc.or_, forms).to_numpy(zero_copy_only=False)
             if not begins.any():
                 known = {label[: len(prefix)] for label in self.index.labels[: NEAR_LABELS + 1]}
                 raise self._unknown(f"{field}: no label begins with", prefix, known)

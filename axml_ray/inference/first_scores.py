@@ -7,6 +7,7 @@ because other combiners are fitted on all members.
 """
 
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 from rich import box
@@ -115,9 +116,8 @@ def scores_without_networks(
         return None
     scores = Scores(inverse_propensity)
     names = [info.name for info in combination.members]
-    columns = [f"{name}.{part}" for name in names for part in ("labels", "scores")]
-    for arrays, truth in predictions.columns(columns):
-        rankings = dict(zip(names, map(TopK, arrays[::2], arrays[1::2]), strict=True))
+    for arrays, truth in predictions.read_all(names):
+        rankings = dict(zip(names, starmap(TopK, arrays), strict=True))
         scores.add(combination.rank(rankings).labels, truth.values, truth.offsets)
     return scores.result()
 

@@ -3,8 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,15 @@ import ray.data
 
 from axml_ray.cluster import quiet_data
 from axml_ray.corpus.input_changes import input_state
-from axml_ray.corpus.records import storable
+from axml_ray.corpus.records import Fields, storable
 from axml_ray.corpus.source_files import is_unreachable
 from axml_ray.corpus.sources import Document, Reader, Rejection
 from axml_ray.corpus.tables import MissingColumn
+from axml_ray.corpus.tokenizer import beginning
 from axml_ray.files import whole_file, write_json
 from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.inference.actor_pool import ROWS, map_with_actors
+from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.manifest import MANIFEST, sha256
 from axml_ray.inference.prediction_files import (
     JOB_VERSION,
@@ -36,8 +37,14 @@ from axml_ray.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
+BLOCK_CHARACTERS = 8 << 20
+"""Approximate limit of the characters of a block, which are a string of Arrow and copies in several processes."""
 READ_BYTES = 1 << 20
 """Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
+
+
+Record = tuple[str, str | None, str | None]
+"""Id, text and error of a record; one of text and error is None."""
 
 
 class BundlePredictor:
@@ -134,7 +141,8 @@ def predict_files(
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor}
     then = "run the same command again to continue from here"
     log.info("predict: starting %d actors, which open the bundle", actors)
-    blocks = _unfinished_blocks(readers, output, options.form, actors)
+    max_tokens = Bundle.open(bundle, verify=False).settings.max_tokens
+    blocks = _unfinished_blocks(readers, output, options.form, actors, max_tokens)
     with Heartbeat("predict", unit="texts") as heartbeat:
         for row in map_with_actors(blocks, BundlePredictor, arguments, actors, reserved, then=then):
             heartbeat.add(int(row["rows"]))
@@ -156,7 +164,9 @@ def _identity(bundle: Path, readers: Sequence[Reader], options: PredictionOption
     return {**versions, **options.model_dump(), "inputs": inputs, "fields": fields}
 
 
-def _unfinished_blocks(readers: Sequence[Reader], output: Path, form: Format, actors: int) -> ray.data.Dataset:
+def _unfinished_blocks(
+    readers: Sequence[Reader], output: Path, form: Format, actors: int, max_tokens: int
+) -> ray.data.Dataset:
     """Return the blocks of all readers whose files do not exist yet, read by Ray Data tasks."""
     quiet_data()
     ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
@@ -171,6 +181,7 @@ def _unfinished_blocks(readers: Sequence[Reader], output: Path, form: Format, ac
             "readers": list(readers),
             "finished": frozenset(path.name for path in output.glob("part-*")),
             "form": form,
+            "max_tokens": max_tokens,
         },
         num_cpus=0,  # the actors hold all CPUs
         # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
@@ -179,41 +190,50 @@ def _unfinished_blocks(readers: Sequence[Reader], output: Path, form: Format, ac
 
 
 def _read_blocks(
-    batch: dict[str, np.ndarray], readers: list[Reader], finished: frozenset[str], form: Format
+    batch: dict[str, np.ndarray], readers: list[Reader], finished: frozenset[str], form: Format, max_tokens: int
 ) -> Iterator[dict[str, list[str]]]:
     """Yield the unfinished blocks of some readers, each as one row: the name of its file, and its records as JSON."""
     for number in batch["number"].tolist():
-        records = _records(readers[number])
-        block = 0
-        while chunk := list(islice(records, ROWS)):
+        for block, records in enumerate(_cut_blocks(_records(readers[number]), max_tokens)):
             part = f"part-{number:05d}-{block:06d}.{form}"
             if part not in finished:
-                yield {"part": [part], "records": [json.dumps(chunk)]}
-            block += 1
+                yield {"part": [part], "records": [json.dumps(records)]}
 
 
-def _records(reader: Reader) -> Iterator[tuple[str, str | None, str | None]]:
+def _cut_blocks(records: Iterator[Record], max_tokens: int) -> Iterator[list[Record]]:
+    """Yield the records in blocks of limited size, with each text cut after the words that the bundle reads."""
+    block: list[Record] = []
+    size = 0
+    for name, text, error in records:
+        block.append((name, text and beginning(text, max_tokens), error))
+        size += len(block[-1][1] or "")
+        if len(block) == ROWS or size >= BLOCK_CHARACTERS:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _records(reader: Reader) -> Iterator[Record]:
     """Yield id, text and error of each document of a reader; a damaged file ends with a row that has an error.
 
     Raises:
         OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
     """
+    name = getattr(reader, "fields", Fields()).file_name(reader.path)
     try:
-        yield from map(_record, reader.read())
+        for read in reader.read():
+            yield _record(read, name)
     except (OSError, ValueError) as error:
         if is_unreachable(error, reader.path):
             raise
-        yield (
-            storable(PurePath(str(reader.path)).name),
-            None,
-            storable(f"the file cannot be read on from here: {error}"),
-        )
+        yield name, None, storable(f"the file cannot be read on from here: {error}")
 
 
-def _record(read: Document | Rejection) -> tuple[str, str | None, str | None]:
-    """Return id, text and error of what a reader yields; one of text and error is None."""
+def _record(read: Document | Rejection, name: str) -> Record:
+    """Return id, text and error of what the reader of the file `name` yields; one of text and error is None."""
     if isinstance(read, Rejection):
-        return f"{Path(read.file).name}:{read.line}", None, read.reason
+        return f"{name}:{read.line}", None, read.reason
     return read.id, read.text, None
 
 

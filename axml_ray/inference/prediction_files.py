@@ -14,8 +14,9 @@ from axml_ray.inference.tagger import Tag
 from axml_ray.settings import LabelConditions, Settings, SettingsError
 
 JOB, RESULT = "job.json", "predictions.json"
-JOB_VERSION = 2
-"""Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels."""
+JOB_VERSION = 3
+"""Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
+files of one name in several directories have distinct ids, and blocks are limited in bytes."""
 Format = Literal["parquet", "jsonl"]
 
 

@@ -53,7 +53,8 @@ class ReadingSettings(Settings):
     """Field or column of the labels: a list, or a string that holds a list or labels with separators. Or several
     columns of 0 and 1, one for each label, such as `toxic,insult`; write them as a list if a name has a comma."""
     id_field: str = "id"
-    """Field or column of the document's id, if it has one."""
+    """Field or column of the document's id, if it has one; else file and line are the id. No two documents of the same
+    files (`train`, `valid` or `test`) may have the same."""
     label_separator: LabelSeparator = ";"
     """Separator of the labels in a CSV cell or another string of labels; `tab` is a tab. A cell of URIs alone needs
     none: each may be in angle brackets, or between blanks."""
@@ -92,10 +93,11 @@ class CorpusSettings(ReadingSettings):
     """Largest share of bad records, which are written to `rejected.jsonl`; more are an error. In an unterminated CSV
     row, each line counts as one."""
     label_names: AbsolutePath | None = None
-    """Readable names: lines of label, tab, name; or line i names label i; or the repository's `lbl.json`."""
+    """Readable names: lines of label, tab, name; or CSV; or line i names label i; or the repository's `lbl.json`. At
+    least half of the labels must be named."""
     label_features: AbsolutePath | None = None
-    """SVMlight file of features, one line per label or per training document; by default TF-IDF centroids of the
-    texts."""
+    """SVMlight file of features, one line per label or per training document; or, below a line of two counts, row i for
+    label i. By default TF-IDF centroids of the texts."""
     dictionary: AbsolutePath | None = None
     """For texts in two languages, a dictionary from the first to the second: lines of word, tab, translation, or Ding's
     format (Debian's package trans-de-en). Members read a text of the first language in words of the second, or of

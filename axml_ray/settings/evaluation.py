@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from axml_ray.settings.base import Positive, Seed, Settings
+from axml_ray.settings.base import AbsolutePath, Positive, Seed, Settings
 
 
 class EvaluationSettings(Settings):
@@ -18,6 +18,10 @@ class EvaluationSettings(Settings):
     """Least number of training documents of a head label; metrics are also reported by frequency band."""
     torso_from: Positive = 10
     """Least number of training documents of a torso label; tail labels have fewer, but at least one."""
+    filter_pairs: AbsolutePath | None = None
+    """File of pairs that the evaluation of the test split leaves out of predictions and true labels, such as the
+    Extreme Classification Repository's `filter_labels_test.txt`: lines of a document's number, counted from 0, a blank,
+    and a label."""
     resamples: Annotated[int, Field(ge=20)] = 1_000
     """Bootstrap resamples of an interval or a test."""
     seed: Seed = 0

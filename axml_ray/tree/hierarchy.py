@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from axml_ray.corpus.composition import composed
 from axml_ray.settings import SettingsError
 from axml_ray.tree.clustering import balanced_clusters
 
@@ -52,7 +53,7 @@ class Hierarchy:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            label, _, parent = (part.strip() for part in line.partition("\t"))
+            label, _, parent = (part.strip() for part in composed(line).partition("\t"))
             place = f"tree.hierarchy: {path}:{number}"
             if "\t" not in line:
                 raise SettingsError(f"{place}: found no tab; write label, tab, parent")

@@ -37,7 +37,7 @@ def test_prepared_twice_is_the_same_byte_for_byte(run: Prepare) -> None:
 
 def test_what_is_up_to_date_is_left_alone(run: Prepare, tmp_path: Path) -> None:
     names = tmp_path / "names.tsv"
-    names.write_text("l0\tone\n")
+    names.write_text("l0\tone\nl1\tone\nall\tone\n")
     np.save(tmp_path / "v.npy", np.ones((1, 4)))
     (tmp_path / "vocab.txt").write_text("text\n")
     settings: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_what_is_up_to_date_is_left_alone(run: Prepare, tmp_path: Path) -> None:
     settings["max_tokens"] = 2
     assert changed()
     assert not changed()
-    names.write_text("l0\ttwo\n")
+    names.write_text("l0\ttwo\nl1\tone\nall\tone\n")
     assert changed()
     np.save(tmp_path / "v.npy", np.full((1, 4), 2.0))
     assert changed()

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows
+from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows, written
 
 import axml_ray.corpus.sources
 from axml_ray.corpus.label_features import label_centroids
@@ -100,10 +100,13 @@ def test_vectors_from_a_file(run: Prepare, tmp_path: Path) -> None:
 
 
 def test_readable_names(run: Prepare, tmp_path: Path) -> None:
-    (tmp_path / "names.tsv").write_text("l0\tLabel nought\nunused\tx\n")
+    (tmp_path / "names.tsv").write_text("l0\tLabel nought\nunused\tx\nl2\tLabel two\n<l3>\tLabel three\n")
     corpus = run(train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
     shown = dict(zip(corpus.labels.labels, corpus.labels.names, strict=True))
-    assert shown == {"all": "all", "l0": "Label nought", "l1": "l1", "l2": "l2", "l3": "l3"}
+    assert shown == {"all": "all", "l0": "Label nought", "l1": "l1", "l2": "Label two", "l3": "Label three"}
+    (tmp_path / "names.tsv").write_text("label 0\tLabel nought\nlabel 1\tLabel one\nl2\tLabel two\n")
+    said = error_of(run, train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
+    assert "1 of 5 labels" in said and "'label 1'" in said and "'all'" in said
 
 
 def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
@@ -428,6 +431,56 @@ def test_label_features_from_bags_of_words(run: Prepare, tmp_path: Path) -> None
     assert found["all"] == pytest.approx([-5 / 41**0.5, -4 / 41**0.5, 0]) and not any(found["l1"])
     path.write_text("all 99999999999:1\n")
     assert ":1: a feature isn't within 0" in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
+
+
+ROWS = "0:3 2:4\n2:2\n1:1 2:1\n\n0:1\n"
+ROW_OF_LABEL = {"0": [0.6, 0, 0.8], "1": [0, 0, 1], "2": [0, 0.5**0.5, 0.5**0.5], "4": [1, 0, 0]}
+
+
+@pytest.mark.parametrize(("header", "first"), [("5 3", 0), ("5 3 5", 0), ("5 3", 1)], ids=["two", "three", "from 1"])
+def test_label_features_by_row(run: Prepare, tmp_path: Path, header: str, first: int) -> None:
+    """The Extreme Classification Repository's features of labels: row i belongs to label i."""
+    path = tmp_path / "lbl_X_Xf.txt"
+    path.write_text(f"{header}\n{ROWS}")
+    records = [(f"text {i}", [str(first + label)]) for i, label in enumerate([0, 1, 2, 4] * 5)]
+    corpus = run(train=records, test_share=0, label_features=path)
+    for label, vector in zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True):
+        np.testing.assert_allclose(vector, ROW_OF_LABEL[str(int(label) - first)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (f"4 3\n{ROWS}", "lbl.txt:6: is row 5"),
+        (f"7 3\n{ROWS}", "lbl.txt has 5 rows"),
+        ("2 3\n0:1\nx 1:1\n", "lbl.txt:3: expected feature:value"),
+        ("2 3\n0:1\n1:1\n", "lbl.txt: has none of the corpus' 5 labels, such as 'all'"),
+    ],
+)
+def test_wrong_label_features_by_row(run: Prepare, tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "lbl.txt").write_text(content)
+    assert reason in error_of(run, train=many(20), test_share=0, label_features=tmp_path / "lbl.txt")
+
+
+def test_long_texts_are_written_in_row_groups(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which do not depend on the blocks of the input, and lose nothing."""
+    monkeypatch.setattr("axml_ray.corpus.passes.ROW_GROUP_BYTES", 100_000)
+    records = [(f"{i} some words of a text, " * 1_000, ["all", f"l{i % 3}"]) for i in range(20)]
+    corpus, other = (
+        run(train=records, test_share=0, max_tokens=50, block_bytes=size, directory=f"by {size}")
+        for size in (1 << 20, 100_000)
+    )
+    assert written(corpus) == written(other)
+    [file] = corpus.files("train")
+    metadata = pq.read_metadata(file)
+    assert metadata.num_row_groups > 3
+    assert all(metadata.row_group(i).num_rows <= 6 for i in range(metadata.num_row_groups))
+    stored = rows(corpus, "train")
+    assert [stored[f"d{i}"][1] for i in range(20) if f"d{i}" in stored] == [
+        text for i, (text, _) in enumerate(records) if f"d{i}" in stored
+    ]
+    assert corpus.split("train").tokens.lengths.tolist() == [50] * 18
+    assert corpus.manifest["summary"]["cut_texts"]["train"] == 18
 
 
 def test_chinese_by_characters(run: Prepare) -> None:

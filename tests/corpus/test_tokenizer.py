@@ -1,3 +1,6 @@
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -5,8 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from axml_ray.corpus import tokenizer as tokenizer_module
 from axml_ray.corpus.records import storable
-from axml_ray.corpus.tokenizer import PADDING, SEPARATOR, UNKNOWN, Tokenizer, count_documents, split_words
+from axml_ray.corpus.tokenizer import (
+    PADDING,
+    SEPARATOR,
+    UNKNOWN,
+    Segmentation,
+    Tokenizer,
+    beginning,
+    count_documents,
+    split_words,
+    splitter,
+)
 
 
 def ids(tokenizer: Tokenizer, text: str, max_tokens: int = 500) -> list[int]:
@@ -22,7 +36,7 @@ def ids(tokenizer: Tokenizer, text: str, max_tokens: int = 500) -> list[int]:
         ("don't e-mail snake_case x2 42", ["don", "t", "e", "mail", "snake_case", "x2", "42"]),
         ("Ünïcode ΣΊΣΥΦΟΣ Ёлка", ["ünïcode", "σίσυφοσ", "ёлка"]),
         ("日本語、テスト 한국어 العربية हिन्दी", ["日本語", "テスト", "한국어", "العربية", "हिन्दी"]),
-        ("e\u0301te\u0301", ["e\u0301te\u0301"]),  # marks stay in their word
+        ("e\u0301te\u0301 q\u0301", ["été", "q\u0301"]),  # marks are composed with their letter, or stay in their word
         ("... --- !? € ☃ <b>", ["b"]),
         ("❤\ufe0f \u0301 \u203f", []),  # marks and connectors alone are no words
         ("_ a", ["_", "a"]),
@@ -195,3 +209,55 @@ def test_spans_are_where_the_words_of_encode_stand(text, most):
 def test_a_text_without_words_has_no_spans():
     found, spans = Tokenizer.build({"cat": 2}).encode_with_spans("...", 5)
     assert (found.tolist(), spans) == ([UNKNOWN], [])
+
+
+# Long texts
+
+
+def test_characters_that_are_counted_as_words_are_words() -> None:
+    is_counted = re.compile(f"[{tokenizer_module._LETTERS}]")
+    letters = [chr(point) for point in range(0x10FFFF) if is_counted.match(chr(point))]
+    split = splitter("characters").split
+    assert len(letters) > 70_000 and all(split(f"a{letter}b") == ["a", letter, "b"] for letter in letters)
+
+
+LONG = [*"a .,;/_-é²Ⅷ日学กิ่ບກ်ក្ぁア本\u0301\u0338\u3099\n", "/SEP/", "İ", "word", "한국", "।", "हिन्दी", "\u3000", "‿"]
+
+
+@settings(max_examples=300)
+@given(
+    text=st.lists(st.one_of(st.sampled_from(LONG), st.text(max_size=2)), max_size=40).map("".join),
+    most=st.integers(1, 6),
+    segmentation=st.sampled_from(["words", "characters"]),
+)
+def test_the_beginning_of_a_long_text_has_its_first_words(text: str, most: int, segmentation: Segmentation) -> None:
+    text = storable(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_module, "LONG_TEXT", 0)
+        for cut in (beginning(text, most), beginning(text, most, segmentation)):
+            assert text.startswith(cut)
+            assert split_words(cut, segmentation)[:most] == split_words(text, segmentation)[:most]
+
+
+@pytest.mark.parametrize("segmentation", ["words", "characters"])
+def test_of_a_long_text_little_is_read(segmentation: Segmentation) -> None:
+    assert len(beginning("some words, of a text " * 60_000, 500, segmentation)) < 5_000
+    assert len(beginning("機械学習は、人工知能における研究課題の一つで。" * 60_000, 500, segmentation)) < 8_000
+    assert beginning("short " * 500, 500, segmentation) == "short " * 500
+    assert len(beginning("学習" * 60_000, 500, "characters")) == 500
+
+
+@pytest.mark.processes
+def test_memory_does_not_grow_with_texts() -> None:
+    """Of 250 MB of texts, in which each has one object, encoding keeps the words that are read."""
+    program = """
+import resource
+from axml_ray.corpus.tokenizer import Tokenizer
+tokenizer = Tokenizer.from_words(["words"])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = tokenizer.encode(["some words of a text, " * 60_000] * 190, 500)
+assert len(rows.values) == 190 * 500
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 200

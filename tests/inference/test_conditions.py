@@ -1,6 +1,8 @@
 """Conditions on labels: the best of those that are allowed, and the same labels as without conditions otherwise."""
 
 import json
+import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -8,8 +10,13 @@ from tiny_run import texts_of
 
 from axml_ray import LabelConditions, Tagger
 from axml_ray.commands import predict
+from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.files import read_json, write_json
 from axml_ray.inference import conditions as module
+from axml_ray.inference.bundle import Bundle
+from axml_ray.inference.codec import Codec
 from axml_ray.inference.conditions import AllowedLabels
+from axml_ray.inference.manifest import LABELS, MANIFEST
 from axml_ray.inference.predict_files import BundlePredictor
 from axml_ray.inference.prediction_files import PredictionOptions
 from axml_ray.settings import SettingsError
@@ -40,6 +47,23 @@ def test_excluded_labels_are_left_out_and_the_others_stay(tagger, texts, conditi
         tagger.tag(texts, top_k=3, conditions=conditions), tagger.tag(texts, top_k=20), strict=True
     ):
         assert tags == [tag for tag in all_tags if tag.label not in left_out][:3]
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"), [("NFC", "NFC"), ("NFC", "NFD"), ("NFD", "NFD")], ids=["as is", "apart", "an earlier version"]
+)
+def test_labels_are_found_however_their_letters_were_typed(bundle_directory, tmp_path, stored, given):
+    shutil.copytree(bundle_directory, tmp_path / "bundle")
+    known = LabelIndex.load(tmp_path / "bundle" / LABELS)
+    labels = tuple(unicodedata.normalize(stored, f"ü-{label}") for label in known.labels)
+    LabelIndex(labels, labels, known.counts).save(tmp_path / "bundle" / LABELS)
+    manifest = read_json(tmp_path / "bundle" / MANIFEST)
+    manifest["files"][LABELS]["bytes"] = (tmp_path / "bundle" / LABELS).stat().st_size
+    write_json(tmp_path / "bundle" / MANIFEST, manifest)
+    codec = Codec(Bundle.open(tmp_path / "bundle", verify=False))
+    wanted = unicodedata.normalize(given, "ü-label-1")
+    assert codec.ids([wanted, wanted]).tolist() == [known.labels.index("label-1")]
+    assert len(codec.ids_of_prefixes([wanted], "allowed_prefixes")) == len(TEENS)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ Files through a bundle by Ray Data: the same tags as the Python API, an error ro
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -205,16 +207,55 @@ class TestOneTextThatBreaks:
 
 
 def test_blocks_are_cut_by_rows(inputs, tmp_path, monkeypatch):
-    import numpy as np
-
     monkeypatch.setattr(module, "ROWS", 30)
     found = inputs[0]
     finished = frozenset({"part-00000-000001.parquet"})
-    blocks = list(module._read_blocks({"number": np.array([0, 1])}, found, finished, "parquet"))
+    blocks = list(module._read_blocks({"number": np.array([0, 1])}, found, finished, "parquet", 500))
     assert [block["part"][0] for block in blocks] == [
         "part-00000-000000.parquet", "part-00000-000002.parquet", "part-00001-000000.parquet",
         "part-00001-000001.parquet"]  # fmt: skip
     assert [len(json.loads(block["records"][0])) for block in blocks] == [30, 3, 30, 3]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "arrow", "csv"])
+@pytest.mark.parametrize(("text", "blocks"), [("a megabyte of words, ", 1), ("withoutblanks", 6)])
+def test_long_texts_take_memory_for_few_of_them(tmp_path, monkeypatch, form, text, blocks):
+    """Of 12 MB of texts, blocks hold the words that are read, or as many bytes as they may."""
+    table = pa.table({"text": [f"{i} " + text * (250_000 // len(text)) for i in range(48)]})
+    path = tmp_path / f"texts.{form}"
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif form == "parquet":
+        pq.write_table(table, path)
+    elif form == "arrow":
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table, max_chunksize=4)
+    else:
+        csv.write_csv(table, path)
+    del table
+    monkeypatch.setattr("axml_ray.corpus.tables.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("axml_ray.corpus.json_lines.BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "BLOCK_CHARACTERS", 2 << 20)
+    readers = open_readers([path], CorpusSettings.model_construct(), labelled=False)
+    tracemalloc.start()
+    sizes = [
+        len(row["records"][0])
+        for row in module._read_blocks({"number": np.array([0])}, readers, frozenset(), form, 500)
+    ]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(sizes) == blocks and max(sizes) < module.BLOCK_CHARACTERS + 300_000
+    assert peak < (10 if blocks == 1 else 18) << 20
+    assert sum(sizes) < 1_000_000 or blocks > 1
+
+
+def test_files_of_one_name_have_distinct_ids(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.jsonl").write_text('{"text": "t"}\nno\n')
+    readers = open_readers([tmp_path / "*" / "x.jsonl"], CorpusSettings.model_construct(), labelled=False)
+    found = [name for reader in readers for name, *_ in module._records(reader)]
+    assert found == ["a/x.jsonl:1", "a/x.jsonl:2", "b/x.jsonl:1", "b/x.jsonl:2"]
 
 
 class Failing:

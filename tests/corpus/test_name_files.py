@@ -1,0 +1,103 @@
+"""Files of names: as tables, CSV or lists, with and without a header, give each label its own name."""
+
+import gzip
+import logging
+from pathlib import Path
+
+import pytest
+
+from axml_ray.corpus.name_files import name_labels, read_rows
+from axml_ray.settings import SettingsError
+
+URIS = ["http://x/1", "http://x/2", "http://x/3"]
+
+
+@pytest.mark.parametrize("header", [True, False], ids=["header", "no header"])
+@pytest.mark.parametrize(
+    ("file", "first", "lines"),
+    [
+        ("n.tsv", "label\tname", "http://x/1\tcat\nhttp://x/2\tdogs, big\nhttp://x/3\t\n"),
+        ("n.tsv", "uri\tlabel_en\tnotation", "<http://x/1>\tcat\tA\n<http://x/2>\tdogs, big\tB\n<http://x/3>\t\tC\n"),
+        ("n.txt", "name\turi", '"cat"\thttp://x/1\r\n"dogs, big"\t<http://x/2>\r\n""\thttp://x/3\r\n'),
+        ("n.csv", "uri,label_en,label_fi", 'http://x/1,cat,x\nhttp://x/2,"dogs, big",y\nhttp://x/3,,z\n'),
+        ("n.CSV", "concept;name", '\n"<http://x/1>";cat\n<http://x/2>;"dogs, big"\nhttp://x/3;"\n"\n'),
+    ],
+    ids=["tsv", "annif tsv", "name first", "annif csv", "semicolons"],
+)
+def test_tables(tmp_path: Path, file: str, first: str, lines: str, header: bool) -> None:
+    path = tmp_path / file
+    path.write_text("\ufeff" + (f"{first}\n" if header else "") + lines, encoding="utf-8")
+    assert name_labels(URIS, path) == ["cat", "dogs, big", "http://x/3"]
+    path.with_name(f"{file}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert name_labels([f"<{uri}>" for uri in URIS], path.with_name(f"{file}.gz"))[:2] == ["cat", "dogs, big"]
+
+
+def test_a_header_names_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("notation,prefLabel,uri\n1.1,cat,http://x/1\n1.2,dog,http://x/2\n", encoding="utf-8")
+    assert name_labels(URIS, path) == ["cat", "dog", "http://x/3"]
+    path.write_text("uri\tnotation\tlabel_en\nhttp://x/1\t1\tcat\nhttp://x/2\t2\tdog\n", encoding="utf-8")
+    assert name_labels(URIS, path) == ["cat", "dog", "http://x/3"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "labels", "names"),
+    [
+        ("cats\n\n big, dogs \n", ["0", "1", "2"], ["cats", "1", "big, dogs"]),
+        ("cats\ndogs\n", ["1", "2"], ["cats", "dogs"]),  # counted from 1
+        ("cats\ndogs\nmice\n", ["1", "2"], ["dogs", "mice"]),
+        ("Name\ncats\ndogs\n", ["0", "1"], ["cats", "dogs"]),
+        ("name\ncats\ndogs\n", ["1", "2"], ["cats", "dogs"]),
+        ("name\ncats\ndogs\n", ["0", "1", "2"], ["name", "cats", "dogs"]),  # not a header: label 2 has a name too
+        ("text mining\ncats\ndogs\n", ["0", "1"], ["text mining", "cats"]),
+        ('{"uid": "a", "title": "caf\\ud83d"}\n{"title": "u\\u0308"}\n', ["1", "0"], ["ü", "caf"]),
+    ],
+)
+def test_names_by_number(tmp_path: Path, lines: str, labels: list[str], names: list[str]) -> None:
+    path = tmp_path / "Yf.txt"
+    path.write_text(lines, encoding="utf-8")
+    assert name_labels(labels, path) == names
+
+
+def test_a_csv_file_without_a_header(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text('0,"cats, small"\n1,dogs\n', encoding="utf-8")
+    assert name_labels(["0", "1"], tmp_path / "n.csv") == ["cats, small", "dogs"]
+    (tmp_path / "n.csv").write_text('"cats"\ndogs\n', encoding="utf-8")
+    assert name_labels(["0", "1"], tmp_path / "n.csv") == ["cats", "dogs"]
+
+
+def test_the_share_is_logged_and_below_half_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "n.tsv"
+    path.write_text("label\tname\nx/1\tcat\nhttp://x/2\tdog\n", encoding="utf-8")
+    with caplog.at_level(logging.INFO, logger="axml_ray"):
+        assert name_labels(URIS[:2], path) == ["http://x/1", "dog"]
+    assert "1 of 2" in caplog.text
+    for labels, lines in ((URIS, "x/1\tcat\nx/2\tdog\n"), (["cat", "dog"], "Cat\nDog\n")):
+        path.write_text(lines, encoding="utf-8")
+        with pytest.raises(SettingsError, match=rf"^corpus.label_names: .* 0 of {len(labels)} .*'{labels[0]}'"):
+            name_labels(labels, path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("n.tsv", b"", "n.tsv holds no labels; expected lines of label, tab, name"),
+        ("n.tsv", b"\n \n", "n.tsv holds no labels"),
+        ("n.tsv", b"a\tb\nc d\n", "n.tsv:2: expected label, tab, name; found no tab"),
+        ("n.tsv", b"a\tb\nc\t\xe9\n", "n.tsv:2: not UTF-8"),
+        ("n.tsv", None, "n.tsv cannot be read: [Errno 2] No such file"),
+        ("n.tsv", gzip.compress(b"a\tb\n" * 99)[:-9], "n.tsv cannot be read"),
+        ("n.csv", b"a,b\nc,d\ne,f,g\n", "n.csv:3: has 3 cells"),
+        ("n.csv", b'a,b\nc,"d\ne,f\n', "n.csv:2: unexpected end of data"),
+        ("lbl.json", b'{"title": "First"}\n{"uid": "b"}\n', "lbl.json:2: expected an object with a title"),
+        ("lbl.json", b'{"title": "First"}\n{"title": null}\n', "lbl.json:2: expected an object with a title, a string"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, file: str, content: bytes | None, expected: str) -> None:
+    path = tmp_path / file
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError) as caught:
+        read_rows(path)
+    assert str(caught.value).startswith("corpus.label_names: ")
+    assert expected in str(caught.value)
