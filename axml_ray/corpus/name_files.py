@@ -104,7 +104,7 @@ def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
     return {str(number): name for number, name in enumerate(lines, first)}
 
 
-def _tabled_names(rows: list[list[str]], known: Collection[str]) -> tuple[dict[str, str], str]:
+def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
     """Return the name of each label of a table, and which columns were used.
 
     The labels are in the column of which most cells are labels; if that is not the only one, in the first of these.
@@ -158,7 +158,8 @@ def _csv_delimiter(lines: list[str], *, is_csv: bool) -> str | None:
 
 def _csv_rows(path: Path, lines: list[str], delimiter: str) -> Rows:
     """Return the rows of a CSV file, numbered by the line on which each begins."""
-    reader, rows, begin = _csv(lines, delimiter), [], 1
+    reader, begin = _csv(lines, delimiter), 1
+    rows: Rows = []
     try:
         for row in reader:
             if rows and row and len(row) != len(rows[0][1]):

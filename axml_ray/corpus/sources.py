@@ -18,6 +18,7 @@ Dropping duplicate texts and rare labels needs the whole corpus and is part of p
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.json_lines import JsonLines, is_repository_json
@@ -103,7 +104,7 @@ def name_apart(readers: Sequence[Reader]) -> list[Reader]:
     groups: dict[str, list[int]] = {}
     for i, path in enumerate(parts):
         groups.setdefault(path[-1], []).append(i)
-    named = list(readers)
+    named: list[Any] = list(readers)
     for same in groups.values():
         longest = max(len(parts[i]) for i in same)
         length = next((n for n in range(1, longest) if len({tuple(parts[i][-n:]) for i in same}) == len(same)), longest)

@@ -135,7 +135,7 @@ class Codec:
         Raises:
             SettingsError: a label is unknown.
         """
-        ids = {}
+        ids: dict[int, None] = {}
         for label in labels:
             # As it is written first: the labels of a bundle that an earlier version exported need not be composed.
             number = self.id_of.get(label, self.id_of.get(composed(label)))
