@@ -1,6 +1,44 @@
-"""Finds processes that a process started, directly or through others."""
+"""Processes that a job started, directly or through others, and what is left of them when the job is killed."""
 
+import os
+import subprocess
+import time
+from collections.abc import Iterable
 from pathlib import Path
+
+SECONDS = 60
+
+
+def job_environment(**more: str) -> dict[str, str]:
+    """Return this process's environment without the settings of its Ray, of which the token stays."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
+    }
+    return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **more}
+
+
+def kill_driver(driver: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """Kill a job, and wait until the workers of its cluster are gone: until then they go on writing."""
+    below = descendants(driver.pid, b"ray::")
+    driver.kill()
+    driver.wait()
+    wait_until_gone(below)
+
+
+def wait_until_gone(pids: Iterable[int]) -> None:
+    """Wait until none of these processes runs."""
+    end = time.monotonic() + SECONDS
+    while left := [pid for pid in pids if _is_running(pid)]:
+        names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+        assert time.monotonic() < end, f"still running: {names}"
+        time.sleep(0.05)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def descendants(ancestor: int, title: bytes) -> list[int]:

@@ -154,6 +154,10 @@ def mean_score(networks, knn, counts):
 
 
 class TestFit:
+    @pytest.fixture(autouse=True)
+    def _few_folds(self, monkeypatch):
+        monkeypatch.setattr(module, "FOLDS", 2)
+
     def test_fits_an_interaction_of_kinds_and_frequency(self):
         def probability(networks, knn, counts):
             return np.where((networks > 0.5) & (counts > 20), 0.9, np.where(knn > 0.5, 0.4, 0.02))

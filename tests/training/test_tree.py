@@ -55,8 +55,8 @@ def corpus(home) -> Corpus:
 
 BRIEF = {"epochs": (2,), "average_after": (1,), "score_every": 5}
 """Training that teaches little: what is resumed must only end with the same bytes."""
-STEPS, SCORINGS = 30, 6
-"""Of one of its levels."""
+AT = [5, 10, 15, 20, 25, 30]
+"""The steps after which one of its levels is scored."""
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,10 @@ def times(settings: Experiment) -> dict[int, int]:
 
 def opened(records: list[dict]) -> list[int]:
     return [record["level"] for record in records if "opened" in record]
+
+
+def scored_at(records: list[dict]) -> list[int]:
+    return [record["scoring"]["step"] for record in records if "scoring" in record]
 
 
 class TestTraining:
@@ -252,7 +256,7 @@ class TestResuming:
         """Its checkpoint is gone with its end."""
         level_file(run, 2, LEVEL_MANIFEST).unlink()
         records = train_tree(run, corpus, build=False)
-        assert [record["step"] for record in records if "step" in record] == [STEPS]
+        assert scored_at(records) == AT
 
     def test_a_checkpoint_beside_a_finished_level_is_removed(self, run, corpus):
         """Of a worker that was killed between the two."""
@@ -325,7 +329,7 @@ class TestKilledInsideALevel:
         with pytest.raises(Killed):
             train_tree(settings, corpus)
         about = json.loads((path_of(settings, level, "checkpoint") / CHECKPOINT_MANIFEST).read_text())
-        assert about["position"]["step"] == STEPS // SCORINGS * scoring
+        assert about["position"]["step"] == AT[scoring - 1]
         assert is_finished(settings, corpus) == ([1] if level == 2 else [])
         assert path_of(settings, 1, "scored").exists() == (level == 2)
         assert scorings == ([1] if level == 2 else [])
@@ -362,7 +366,7 @@ class TestKilledInsideALevel:
         other = settings.model_copy(update={"training": settings.training.model_copy(update={"clip": 4.0})})
         records = train_tree(other, corpus, build=False)
         assert opened(records) == [] and scorings == [1, 1]
-        assert [record["step"] for record in records if "step" in record] == [STEPS, STEPS]
+        assert scored_at(records) == AT * 2
 
     def test_a_torn_level_above_is_trained_and_scored_again(self, trained, corpus, tmp_path, stop, scorings):
         settings = fresh(trained, tmp_path)
