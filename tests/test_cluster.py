@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from descendants import wait_until_gone
+from descendants import still_running
 from intruder import assert_refused, descendants, without_ray
 
 from axml_ray.memory import ONE_ARENA
@@ -174,7 +174,7 @@ def test_a_cluster_of_our_own_asks_for_a_token_and_leaves_nothing(tmp_path: Path
         process.kill()
     (progress,) = said.splitlines()
     assert process.returncode == 0 and progress.endswith("  ray: starting on this machine")
-    wait_until_gone(pids)
+    assert still_running(pids) == []
     assert list(short_path.iterdir()) == []
 
 

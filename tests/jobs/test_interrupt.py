@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import synthetic
 import yaml
-from descendants import descendants, job_environment, wait_until_gone
+from descendants import descendants, job_environment, still_running
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")]
@@ -64,7 +64,7 @@ def interrupted(command: list[str], sign: str, presses: int = 1, **more: str) ->
             code = process.wait(60)
         finally:
             process.kill()
-        wait_until_gone(below)  # what they would still say
+        still_running(below)  # what they would still say
         after = []
         while not lines.empty():
             after.append(lines.get())
