@@ -37,8 +37,8 @@ from pathlib import Path  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
-# The time of an example depends on the machine's load, so there is no deadline.
-hypothesis.settings.register_profile("house", deadline=None)
+# The time of an example depends on the load, so there is no deadline. Each run of the tests draws other examples.
+hypothesis.settings.register_profile("house", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("house")
 
 TIERS = ("slow", "processes", "ray")

@@ -5,13 +5,14 @@ became of every record, and a few documents. It follows the browser's light or d
 """
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from axml_ray.evaluation.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
@@ -21,6 +22,16 @@ EXAMPLES, EXAMPLE_LETTERS = 5, 400
 """Number of documents shown, and maximum number of letters of their texts."""
 MAX_BARS, MAX_POINTS = 40, 300
 """Maximum number of bars of a histogram and of points of a curve."""
+
+
+@cache
+def _template() -> Template:
+    """Return the page's template, which takes as long to compile as a small corpus to prepare."""
+    environment = Environment(
+        loader=PackageLoader("axml_ray.corpus", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["thousands"] = lambda number: f"{number:,}"
+    return environment.get_template("report_page.html")
 
 
 def write_report_page(directory: Path, name: str, counts: dict[str, Any], summary: dict[str, Any]) -> Path:
@@ -41,11 +52,7 @@ def write_report_page(directory: Path, name: str, counts: dict[str, Any], summar
     text_lengths, labels_per_text = _histograms(directory)
     path = directory / "report" / "corpus.html"
     path.parent.mkdir(exist_ok=True)
-    environment = Environment(
-        loader=PackageLoader("axml_ray.corpus", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters["thousands"] = lambda number: f"{number:,}"
-    text = environment.get_template("report_page.html").render(
+    text = _template().render(
         name=name,
         counts=counts,
         summary=summary,

@@ -258,6 +258,7 @@ def _draw_svg(draw: Callable[["Axes"], None], *, has_legend: bool, salt: str) ->
     """Return matplotlib's SVG document of a chart."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its first import logs that it builds a font cache
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with RC_LOCK, matplotlib.rc_context():
@@ -271,7 +272,8 @@ def _draw_svg(draw: Callable[["Axes"], None], *, has_legend: bool, salt: str) ->
         if has_legend:
             figure.legend(loc="outside lower left", ncols=3)
         document = io.StringIO()
-        figure.savefig(document, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        # Not `savefig`, which lays the figure out and draws it twice.
+        FigureCanvasSVG(figure).print_svg(document, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         return document.getvalue()
 
 

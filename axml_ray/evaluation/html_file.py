@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ def write_html(path: Path, template: str, **values: Any) -> None:
         template: file name of the template, which escapes all values.
         values: what the template shows, in addition to `style` (of charts) and `today`.
     """
+    today = datetime.now().strftime("%Y-%m-%d")
+    html = _environment().get_template(template).render(style=Markup(STYLE), today=today, **values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    """Return the environment of the templates, which keeps those that it has compiled."""
     environment = Environment(
         loader=PackageLoader("axml_ray.evaluation", ""),
         autoescape=True,
@@ -37,11 +48,7 @@ def write_html(path: Path, template: str, **values: Any) -> None:
         "title_of": title_of,
         "band_name": band_name,
     }
-    today = datetime.now().strftime("%Y-%m-%d")
-    html = environment.get_template(template).render(style=Markup(STYLE), today=today, **values)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    return environment
 
 
 def _format_score(number: float | None) -> str:

@@ -4,7 +4,7 @@ python -m pytest tests/jobs/test_evaluate.py
 """
 
 import json
-import sys
+from functools import partial
 
 import pytest
 from evaluation.toy_run import write_corpus, write_run
@@ -22,30 +22,16 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def command(home, monkeypatch, capsys):
-    """Run the job with some words below `home`; returns exit code, output and error."""
-
-    def call(*words):
-        monkeypatch.chdir(home)
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", *words])
-        monkeypatch.setattr(sys, "stdout", sys.stdout)
-        code = 0
-        try:
-            with monkeypatch.context() as patch:
-                patch.setattr(type(sys.stdout), "reconfigure", lambda *_, **__: None, raising=False)
-                evaluate.main()
-        except SystemExit as ended:
-            code = ended.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+def judge(home, command, monkeypatch):
+    """Run the command with some words below `home`."""
+    monkeypatch.chdir(home)
+    return partial(command, "evaluate")
 
 
-def test_tables_files_and_browser(command, home, monkeypatch):
+def test_tables_files_and_browser(judge, home, monkeypatch):
     opened = []
     monkeypatch.setattr(evaluate.webbrowser, "open", opened.append)
-    code, out, err = command("--run", "runs/run", "--against", "runs/other", "--open", "--evaluation.resamples", "30")
+    code, out, err = judge("--run", "runs/run", "--against", "runs/other", "--open", "--evaluation.resamples", "30")
     assert code == 0, err
     for words in ("tree 2", "ensemble", "head (100+)", "tail (1–9)", "unseen (0)", "points above other"):
         assert words in out
@@ -55,21 +41,21 @@ def test_tables_files_and_browser(command, home, monkeypatch):
     assert metrics["against"]["run"] == "other" and metrics["against"]["measures"]["P@1"]["p"] >= 1 / 31
 
 
-def test_a_corpus_that_was_moved_is_that_of_both_runs(command, home):
+def test_a_corpus_that_was_moved_is_that_of_both_runs(judge, home):
     (home / "corpora").rename(home / "moved")
     try:
         flags = ["--run", "runs/run", "--against", "runs/other", "--evaluation.resamples", "30"]
-        code, out, err = command(*flags, "--corpora", "moved")
+        code, out, err = judge(*flags, "--corpora", "moved")
         assert code == 0 and "points above other" in out, err
-        code, _, err = command(*flags)
+        code, _, err = judge(*flags)
         assert code == 2 and f"{home}/corpora/" in err
     finally:
         (home / "moved").rename(home / "corpora")
 
 
-def test_constants_and_bands_may_be_given(command, home):
+def test_constants_and_bands_may_be_given(judge, home):
     flags = ["--evaluation.propensity_a", "0.6", "--evaluation.head_from", "50", "--evaluation.torso_from", "20"]
-    code, out, _ = command("--run=runs/run", *flags)
+    code, out, _ = judge("--run=runs/run", *flags)
     assert code == 0 and "head (50+)" in out and "torso (20–49)" in out
     assert json.loads((home / "runs/run/metrics.json").read_text())["propensity"]["A"] == 0.6
 
@@ -90,15 +76,15 @@ def test_constants_and_bands_may_be_given(command, home):
         (["--run", "runs/run", "--corpora", "none"], "{home}/none/toy: no prepared corpus (corpus.json is missing)"),
     ],
 )
-def test_one_line_says_what_is_wrong(command, home, words, says):
-    code, _, err = command(*words)
+def test_one_line_says_what_is_wrong(judge, home, words, says):
+    code, _, err = judge(*words)
     assert code == 2
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: " + says.format(home=home)), line
 
 
-def test_help_shows_flags_and_settings(command):
-    code, out, _ = command("--help")
+def test_help_shows_flags_and_settings(judge):
+    code, out, _ = judge("--help")
     assert code == 0
     for flag in ("--run", "--split", "--against", "--open", "--evaluation.propensity_a"):
         assert flag in out

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 import synthetic
 import yaml
+from descendants import descendants, job_environment, still_running
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")]
@@ -30,10 +32,9 @@ SECONDS = 240
 pytestmark = pytest.mark.slow
 
 
-def interrupted(command: list[str], sign: str, presses: int = 1) -> tuple[int, list[str]]:
+def interrupted(command: list[str], sign: str, presses: int = 1, **more: str) -> tuple[int, list[str]]:
     """Start a command, press Ctrl-C when a line that holds `sign` appears; its exit code, and all later lines."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment = {**kept, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    environment = job_environment(PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1", **more)
     with subprocess.Popen(
         command,
         env=environment,
@@ -55,6 +56,7 @@ def interrupted(command: list[str], sign: str, presses: int = 1) -> tuple[int, l
                 before.append(lines.get(timeout=1))
             except queue.Empty:
                 continue
+        below = descendants(process.pid, b"")
         for _ in range(presses):
             os.killpg(process.pid, signal.SIGINT)
             time.sleep(0.5)
@@ -62,7 +64,7 @@ def interrupted(command: list[str], sign: str, presses: int = 1) -> tuple[int, l
             code = process.wait(60)
         finally:
             process.kill()
-        time.sleep(1)  # what Ray's processes would still say
+        still_running(below)  # what they would still say
         after = []
         while not lines.empty():
             after.append(lines.get())
@@ -92,7 +94,9 @@ def long_training(directory: Path) -> Path:
 def test_training_is_stopped(tmp_path: Path) -> None:
     path = long_training(tmp_path)
     command = job("train_ensemble", "--config", path)
-    code, after = interrupted(command, "level 1/2", presses=2)
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as name:  # Ray's sockets must have short names
+        code, after = interrupted(command, "level 1/2", presses=2, TMPDIR=name)
+        assert list(Path(name).iterdir()) == []
     check(command, code, after)
 
 

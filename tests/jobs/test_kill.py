@@ -1,4 +1,4 @@
-"""The job as a process: driver and worker killed in the middle of a level, and submitted to a cluster.
+"""The job killed, and its worker, in the middle of a level; the job submitted to a cluster.
 
 What comes of it has the same bytes as what this process trains without Ray and without a kill.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ import requests
 import synthetic
 import torch
 import yaml
-from descendants import descendants
+from descendants import descendants, job_environment, kill_driver
 
 from axml_ray.configuration import load
 from axml_ray.corpus.prepare import prepare
 from axml_ray.fitting import fit_run
+from axml_ray.pipeline import run
 from axml_ray.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +43,6 @@ def wait_for(what: str, check, process: subprocess.Popen | None = None) -> None:
         time.sleep(0.1)
 
 
-def environment(**more: str) -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
-    }
-    return {**kept, "RAY_USAGE_STATS_ENABLED": "0", **more}
-
-
 EPOCHS, STEPS = 50, 14
 """Epochs of the second level, and steps of one: too many to end before both kills, as workers outlive their driver."""
 
@@ -63,16 +58,16 @@ def experiment(directory: Path, epochs: int) -> dict[str, object]:
     )
 
 
-def weights(run: Path) -> dict[str, bytes]:
+def weights(directory: Path) -> dict[str, bytes]:
     """The files of all levels of the run's networks."""
-    files = sorted(run.glob("tree-0/network_tree/level-*/*.safetensors"))
-    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+    files = sorted(directory.glob("tree-0/network_tree/level-*/*.safetensors"))
+    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
 
 
-def undisturbed(directory: Path, epochs: int) -> dict[str, bytes]:
+def undisturbed(home: Path, epochs: int) -> dict[str, bytes]:
     """Train the same networks in this process."""
-    directory.mkdir()
-    settings = load(None, **experiment(directory, epochs))
+    home.mkdir()
+    settings = load(None, **experiment(home, epochs))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     fit_run(Run(settings, prepare(settings.corpus, settings.corpus_directory)))
@@ -82,11 +77,14 @@ def undisturbed(directory: Path, epochs: int) -> dict[str, bytes]:
     return found
 
 
-def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(tmp_path: Path) -> None:
+def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(
+    ray_cluster: None, tmp_path: Path
+) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(experiment(tmp_path, EPOCHS)))
-    run = tmp_path / "runs" / "small"
-    tree, journal = run / "tree-0" / "network_tree", run / "tree-0" / "training.jsonl"
+    settings = load(path)
+    directory = settings.run_directory
+    tree, journal = directory / "tree-0" / "network_tree", directory / "tree-0" / "training.jsonl"
     first, second = (tree / f"level-{number}" / "level.json" for number in (1, 2))
     checkpoint = tree / "level-2.checkpoint" / "checkpoint.json"
 
@@ -101,37 +99,31 @@ def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(t
         lines = (json.loads(line) for line in journal.read_text().splitlines())
         return [record["level"] for record in lines if kind in record]
 
-    killed = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
+    killed = subprocess.Popen([*JOB, "--config", str(path)], env=job_environment(), start_new_session=True,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     wait_for("a checkpoint inside the second level", lambda: step() >= 10, killed)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    # The cluster goes with its driver; what a worker may still write would be taken for the second run's.
-    time.sleep(5)
+    kill_driver(killed)
     state, left_at = first.stat(), step()
     assert not second.exists() and records("scored") == [1] and left_at >= 10
-    with (tmp_path / "job.log").open("w") as log:
-        job = subprocess.Popen([*JOB, "--config", str(path)], env=environment(), start_new_session=True,
-                               stdout=log, stderr=log)  # fmt: skip
-    wait_for("a later checkpoint", lambda: step() >= left_at + 10, job)
-    (worker,) = descendants(job.pid, b"_train_alone")
-    os.kill(worker, signal.SIGKILL)
-    time.sleep(0.2)
-    killed_at, steps = step(), []
-    assert left_at + 10 <= killed_at, "too late for a kill inside the level"
-    end = time.monotonic() + SECONDS
-    while job.poll() is None and time.monotonic() < end:
-        steps.append(step() or killed_at)
-        time.sleep(0.05)
-    said = (tmp_path / "job.log").read_text()
-    assert job.poll() == 0, said[-5_000:]
+    # The same run goes on, on the cluster of this process.
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(run, settings)
+        wait_for("a later checkpoint", lambda: again.done() or step() >= left_at + 10)
+        (worker,) = descendants(os.getpid(), b"_train_alone")
+        os.kill(worker, signal.SIGKILL)
+        time.sleep(0.2)
+        killed_at, steps = step(), []
+        assert left_at + 10 <= killed_at, "too late for a kill inside the level"
+        while not again.done():
+            steps.append(step() or killed_at)
+            time.sleep(0.05)
+        metrics = again.result()
     assert min(steps) >= killed_at  # never from its beginning
     assert (first.stat().st_ino, first.stat().st_mtime_ns) == (state.st_ino, state.st_mtime_ns)
     assert records("scored") == [1] and records("opened") == [1, 1]  # after each kill
-    assert weights(run) == undisturbed(tmp_path / "undisturbed", EPOCHS)
+    assert weights(directory) == undisturbed(tmp_path / "undisturbed", EPOCHS)
     assert json.loads(second.read_text())["steps"] == EPOCHS * STEPS
-    assert json.loads((run / "metrics.json").read_text())["documents"] == 60
-    assert "ensemble" in said and str(run) in said
+    assert metrics["documents"] == 60
 
 
 def answers(url: str, headers: dict[str, str]) -> bool:
@@ -161,7 +153,7 @@ def head(tmp_path: Path) -> Iterator[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (tmp_path / "head.log").open("w") as log:
         variables = {"AXML_RAY_HOME": str(tmp_path), "PATH": path, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-        process = subprocess.Popen(command, env=environment(**variables), stdout=log,
+        process = subprocess.Popen(command, env=job_environment(**variables), stdout=log,
                                    stderr=log, start_new_session=True)  # fmt: skip
     try:
         address = f"http://127.0.0.1:{port}"
@@ -184,7 +176,7 @@ def test_a_submitted_job_outlives_its_terminal_and_gives_the_same_result(head: s
     (working / "config.yaml").write_text(yaml.safe_dump(settings))
     submit = [ray, "job", "submit", "--address", head, "--working-dir", str(working), "--submission-id", "small", "--",
               "python", "jobs/train_ensemble.py", "--config", "config.yaml"]  # fmt: skip
-    terminal = subprocess.Popen(submit, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    terminal = subprocess.Popen(submit, env=job_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                 start_new_session=True)  # fmt: skip
     corpus = tmp_path / "corpora" / "synthetic" / "corpus.json"
     wait_for("the corpus", corpus.exists, terminal)

@@ -1,17 +1,16 @@
-"""The sweep as a process: killed between two trials, started again, and its best settings as a config."""
+"""A sweep: killed between two trials, started again, and its best settings as a config."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic
 import yaml
+from descendants import job_environment, kill_driver
 
 from axml_ray.configuration import load
 from axml_ray.tuning.outcome import front
@@ -29,15 +28,6 @@ def space(draw):
 """
 
 
-def start(path: Path, *flags: str, **more: Any) -> Any:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
-    }
-    environment = {**kept, "RAY_USAGE_STATS_ENABLED": "0", "AXML_RAY_HOME": str(path)}
-    words = [sys.executable, str(ROOT / "jobs" / "tune.py"), "--config", str(path / "config.yaml"), *flags]
-    return subprocess.Popen(words, env=environment, start_new_session=True, text=True, **more)
-
-
 def state(trials: Path) -> dict[int, str]:
     """States of the trials that are written; a file may be replaced while it is read."""
     found = {}
@@ -48,7 +38,10 @@ def state(trials: Path) -> dict[int, str]:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_with_the_same_trials(
+    ray_cluster: None, command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AXML_RAY_HOME", str(tmp_path))
     (tmp_path / "mine.py").write_text(SPACE)
     settings = synthetic.experiment(
         tmp_path,
@@ -59,23 +52,23 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
         ensemble={"trees": 2, "top_labels": 10, "combiner": "calibrated"},
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    flags = ["--space", "mine.py", "--trials", str(TRIALS), "--search", "random", "--objective", "accuracy,cost",
-             "--sweep", "small-sweep", "--part", "0.5"]  # fmt: skip
+    flags = ["--config", str(tmp_path / "config.yaml"), "--space", "mine.py", "--trials", str(TRIALS),
+             "--search", "random", "--objective", "accuracy,cost", "--sweep", "small-sweep",
+             "--part", "0.5"]  # fmt: skip
     sweep = tmp_path / "runs" / "small-sweep"
-    killed = start(tmp_path, *flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    killed = subprocess.Popen([sys.executable, str(ROOT / "jobs" / "tune.py"), *flags], env=job_environment(),
+                              start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     end = time.monotonic() + SECONDS
     while "finished" not in (known := state(sweep / "trials")).values():
         assert time.monotonic() < end and killed.poll() is None, known
         time.sleep(0.1)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    kill_driver(killed)
     known = state(sweep / "trials")
     assert "running" in known.values()  # the other one, or the one drawn in its place
     before = {path: path.stat().st_ino for path in sweep.glob("trials/*/trial.json")}
     done = {path: ino for path, ino in before.items() if known[int(path.parent.name)] == "finished"}
-    with start(tmp_path, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as again:
-        out, errors = again.communicate(timeout=SECONDS)
-    assert again.returncode == 0, out + errors
+    code, out, err = command("tune", *flags)  # on the cluster of this process
+    assert code == 0, out + err
     assert {path: path.stat().st_ino for path in done} == done
     # The trials are those that a sweep draws which is never killed.
     base = load(tmp_path / "config.yaml")
@@ -104,7 +97,6 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
     assert f"--config {sweep / 'best.yaml'}" in out and "ms a text" in out
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -117,10 +109,11 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(tmp_path: Path) -> None:
         (["--space", "tune_spaces.tree", "--sweep", "größe"], "--sweep: a name consists of letters"),
     ],
 )
-def test_a_wrong_flag_is_one_line_before_anything_starts(tmp_path: Path, flags: list[str], message: str) -> None:
+def test_a_wrong_flag_is_one_line_before_anything_starts(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, flags: list[str], message: str
+) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(synthetic.experiment(tmp_path)))
-    with start(tmp_path, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
-        _, errors = job.communicate(timeout=SECONDS)
-    assert job.returncode == 2
-    assert errors.startswith("error: ") and message in errors and errors.count("\n") == 1
+    code, _, err = command("tune", "--config", tmp_path / "config.yaml", *flags)
+    assert code == 2
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
     assert not (tmp_path / "runs").exists()

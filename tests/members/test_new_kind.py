@@ -39,22 +39,30 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "AXML_RAY_HOME": str(home), "AXML_RAY_PLUGINS": KIND, "PYTHONPATH": paths}
 
 
-def run(environment: dict[str, str], name: str, *words: object) -> str:
-    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def bundle(home: Path, environment: dict[str, str]) -> Path:
-    run(
-        environment, "train_ensemble", "--name", "plugin", "--corpus.name", "plugin", "--corpus.train",
-        home / "texts.jsonl", "--corpus.word_vectors", "random", "--tree.height", 0, "--ensemble.trees", 1,
+    """A run that was trained, exported and predicted with, by one process with one cluster."""
+    train: list[object] = [
+        "train", "--name", "plugin", "--corpus.name", "plugin", "--corpus.train", home / "texts.jsonl",
+        "--corpus.word_vectors", "random", "--tree.height", 0, "--ensemble.trees", 1,
         "--members.network_tree.weight", 0, "--members.knn.weight", 0.25, f"--members.{KIND}.weight", 0.75,
         f"--members.{KIND}.power", 2,
-    )  # fmt: skip
-    run(environment, "export_bundle", "--run", home / "runs" / "plugin", "--to", home / "bundle")
+    ]  # fmt: skip
+    export = ["export", "--run", home / "runs" / "plugin", "--to", home / "bundle"]
+    predict = [
+        "predict",
+        "--bundle",
+        home / "bundle",
+        "--input",
+        home / "texts.jsonl",
+        "--output",
+        home / "predictions",
+    ]
+    commands = [[str(word) for word in words] for words in (train, export, predict)]
+    program = f"from axml_ray.commands.dispatch import main\nfor words in {commands}:\n    main(words)"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+                          timeout=SECONDS)  # fmt: skip
+    assert done.returncode == 0, done.stderr
     return home / "bundle"
 
 
@@ -67,10 +75,9 @@ def test_it_is_trained_and_evaluated(bundle: Path, home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_predicts_from_its_bundle(bundle: Path, home: Path, environment: dict[str, str]) -> None:
+def test_it_predicts_from_its_bundle(bundle: Path, home: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert {member["kind"]: member["weight"] for member in manifest["members"]} == {KIND: 0.75, "knn": 0.25}
-    run(environment, "predict", "--bundle", bundle, "--input", home / "texts.jsonl", "--output", home / "predictions")
     [file] = (home / "predictions").glob("*.parquet")
     assert all(row[0] == "a" for row in pq.read_table(file)["labels"].to_pylist())
 

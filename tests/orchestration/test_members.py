@@ -176,22 +176,6 @@ def named_labels(home: Path, **groups: Any) -> Experiment:
     return load(None, **content | {"corpus": {**content["corpus"], "label_names": str(names)}})
 
 
-def test_only_members_that_are_missing_are_fitted(again: Callable[..., Experiment]) -> None:
-    settings = again()
-    networks, classifiers = weights(settings), written(settings, "tree-*/linear_tree/member.json")
-    assert classifiers.keys() == {f"tree-{tree}/linear_tree/member.json" for tree in range(2)}
-    before = json.loads((settings.run_directory / "metrics.json").read_text())
-    # Each label has a word of its own, which is all that a linear classifier needs.
-    assert before["ensemble"]["P@1"] > 80
-    (settings.run_directory / "tree-1/linear_tree/member.json").unlink()
-    metrics = run(settings)
-    assert metrics["ensemble"] == pytest.approx(before["ensemble"], abs=1e-3)
-    assert metrics["seconds"]["linear_tree"] > before["seconds"]["linear_tree"]
-    now = written(settings, "tree-*/linear_tree/member.json")
-    assert now["tree-0/linear_tree/member.json"] == classifiers["tree-0/linear_tree/member.json"]
-    assert now.keys() == classifiers.keys() and weights(settings) == networks
-
-
 def test_predictions_are_the_combiners_of_the_members(again: Callable[..., Experiment]) -> None:
     current = open_run(again().run_directory)
     predictions = stored(current, "test")
@@ -243,12 +227,23 @@ def test_a_combiner_is_fitted_on_the_validation_documents(again: Callable[..., E
         Run(other, plain.corpus).open_combiner()
 
 
-def test_members_are_added_to_a_finished_run(again: Callable[..., Experiment]) -> None:
+def test_only_members_that_are_missing_are_fitted(again: Callable[..., Experiment]) -> None:
+    """One is lost, and two are added."""
     settings = again()
     networks, classifiers = weights(settings), written(settings, "tree-*/linear_tree/member.json")
+    assert classifiers.keys() == {f"tree-{tree}/linear_tree/member.json" for tree in range(2)}
+    before = json.loads((settings.run_directory / "metrics.json").read_text())
+    # Each label has a word of its own, which is all that a linear classifier needs.
+    assert before["ensemble"]["P@1"] > 80
+    (settings.run_directory / "tree-1/linear_tree/member.json").unlink()
     more = again(members={**BOTH, "knn": {"weight": 0.5, "neighbours": 5}, "label_names": {"weight": 0.5}})
     metrics = run(more)
-    assert (weights(more), written(more, "tree-*/linear_tree/member.json")) == (networks, classifiers)
+    now = written(more, "tree-*/linear_tree/member.json")
+    assert now["tree-0/linear_tree/member.json"] == classifiers["tree-0/linear_tree/member.json"]
+    assert now.keys() == classifiers.keys() and weights(more) == networks
+    for name, measures in before["members"].items():
+        assert metrics["members"][name] == pytest.approx(measures, abs=1e-3)
+    assert metrics["seconds"]["linear_tree"] > before["seconds"]["linear_tree"]
     assert set(metrics["members"]) == {*(f"{kind}-{tree}" for kind in BOTH for tree in range(2)), "knn", "label_names"}
     # Texts that share a label's word are alike, and each label is named by its word.
     assert metrics["ensemble"]["P@1"] > 80
@@ -279,35 +274,29 @@ def test_other_features_fit_again_what_reads_them(again: Callable[..., Experimen
     assert isinstance(current.open_member(current.spec("linear_tree-0"), current.open_features()), LinearTree)
 
 
-def test_two_gloo_workers_train_a_tree(ray_cluster: None, tmp_path: Path) -> None:
-    resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1}
-    current = prepared(small(tmp_path, resources=resources, ensemble={"trees": 1}))
-    followed: list[dict[str, Any]] = []
-    seconds = fit_members(current, followed.append)
-    assert set(seconds) == {"network_tree"} and seconds["network_tree"] > 0
-    assert current.members[0].is_fitted and len(weights(current.settings)) == 2
-    journal = records(current.settings, 0)
-    steps = [record["step"] for record in journal if record.get("level") == 1 and "step" in record]
-    training = current.settings.training
-    assert steps[-1] == 2 * -(-current.corpus.documents("train") // training.batch_size)
-    assert followed and all(record in journal for record in followed)
-
-
-def test_a_killed_worker_of_a_group_costs_no_finished_level(ray_cluster: None, tmp_path: Path) -> None:
+def test_two_gloo_workers_train_a_tree_and_one_that_is_killed_costs_no_finished_level(
+    ray_cluster: None, tmp_path: Path
+) -> None:
     resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1, "max_failures": 1, "checkpoint_minutes": 0}
-    training = {"epochs": [1, 60], "score_every": 5, "patience": 1_000}
+    training = {"epochs": [2, 20], "score_every": 5, "patience": 1_000}
     current = prepared(small(tmp_path, resources=resources, ensemble={"trees": 1}, training=training))
     killed: list[int] = []
+    followed: list[dict[str, Any]] = []
 
     def kill_a_worker(record: dict[str, Any]) -> None:
+        followed.append(record)
         if not killed and record.get("level") == 2 and "scoring" in record:
             killed.append(descendants(os.getpid(), b"TrainWorker")[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    fit_members(current, kill_a_worker)
+    seconds = fit_members(current, kill_a_worker)
+    assert set(seconds) == {"network_tree"} and seconds["network_tree"] > 0
     assert killed and current.members[0].is_fitted and len(weights(current.settings)) == 2
     journal = records(current.settings, 0)
     assert [record["level"] for record in journal if "opened" in record] == [1]
+    steps = [record["step"] for record in journal if record.get("level") == 1 and "step" in record]
+    assert steps[-1] == 2 * -(-current.corpus.documents("train") // current.settings.training.batch_size)
+    assert followed and all(record in journal for record in followed)
 
 
 def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
     scores = train("grown", grown, previous, epochs=(3,))
     for level in (1, 2):
         [start, *rest] = [each for each in scores if each["level"] == level]
-        assert start["step"] == 0 and rest[0]["step"] == 30
+        assert start["step"] == 0 and rest[0]["step"] == 15
         manifest = read_json(tmp_path / "grown" / f"level-{level}" / "level.json")
         assert manifest["valid_nDCG@5"] == max(each["nDCG@5"] for each in (start, *rest))
     leaf_level = [each["nDCG@5"] for each in scores if each["level"] == 2]

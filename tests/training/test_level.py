@@ -55,8 +55,9 @@ class TestLearning:
     def test_learns_and_leaves_the_best_weights(self, level):
         records = []
         training = small_training(
-            small_network(level, 0.1), 400, report=records.append, epochs=(12,), average_after=(9,), score_every=20
-        )
+            small_network(level, 0.1), 400, report=records.append,
+            epochs=(6,), average_after=(4,), score_every=20, learning_rate=0.03,
+        )  # fmt: skip
         losses = curve_of(training)
         best = training.run()
         assert best > 95
@@ -65,10 +66,10 @@ class TestLearning:
         assert score == pytest.approx(best, abs=1e-6)
         assert same(weights(training.network), training.best)
         assert np.mean(losses[-10:]) < 0.25 * losses[0]
-        assert records[-1]["step"] == len(losses) == training.state.step == 240
+        assert records[-1]["step"] == len(losses) == training.state.step == 120
         assert records[-1]["loss"] == pytest.approx(np.mean(losses[-50:]))
         assert records[-1]["valid_nDCG@5"] == best
-        assert (training.state.epoch, training.state.batch, training.state.documents) == (12, 0, 4_800)
+        assert (training.state.epoch, training.state.batch, training.state.documents) == (6, 0, 2_400)
 
     @pytest.mark.parametrize("evidence", [False, True])
     def test_first_loss_is_the_literal_one(self, level, evidence):
@@ -98,7 +99,9 @@ class TestLearning:
 
 
 def test_reduced_precision_learns_too():
-    training = small_training(small_network(FLAT), 300, epochs=(10,), score_every=50, precision="bfloat16")
+    training = small_training(
+        small_network(FLAT), 300, epochs=(5,), score_every=25, learning_rate=0.03, precision="bfloat16"
+    )
     assert training.run() > 90
     assert all(parameter.dtype == torch.float32 for parameter in training.network.parameters())
 

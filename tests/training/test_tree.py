@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,17 +53,28 @@ def corpus(home) -> Corpus:
     return Corpus.open(home / "corpora" / "tiny")
 
 
+BRIEF = {"epochs": (2,), "average_after": (1,), "score_every": 5}
+"""Training that teaches little: what is resumed must only end with the same bytes."""
+AT = [5, 10, 15, 20, 25, 30]
+"""The steps after which one of its levels is scored."""
+
+
 @pytest.fixture(scope="module")
-def trained(home, corpus) -> tuple[Experiment, list[dict]]:
-    settings = experiment(home)
-    return settings, train_tree(settings, corpus)
+def trained(home, corpus) -> Experiment:
+    settings = experiment(home, **BRIEF)
+    train_tree(settings, corpus)
+    return settings
 
 
 @pytest.fixture
 def run(trained, tmp_path) -> Experiment:
     """A copy of the trained run, to be damaged."""
-    settings, _ = trained
-    copy = settings.model_copy(update={"runs": tmp_path / "runs"})
+    return copied(trained, tmp_path / "runs")
+
+
+def copied(settings: Experiment, runs: Path) -> Experiment:
+    """Copy a run; the copies of its files are old."""
+    copy = settings.model_copy(update={"runs": runs})
     source = settings.run_directory
     for file in sorted(source.rglob("*")):
         if file.is_file():
@@ -99,9 +111,14 @@ def opened(records: list[dict]) -> list[int]:
     return [record["level"] for record in records if "opened" in record]
 
 
+def scored_at(records: list[dict]) -> list[int]:
+    return [record["scoring"]["step"] for record in records if "scoring" in record]
+
+
 class TestTraining:
-    def test_each_level_learns(self, trained, corpus):
-        settings, records = trained
+    def test_each_level_learns(self, home, corpus):
+        settings = experiment(home).model_copy(update={"name": "learned"})
+        records = train_tree(settings, corpus)
         directory, tree = networks_of(settings), label_tree(settings)
         assert tree.level_sizes == (4, 14)
         assert levels_are_finished(directory, tree, Run(settings, corpus).spec("network_tree-0").key)
@@ -109,7 +126,7 @@ class TestTraining:
             assert is_saved(level_directory(directory, level), key_of(settings, corpus, level))
             about = json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())
             assert about["nodes"] == tree.level_sizes[level - 1] and about["level"] == level
-            assert about["steps"] == 6 * 30 and about["snapshots"] == 2
+            assert about["steps"] == 6 * 15 and about["snapshots"] == 2
             assert about["valid_nDCG@5"] > 90
         assert opened(records) == []
         assert [record["scored"] for record in records if "scored" in record] == [300]
@@ -239,7 +256,7 @@ class TestResuming:
         """Its checkpoint is gone with its end."""
         level_file(run, 2, LEVEL_MANIFEST).unlink()
         records = train_tree(run, corpus, build=False)
-        assert [record["step"] for record in records if "step" in record] == [180]
+        assert scored_at(records) == AT
 
     def test_a_checkpoint_beside_a_finished_level_is_removed(self, run, corpus):
         """Of a worker that was killed between the two."""
@@ -260,21 +277,21 @@ class Killed(BaseException):
 
 @pytest.fixture
 def stop(monkeypatch):
-    """Stops training after a level's checkpoint of some scoring, as a kill would."""
+    return partial(kill_after, monkeypatch)
 
-    def at(level: int, scoring: int) -> None:
-        keep, seen = Checkpoints.save, []
 
-        def kept(checkpoints, training):
-            keep(checkpoints, training)
-            seen.append(training.network.level.number)
-            if seen.count(level) == scoring:
-                monkeypatch.setattr(Checkpoints, "save", keep)
-                raise Killed
+def kill_after(patch: pytest.MonkeyPatch, level: int, scoring: int) -> None:
+    """Let training stop after a level's checkpoint of some scoring, as a kill would."""
+    keep, seen = Checkpoints.save, []
 
-        monkeypatch.setattr(Checkpoints, "save", kept)
+    def kept(checkpoints, training):
+        keep(checkpoints, training)
+        seen.append(training.network.level.number)
+        if seen.count(level) == scoring:
+            patch.setattr(Checkpoints, "save", keep)
+            raise Killed
 
-    return at
+    patch.setattr(Checkpoints, "save", kept)
 
 
 @pytest.fixture
@@ -307,12 +324,12 @@ def files(settings: Experiment) -> dict[str, bytes]:
 class TestKilledInsideALevel:
     @pytest.mark.parametrize(("level", "scoring"), [(1, 1), (1, 5), (2, 2), (2, 5)])
     def test_ends_as_one_that_never_stopped(self, trained, corpus, tmp_path, stop, scorings, level, scoring):
-        settings = fresh(trained[0], tmp_path)
+        settings = fresh(trained, tmp_path)
         stop(level, scoring)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
         about = json.loads((path_of(settings, level, "checkpoint") / CHECKPOINT_MANIFEST).read_text())
-        assert about["position"]["step"] == 30 * scoring
+        assert about["position"]["step"] == AT[scoring - 1]
         assert is_finished(settings, corpus) == ([1] if level == 2 else [])
         assert path_of(settings, 1, "scored").exists() == (level == 2)
         assert scorings == ([1] if level == 2 else [])
@@ -320,10 +337,10 @@ class TestKilledInsideALevel:
         assert opened(records) == ([1] if level == 2 else [])
         assert scorings == [1]  # once, by whichever of the two
         assert [record["level"] for record in records if "scored" in record] == ([] if level == 2 else [1])
-        assert files(settings) == files(trained[0])
+        assert files(settings) == files(trained)
         for number in (1, 2):
             about, expected = (
-                json.loads(level_file(one, number, LEVEL_MANIFEST).read_text()) for one in (settings, trained[0])
+                json.loads(level_file(one, number, LEVEL_MANIFEST).read_text()) for one in (settings, trained)
             )
             for one in (about, expected):
                 one.pop("seconds")
@@ -332,34 +349,34 @@ class TestKilledInsideALevel:
         assert sorted(path.name for path in directory.iterdir()) == ["level-1", "level-2"]
 
     def test_before_its_first_checkpoint(self, trained, corpus, tmp_path, stop, scorings):
-        settings = fresh(trained[0], tmp_path, minutes=60)
+        settings = fresh(trained, tmp_path, minutes=60)
         stop(2, 3)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
         assert not path_of(settings, 2, "checkpoint").exists()
         assert opened(train_tree(settings, corpus, build=False)) == [1]
         assert scorings == [1]
-        assert files(settings) == files(trained[0])
+        assert files(settings) == files(trained)
 
     def test_with_other_settings_nothing_of_it_is_taken(self, trained, corpus, tmp_path, stop, scorings):
-        settings = fresh(trained[0], tmp_path)
+        settings = fresh(trained, tmp_path)
         stop(2, 3)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
         other = settings.model_copy(update={"training": settings.training.model_copy(update={"clip": 4.0})})
         records = train_tree(other, corpus, build=False)
         assert opened(records) == [] and scorings == [1, 1]
-        assert [record["step"] for record in records if "step" in record] == [180, 180]
+        assert scored_at(records) == AT * 2
 
     def test_a_torn_level_above_is_trained_and_scored_again(self, trained, corpus, tmp_path, stop, scorings):
-        settings = fresh(trained[0], tmp_path)
+        settings = fresh(trained, tmp_path)
         stop(2, 3)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
         level_file(settings, 1, ROWS_0).write_bytes(b"")
         assert opened(train_tree(settings, corpus, build=False)) == []
         assert scorings == [1, 1]
-        assert files(settings) == files(trained[0])
+        assert files(settings) == files(trained)
 
 
 def is_finished(settings: Experiment, corpus: Corpus) -> list[int]:
@@ -367,20 +384,28 @@ def is_finished(settings: Experiment, corpus: Corpus) -> list[int]:
     return [n for n in (1, 2) if is_saved(level_directory(directory, n), key_of(settings, corpus, n))]
 
 
-class TestScored:
-    def interrupted(self, trained, corpus, tmp_path, stop) -> Experiment:
-        settings = fresh(trained[0], tmp_path)
-        stop(2, 1)
-        with pytest.raises(Killed):
-            train_tree(settings, corpus)
-        return settings
+@pytest.fixture(scope="module")
+def killed_once(trained, corpus, tmp_path_factory) -> Experiment:
+    settings = fresh(trained, tmp_path_factory.mktemp("killed"))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 2, 1)
+        train_tree(settings, corpus)
+    return settings
 
+
+@pytest.fixture
+def killed(killed_once, tmp_path) -> Experiment:
+    """A copy of a run that was killed after the first checkpoint of its second level."""
+    return copied(killed_once, tmp_path / "runs")
+
+
+class TestScored:
     def key(self, settings: Experiment, corpus: Corpus) -> str:
         return fingerprint(key_of(settings, corpus, 1), settings.tree.beam)
 
     @pytest.mark.parametrize("file", [NODES, SCORES, PARENTS, VALID_NODES, VALID_SCORES, SCORED_MANIFEST])
-    def test_torn_it_is_made_again(self, trained, corpus, tmp_path, stop, scorings, file):
-        settings = self.interrupted(trained, corpus, tmp_path, stop)
+    def test_torn_it_is_made_again(self, trained, killed, corpus, scorings, file):
+        settings = killed
         path = path_of(settings, 1, "scored") / file
         assert has_document_beams(path.parent, self.key(settings, corpus))
         path.write_bytes(path.read_bytes()[:-1])
@@ -388,11 +413,11 @@ class TestScored:
             path.unlink()
         assert not has_document_beams(path.parent, self.key(settings, corpus))
         train_tree(settings, corpus, build=False)
-        assert scorings == [1, 1]
-        assert files(settings) == files(trained[0])
+        assert scorings == [1]
+        assert files(settings) == files(trained)
 
     def test_interrupted_it_is_made_again(self, trained, corpus, tmp_path, monkeypatch):
-        settings = fresh(trained[0], tmp_path)
+        settings = fresh(trained, tmp_path)
 
         def killed(*rest, **named):
             raise Killed
@@ -403,11 +428,11 @@ class TestScored:
                 train_tree(settings, corpus)
         assert not path_of(settings, 1, "scored").exists()
         train_tree(settings, corpus, build=False)
-        assert files(settings) == files(trained[0])
+        assert files(settings) == files(trained)
         assert sorted(path.name for path in level_file(settings, 1).parent.parent.iterdir()) == ["level-1", "level-2"]
 
-    def test_what_it_holds(self, trained, corpus, tmp_path, stop):
-        settings = self.interrupted(trained, corpus, tmp_path, stop)
+    def test_what_it_holds(self, killed, corpus):
+        settings = killed
         found = DocumentBeams(path_of(settings, 1, "scored"))
         split = corpus.split("train")
         tree = label_tree(settings)
@@ -440,7 +465,7 @@ class TestScored:
 
 def test_levels_and_the_scoring_between_them_are_reported(corpus, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(scored, "REPORT_SECONDS", -1.0)
-    records = train_tree(fresh(trained[0], tmp_path), corpus)
+    records = train_tree(fresh(trained, tmp_path), corpus)
     assert [record["level"] for record in records if "begun" in record] == [1, 2]
     far = [record["scored_so_far"] for record in records if "scored_so_far" in record]
     assert far == sorted(far) and far[-1] == corpus.documents("train") and len(far) > 1

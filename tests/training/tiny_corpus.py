@@ -108,9 +108,9 @@ def experiment(home: Path, *, tree: dict[str, Any] | None = None, **training: An
         training={
             "epochs": (6,),
             "average_after": (4,),
-            "batch_size": 10,
-            "learning_rate": 0.02,
-            "score_every": 30,
+            "batch_size": 20,
+            "learning_rate": 0.05,
+            "score_every": 15,
             "precision": "float32",
             **training,
         },

@@ -18,7 +18,7 @@ from axml_ray.tuning.trial import ensemble_score
 @pytest.mark.parametrize("height", [0, 1])
 def test_one_tree_scores_as_its_last_level_did(tmp_path: Path, height: int) -> None:
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
-    settings = experiment(tmp_path, tree={"height": height}, epochs=(2,), average_after=(1,))
+    settings = experiment(tmp_path, tree={"height": height}, epochs=(2,), average_after=(1,), learning_rate=0.02)
     valid, ensembles = corpus.split("valid"), []
     for trees in (1, 4):
         size = settings.ensemble.model_copy(update={"trees": trees, "top_labels": 10})
