@@ -25,7 +25,7 @@ from axml_ray.cluster import stop_cluster
 from axml_ray.configuration import load
 from axml_ray.corpus.in_memory import LabelledText, column_of, is_indicator, label_of, labelled_texts, read_labels
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.files import read_json, whole_directory, whole_file, write_json
+from axml_ray.files import finish_replacement, read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.pipeline import begin, train
@@ -186,6 +186,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             SettingsError: there is no estimator, or it is damaged or has another version.
         """
         path = Path(directory).absolute() / ABOUT
+        finish_replacement(path.parent)
         try:
             saved = SavedEstimator.model_validate(read_json(path))
             estimator = cls(**saved.parameters)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from axml_ray.files import finish_replacement
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -56,6 +57,7 @@ class Predictions:
         Raises:
             SettingsError: a file cannot be read, or lacks a column.
         """
+        finish_replacement(directory)
         files = sorted(directory.glob("*.parquet"))
         if not files:
             return None
