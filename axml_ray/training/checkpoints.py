@@ -76,9 +76,6 @@ class Checkpoints:
         Raises:
             RuntimeError: rank 0 sees a complete checkpoint and this worker does not.
         """
-        if training.context.is_first:
-            clear_leftovers(self.directory)
-        training.context.barrier()
         manifest = read_manifest(self.directory, MANIFEST, FORMAT, self.key)
         # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
         if not training.context.from_first(torch.tensor([float(manifest is not None)])).item():

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from axml_ray.files import (
+    finish_replacement,
     read_json,
     reserve_space,
     save_tensors,
@@ -74,6 +75,7 @@ def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, 
         form: expected `format`.
         key: expected cache key, in the manifest as `fingerprint`.
     """
+    finish_replacement(directory)
     try:
         manifest = read_json(directory / name)
         is_complete = (
