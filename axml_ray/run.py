@@ -18,6 +18,7 @@ from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.files import read_json, write_json
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberInfo, MemberSpec
+from axml_ray.seeds import derived_seed
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
@@ -55,11 +56,15 @@ class Run:
         """
         return previous_run(self.settings)
 
+    def tree_seed(self, number: int) -> int:
+        """Return the seed of label tree `number` (from 0) and of its members."""
+        return derived_seed(self.settings.seed, number)
+
     # Cache keys
 
     def tree_key(self, number: int) -> str:
         """Return the cache key of label tree `number` (from 0), on which those of its members depend."""
-        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.settings.seed + number]
+        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.tree_seed(number)]
         if self.settings.continue_from is not None:
             parts.append({"continue_from": str(self.settings.continue_from)})
         return fingerprint(*parts)
@@ -206,7 +211,7 @@ class Run:
             corpus=self.corpus,
             documents=self.settings.training.documents,
             max_tokens=self.settings.corpus.max_tokens,
-            seed=self.settings.seed + (spec.tree or 0),
+            seed=self.settings.seed if spec.tree is None else self.tree_seed(spec.tree),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             featurizer=self.open_features() if uses_features else None,
             previous=self._previous_networks(spec) if kinds()[spec.kind].load().continues else None,

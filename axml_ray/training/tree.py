@@ -22,6 +22,7 @@ from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.precision import format_name, product_format
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
+from axml_ray.seeds import derived_seed
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
 from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
@@ -112,7 +113,7 @@ class TreeTraining:
         shared_parameters: dict[str, Tensor] | None = None
         beams: DocumentBeams | None = None
         for number in range(1, levels + 1):
-            torch.manual_seed(self.seed * 1_000 + number)  # all workers start from the same weights
+            torch.manual_seed(derived_seed(self.seed, number))  # all workers start from the same weights
             network = build_network(Level.from_tree(self.tree, number), vectors, self.network, self.context.shard)
             data = LevelData(train.tokens, self._true_nodes(number, train), None if beams is None else beams.parents)
             valid_beam = None if beams is None else beams.valid

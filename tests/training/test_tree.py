@@ -226,8 +226,7 @@ class TestResuming:
         keys = [key(run.model_copy(update={name: value})) for name, value in changes.items()]
         keys += [key(), key(tree=1), key(level=2)]
         keys.append(key(corpus=Corpus(corpus.directory, {**corpus.manifest, "fingerprint": "other"})))
-        # a tree is determined by its seed, so tree 1 of seed 3 is tree 0 of seed 4
-        assert keys[0] == keys[5] and len(set(keys)) == len(keys) - 1
+        assert len(set(keys)) == len(keys)
         rare = run.resources.model_copy(update={"checkpoint_minutes": 99})
         assert key(run.model_copy(update={"resources": rare})) == key()
         assert key(run.model_copy(update={"name": "x", "runs": Path("/elsewhere")})) == key()
