@@ -15,10 +15,11 @@ import pydantic_settings
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from axml_ray.settings import Experiment, Settings, SettingsError
+from axml_ray.settings import Experiment, Settings, SettingsError, absolute, paths_below
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import PRESETS
 from axml_ray.storage.layout import RunLayout
+from axml_ray.storage.run_manifest import project_of, read_run_manifest
 
 FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
 """Groups of settings that may change when a run is started again or evaluated: no trained part depends on them."""
@@ -39,7 +40,7 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
         SettingsError: the file is missing or not YAML, or a setting is unknown or has a wrong value.
     """
     config = find_config(config) if config else None
-    return _build(read_yaml(config) if config else {}, config, overrides=overrides)
+    return _build(_read_config(config), config, overrides=overrides)
 
 
 def find_config(config: str | Path) -> Path:
@@ -63,12 +64,10 @@ def read_settings(directory: Path) -> Experiment:
     """Return the settings of a run, adapted to the place where its directory is now.
 
     Raises:
-        SettingsError: the directory is not a run.
+        SettingsError: the directory is not a run, or one of another version.
     """
-    path = RunLayout(directory).settings
-    if not path.is_file():
-        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with axml-ray train")
-    return moved_to(load(path), directory)
+    read_run_manifest(directory)
+    return moved_to(load(RunLayout(directory).settings), directory)
 
 
 def moved_to(settings: Experiment, directory: Path) -> Experiment:
@@ -107,7 +106,7 @@ def with_flags(
         given, rest = flags.parse_known_args(sys.argv[1:] if arguments is None else arguments)
         parser = _Parser(description, flags, shown=shown, epilog=LISTS)
         path = find_config(given.config) if given.config else None
-        return _build(read_yaml(path) if path else {}, path, flags=_read_flags(parser, rest)), given
+        return _build(_read_config(path), path, flags=_read_flags(parser, rest)), given
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -124,6 +123,22 @@ def only_flags(
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _read_config(path: Path | None) -> dict[str, Any]:
+    """Return the settings in a YAML file; none without a file.
+
+    Relative paths start at the project's directory, and those in the settings of a run at that run's project.
+    """
+    if path is None:
+        return {}
+    content = read_yaml(path)
+    if path != RunLayout(path.parent).settings or not RunLayout(path.parent).manifest.is_file():
+        return content
+    settings = _build(content, path)
+    project = project_of(absolute(path.parent), Path(content.get("corpora", ".")) / settings.corpus.name)
+    with paths_below(project):
+        return _build(content, path).model_dump()
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

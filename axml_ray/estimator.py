@@ -30,7 +30,7 @@ from axml_ray.inference.export import export_bundle
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.pipeline import begin, train
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, Settings, SettingsError, fingerprint
+from axml_ray.settings import Experiment, Settings, SettingsError, fingerprint, paths_below, stored
 from axml_ray.tracking.tracked_run import track
 
 ABOUT, BUNDLE, TEXTS = "estimator.json", "bundle", "texts.jsonl"
@@ -237,7 +237,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         if self.directory is None:
             return Path(tempfile.mkdtemp(prefix="axml-ray-estimator-"))
         parent = Path(self.directory).absolute()
-        settings = self._experiment(parent).model_dump(mode="json", exclude={"tracking"})
+        with paths_below(parent):  # which may be moved
+            settings = stored(self._experiment(parent), exclude={"tracking"})
         return parent / fingerprint(settings, records)
 
     def _experiment(self, home: Path) -> Experiment:

@@ -8,13 +8,15 @@ on a full disk says which path needs how much.
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import logging
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,26 @@ def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str
     mode = path.stat().st_mode
     save_file(dict(tensors), path, metadata)
     path.chmod(mode)
+
+
+def content_digest(directory: Path, files: Sequence[Path]) -> str:
+    """Return a digest of the names and contents of files, twelve hexadecimal digits.
+
+    Args:
+        directory: directory from which the names are taken.
+        files: paths of files below it, in a fixed order.
+    """
+
+    def digest_of(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor() as threads:
+        for path, content in zip(files, threads.map(digest_of, files), strict=True):
+            digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()[:12]
 
 
 def write_json(path: Path, content: Any) -> None:

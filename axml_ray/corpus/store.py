@@ -23,7 +23,7 @@ from axml_ray.files import finish_replacement, read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-FORMAT, VERSION = "axml-ray corpus", 1
+FORMAT, VERSION = "axml-ray corpus", 2
 MANIFEST = "corpus.json"
 TRANSLATION = "translation.safetensors"
 
