@@ -34,9 +34,9 @@ from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Follow, fit_members, ignore, show
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
+from axml_ray.run_record import RunRecord
 from axml_ray.settings import Experiment, SettingsError, adapt, stored
 from axml_ray.settings.presets import SMALL_DOCUMENTS
-from axml_ray.started_run import Started
 from axml_ray.storage.layout import TEST, RunLayout
 from axml_ray.storage.run_manifest import write_run_manifest
 from axml_ray.tracking.kinds import check_installed
@@ -100,7 +100,7 @@ def begin(settings: Experiment) -> Run:
         SettingsError: as in `run`.
     """
     check_installed(settings.tracking)
-    before = Started.read(settings.run_directory)
+    before = RunRecord.read(settings.run_directory)
     if settings.preset != "auto":
         before.check_settings(settings)
     check_hierarchy(settings.tree)

@@ -17,7 +17,8 @@ from axml_ray.corpus.source_files import SourceFile, local_path, stored_version
 from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, fingerprint, portable
 
 Stamp = tuple[int, ...]
-"""Size in bytes, the times of the last change of content and of status (ns), and the inode."""
+"""Size in bytes, the times of the last change of content and of status (ns), and the inode. That of a package has the
+total size, the last times, and the number of source files."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Input:
     Attributes:
         use: its split, if it has documents, else the setting that names it.
         path: where it is, relative if it lies in the project's directory; or its URL.
-        content: digest of its content; for a file in a store, what the store identifies the content by.
+        content: digest of its content; for a file in a store, its version there.
         stamp: its stamp; empty for a file in a store.
     """
 
@@ -38,7 +39,7 @@ class Input:
 
     @property
     def identity(self) -> list[str]:
-        """What the corpus depends on: of a path only the name, which is part of the ids of documents."""
+        """Return what the corpus depends on: of a path only the name, which is part of the ids of documents."""
         return [self.use, file_name(self.path) if self.use in ("", *SPLITS) else "", self.content]
 
 
@@ -99,14 +100,14 @@ def stamp_of(file: SourceFile) -> Stamp:
     if path is None:
         return ()
     states = [source.stat() for source in (_sources(path) if path.is_dir() else [path])]
-    newest = (max(state.st_mtime_ns for state in states), max(state.st_ctime_ns for state in states))
-    return sum(state.st_size for state in states), *newest, (len(states) if path.is_dir() else states[0].st_ino)
+    changed = (max((getattr(state, name) for state in states), default=0) for name in ("st_mtime_ns", "st_ctime_ns"))
+    return sum(state.st_size for state in states), *changed, (len(states) if path.is_dir() else states[0].st_ino)
 
 
 def content_of(file: SourceFile) -> str:
     """Return a digest of the content of a local file, or of the source files of a Python package.
 
-    For a file in a store, return what the store tells of its content (`source_files.stored_version`).
+    For a file in a store, return its version there (`source_files.stored_version`).
 
     Raises:
         OSError: the file cannot be read.

@@ -62,7 +62,7 @@ def project_of(directory: Path, corpus: Path) -> Path:
 
     Args:
         directory: absolute path of the directory of the run.
-        corpus: directory of its corpus, relative if it lies in the project, which can be told by it.
+        corpus: directory of its corpus, relative if it lies in the project, which is recognised by it.
     """
     relative, absolute = read_run_manifest(directory)["project"]
     moved, before = Path(os.path.normpath(directory / relative)), Path(absolute)

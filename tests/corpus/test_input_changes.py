@@ -226,6 +226,8 @@ def test_a_package_is_known_by_its_sources(tmp_path: Path) -> None:
     (package / "a.py").rename(package / "c.py")
     (tmp_path / "copy" / "a.py").write_text("a = 2")
     assert content_of(package) != content_of(tmp_path / "copy")
+    (tmp_path / "empty").mkdir()
+    assert stamp_of(tmp_path / "empty") == (0, 0, 0, 0) and content_of(tmp_path / "empty")
 
 
 def test_a_url_of_a_local_file_is_that_file(tmp_path: Path) -> None:

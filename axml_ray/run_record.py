@@ -1,4 +1,4 @@
-"""What a run was started with, and the checks that a later start agrees with it.
+"""The record of how a run was started, and the checks that a later start agrees with it.
 
 Contents count, not places: the project, or an input of it, may have been moved.
 """
@@ -21,8 +21,8 @@ FIX = "choose another --name, or remove the directory"
 
 
 @dataclass(frozen=True)
-class Started:
-    """A run's directory before it is started, or started again.
+class RunRecord:
+    """The record in a run's directory, before the run is started or started again.
 
     Attributes:
         directory: directory of the run.
@@ -36,7 +36,7 @@ class Started:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read what a run was started with.
+        """Read the record of a run, which is empty if there is none.
 
         Raises:
             SettingsError: the directory holds a run of another version.
