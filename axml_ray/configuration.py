@@ -8,18 +8,18 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pydantic_settings
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import CliSettingsSource
 
-from axml_ray.settings import Experiment, Settings, SettingsError
+from axml_ray.settings import Experiment, Settings, SettingsError, absolute, paths_below
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import PRESETS
 from axml_ray.storage.layout import RunLayout
+from axml_ray.storage.run_manifest import project_of, read_run_manifest
 
 FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
 """Groups of settings that may change when a run is started again or evaluated: no trained part depends on them."""
@@ -40,7 +40,7 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
         SettingsError: the file is missing or not YAML, or a setting is unknown or has a wrong value.
     """
     config = find_config(config) if config else None
-    return _build(read_yaml(config) if config else {}, config, overrides=overrides)
+    return _build(_read_config(config), config, overrides=overrides)
 
 
 def find_config(config: str | Path) -> Path:
@@ -64,12 +64,10 @@ def read_settings(directory: Path) -> Experiment:
     """Return the settings of a run, adapted to the place where its directory is now.
 
     Raises:
-        SettingsError: the directory is not a run.
+        SettingsError: the directory is not a run, or one of another version.
     """
-    path = RunLayout(directory).settings
-    if not path.is_file():
-        raise SettingsError(f"{directory}: not a run ({path.name} is missing); train one with axml-ray train")
-    return moved_to(load(path), directory)
+    read_run_manifest(directory)
+    return moved_to(load(RunLayout(directory).settings), directory)
 
 
 def moved_to(settings: Experiment, directory: Path) -> Experiment:
@@ -99,15 +97,16 @@ def with_flags(
     Returns:
         The settings, and the job's own flags.
     """
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    config, rest = _take_config(arguments)
     flags = _Parser(description, add_help=False)
+    flags.add_argument("--config", metavar="CONFIG",
+        help="YAML file of settings, or the name of a config of the package such as quickstart; the flags below "
+        "override it")  # fmt: skip
     add(flags)
     try:
-        given, rest = flags.parse_known_args(rest)
+        given, rest = flags.parse_known_args(sys.argv[1:] if arguments is None else arguments)
         parser = _Parser(description, flags, shown=shown, epilog=LISTS)
-        path = find_config(config) if config else None
-        return _build(read_yaml(path) if path else {}, path, cli=rest, parser=parser), given
+        path = find_config(given.config) if given.config else None
+        return _build(_read_config(path), path, flags=_read_flags(parser, rest)), given
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -124,6 +123,22 @@ def only_flags(
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _read_config(path: Path | None) -> dict[str, Any]:
+    """Return the settings in a YAML file; none without a file.
+
+    Relative paths start at the project's directory, and those in the settings of a run at that run's project.
+    """
+    if path is None:
+        return {}
+    content = read_yaml(path)
+    if path != RunLayout(path.parent).settings or not RunLayout(path.parent).manifest.is_file():
+        return content
+    settings = _build(content, path)
+    project = project_of(absolute(path.parent), Path(content.get("corpora", ".")) / settings.corpus.name)
+    with paths_below(project):
+        return _build(content, path).model_dump()
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -252,19 +267,27 @@ class _Parser(argparse.ArgumentParser):
         raise SettingsError(f"command line: {message}")
 
 
-def _take_config(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Return the value of `--config`, and the remaining arguments."""
-    config, rest, position = None, [], 0
-    while position < len(arguments):
-        word = arguments[position]
-        if word == "--config" and position + 1 < len(arguments):
-            config, position = arguments[position + 1], position + 1
-        elif word.startswith("--config="):
-            config = word.partition("=")[2]
-        else:
-            rest.append(word)
-        position += 1
-    return config, rest
+def _read_flags(parser: _Parser, arguments: list[str]) -> dict[str, Any]:
+    """Add a flag of every setting to a parser; return the values that are given, by name, groups as dictionaries.
+
+    Raises:
+        SettingsError: a flag is unknown, lacks its value, or gives a group anything but a JSON object.
+    """
+    kinds()  # so that the model has the settings of plugins
+    source: Any = pydantic_settings.CliSettingsSource(
+        Experiment,
+        cli_parse_args=arguments,
+        root_parser=parser,
+        cli_avoid_json=True,
+        cli_hide_none_type=True,
+        cli_parse_none_str="null",
+        add_argument_method=parser.add_setting,
+    )
+    try:
+        values: dict[str, Any] = source()
+    except pydantic_settings.SettingsError as error:
+        raise SettingsError(f"command line: {error}; a group of settings is a JSON object") from None
+    return values
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,53 +305,28 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def _preset(words: list[str] | None) -> str | None:
-    """Return the preset that a command line names, if any."""
-    for word, following in pairwise([*(words or []), ""]):
-        if word == "--preset":
-            return following
-        if word.startswith("--preset="):
-            return word.partition("=")[2]
-    return None
-
-
 def _build(
     content: dict[str, Any],
     config: str | Path | None,
     *,
-    cli: list[str] | None = None,
-    parser: _Parser | None = None,
+    flags: dict[str, Any] | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> Experiment:
-    """Validate settings: a preset's, overridden by a file's content, by `overrides`, and by the command line `cli`.
+    """Validate settings: a preset's, overridden by a file's content, by `overrides`, and by those of the command line.
 
-    `config` is the path of the file, for messages; `parser` is the parser of the command line.
+    `config` is the path of the file, for messages; `flags` are the values of `_read_flags`.
     """
     _check_groups(content, config)
     kinds()  # so that the model has the settings of plugins
-    chosen = _merged(content, overrides or {})
-    preset = _preset(cli) or chosen.get("preset", DEFAULT_PRESET)
+    flags = flags or {}
+    chosen = _merged(_merged(content, overrides or {}), flags)
+    preset = chosen.get("preset", DEFAULT_PRESET)
     # The model refuses an unknown preset, like any other wrong value.
     values = _merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen
-    source: Any = None
-    if cli is not None and parser is not None:
-        parser.add_argument("--config", metavar="CONFIG",
-            help="YAML file of settings, or the name of a config of the package such as quickstart; the flags below "
-            "override it")  # fmt: skip
-        source = CliSettingsSource(
-            Experiment,
-            cli_parse_args=cli,
-            root_parser=parser,
-            cli_avoid_json=True,
-            cli_hide_none_type=True,
-            cli_parse_none_str="null",
-            add_argument_method=parser.add_setting,
-        )
     try:
-        settings = Experiment(**values, **({"_cli_settings_source": source} if source else {}))
-        return settings.with_given([*_keys(chosen), *(word.partition("=")[0].removeprefix("--") for word in cli or ())])
+        return Experiment(**values).with_given(_keys(chosen))
     except ValidationError as error:
-        raise SettingsError(_explain(error, config, {word.partition("=")[0] for word in cli or ()})) from None
+        raise SettingsError(_explain(error, config, set(_keys(flags)))) from None
 
 
 def _check_groups(content: dict[str, Any], config: str | Path | None) -> None:
@@ -342,14 +340,17 @@ def _check_groups(content: dict[str, Any], config: str | Path | None) -> None:
 
 
 def _explain(error: ValidationError, config: str | Path | None, flags: set[str]) -> str:
-    """Return the message of a pydantic error: the file or command line, the key, what is wrong, and the value."""
+    """Return the message of a pydantic error: the file or command line, the key, what is wrong, and the value.
+
+    `flags` are the keys of the settings that the command line gives.
+    """
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
     # Validators of several settings name the key themselves, at the beginning of their message.
     names_key = not where or message.startswith(where + ".")
     key = message.split()[0].rstrip(":") if names_key else ".".join(str(part) for part in problem["loc"][:2])
-    place = "command line: " if {f"--{key}", f"--{where}"} & flags else f"{config}: " if config else ""
+    place = "command line: " if {key, where} & flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":
         group: Any = Experiment
         for part in problem["loc"][:-1]:

@@ -34,12 +34,12 @@ from axml_ray.corpus.in_memory import (
     read_labels,
 )
 from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.files import read_json, whole_directory, whole_file, write_json
+from axml_ray.files import finish_replacement, read_json, whole_directory, whole_file, write_json
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.pipeline import begin, train
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, Settings, SettingsError, fingerprint
+from axml_ray.settings import Experiment, Settings, SettingsError, fingerprint, paths_below, stored
 from axml_ray.tracking.tracked_run import track
 
 ABOUT, BUNDLE, TEXTS = "estimator.json", "bundle", "texts.jsonl"
@@ -202,6 +202,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             SettingsError: there is no estimator, or it is damaged or has another version.
         """
         path = Path(directory).absolute() / ABOUT
+        finish_replacement(path.parent)
         try:
             saved = SavedEstimator.model_validate(read_json(path))
             estimator = cls(**saved.parameters)
@@ -252,7 +253,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         if self.directory is None:
             return Path(tempfile.mkdtemp(prefix="axml-ray-estimator-"))
         parent = Path(self.directory).absolute()
-        settings = self._experiment(parent).model_dump(mode="json", exclude={"tracking"})
+        with paths_below(parent):  # which may be moved
+            settings = stored(self._experiment(parent), exclude={"tracking"})
         return parent / fingerprint(settings, records)
 
     def _experiment(self, home: Path) -> Experiment:

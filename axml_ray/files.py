@@ -1,20 +1,23 @@
 """Atomic writes of files and directories.
 
 Content is written under a temporary name in the same directory and renamed when it is complete, so that a reader, or a
-restarted job, never takes an incomplete file for a finished one.
+restarted job, never takes an incomplete file for a finished one. A write that fails leaves nothing, and one that fails
+on a full disk says which path needs how much.
 """
 
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import logging
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,53 +27,89 @@ HALF = re.compile("[\ud800-\udfff]")
 """Half a surrogate pair: Python represents a byte of a file name that isn't UTF-8 in this way."""
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_MESSAGES = (f"(os error {errno.ENOSPC})", f"(os error {errno.EDQUOT})", "Not enough free space", "requested and")
+"""Messages of safetensors and NumPy, whose errors of a full disk have no number."""
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which replaces `path` when the block ends, and is removed if it raises."""
+    """Yield a temporary path, which replaces `path` when the block ends, and is removed if it raises.
+
+    Raises:
+        OSError: the disk is full; the message names `path` and the space that is left.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with _full_disk_named(path):
+            yield temporary
+            _flush(temporary)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
+def whole_directory(path: Path, suffix: str | None = None) -> Iterator[Path]:
     """Yield a temporary directory, which replaces `path` when the block ends, and is removed if it raises.
 
-    Links are followed. Temporary directories that killed processes left are removed.
+    Links are followed. Temporary directories that killed processes left are removed, and if the replacement itself was
+    interrupted, it is finished.
+
+    Args:
+        path: directory to write or replace.
+        suffix: eight hexadecimal digits that make the temporary name unique, if other processes must know it
+            (`temporary_directory`); by default random ones.
 
     Raises:
-        OSError: `path` is a mount point, which can't be renamed.
+        OSError: `path` is a mount point, which can't be renamed; or the disk is full.
     """
     path = path.resolve()
     if path.is_mount():
         raise OSError(errno.EBUSY, "a volume is mounted here; choose a directory in it", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path)
-    with _locked_directory(path) as temporary:
+    with _locked_directory(path, suffix) as temporary:
         try:
-            yield temporary
+            with _full_disk_named(path):
+                yield temporary
+                for file in temporary.rglob("*"):
+                    if file.is_file():
+                        _flush(file)
+            # A directory that is not empty cannot be replaced by one rename; `_settle` repairs a stop between the two.
             if path.exists():
-                old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
-                path.rename(old)
-                temporary.rename(path)
-            else:
-                temporary.rename(path)
-            for old in path.parent.glob(f"{_hidden(path)}.old"):  # including those that killed processes left
-                shutil.rmtree(old, ignore_errors=True)
+                path.rename(_set_aside(temporary))
+            temporary.rename(path)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _settle(temporary, path)
+
+
+def temporary_directory(path: Path, suffix: str) -> Path:
+    """Return the temporary directory of `whole_directory`."""
+    path = path.resolve()
+    return path.with_name(f".{path.name}.{suffix}")
+
+
+def _set_aside(temporary: Path) -> Path:
+    """Return the path of the older directory while a temporary one takes its name."""
+    return temporary.with_name(f"{temporary.name}.old")
+
+
+def _settle(temporary: Path, path: Path) -> None:
+    """Finish the replacement of `path` if it was interrupted, and remove what is left of it."""
+    old = _set_aside(temporary)
+    # The older directory is set aside only when the new one is complete.
+    if old.exists() and not path.exists():
+        (temporary if temporary.exists() else old).rename(path)
+    for left in (temporary, old):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
-def _locked_directory(path: Path) -> Iterator[Path]:
+def _locked_directory(path: Path, suffix: str | None) -> Iterator[Path]:
     """Yield a new directory next to `path`, locked until this process ends, even if it is killed."""
     while True:
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        temporary = temporary_directory(path, suffix or uuid.uuid4().hex[:8])
         temporary.mkdir()
         lock = os.open(temporary, os.O_RDONLY)
         try:
@@ -84,26 +123,68 @@ def _locked_directory(path: Path) -> Iterator[Path]:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove the temporary directories of `path` that killed processes left; those of running ones are locked."""
+    """Finish or remove what killed processes left of the replacement of the directory `path`.
+
+    Temporary directories of running processes are locked, and stay.
+    """
     path = path.resolve()
-    for left in path.parent.glob(_hidden(path)):
-        try:
-            lock = os.open(left, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            log.info("removing %s, which was left half-written", left)
-            shutil.rmtree(left, ignore_errors=True)
-        except OSError:
-            continue
-        finally:
-            os.close(lock)
+    pattern = f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"
+    left = {*path.parent.glob(pattern), *(old.with_suffix("") for old in path.parent.glob(f"{pattern}.old"))}
+    for temporary in sorted(left):
+        is_interrupted = _set_aside(temporary).exists() and not path.exists()
+        with ExitStack() as stack:
+            try:
+                if temporary.exists():
+                    lock = os.open(temporary, os.O_RDONLY)
+                    stack.callback(os.close, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, FileNotFoundError):  # in use, or removed by another process just now
+                continue
+            except (
+                OSError
+            ):  # no locks on this file system: another process may still be writing a copy that is not whole
+                if not is_interrupted:
+                    continue
+            what = "finishing the interrupted replacement of" if is_interrupted else "removing a half-written copy of"
+            log.info("%s %s", what, path)
+            _settle(temporary, path)
 
 
-def _hidden(path: Path) -> str:
-    """Return a glob pattern of the temporary names of `path`."""
-    return f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"
+def finish_replacement(path: Path) -> None:
+    """Finish the replacement of a directory that a kill interrupted, if it is missing, so that it can be opened."""
+    if not path.exists():
+        with suppress(OSError):  # a reader may not be allowed to write here
+            clear_leftovers(path)
+
+
+@contextmanager
+def _full_disk_named(path: Path) -> Iterator[None]:
+    """Turn any error of a full disk into an OSError with the path that was to be written and the space that is left."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "errno", None) not in FULL and not any(text in str(error) for text in FULL_MESSAGES):
+            raise
+        free = shutil.disk_usage(path.parent).free / 2**20
+        reason = f"the disk is full, or a quota used up ({free:,.1f} MiB are free); make room and run the command again"
+        raise OSError(errno.ENOSPC, reason, str(path)) from error
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def reserve_space(path: Path) -> None:
+    """Allocate all blocks of a file: where they are missing on a full disk, writing to a memory map kills the process.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    size = path.stat().st_size
+    if size and hasattr(os, "posix_fallocate"):  # macOS has none
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -118,6 +199,26 @@ def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str
     mode = path.stat().st_mode
     save_file(dict(tensors), path, metadata)
     path.chmod(mode)
+
+
+def content_digest(directory: Path, files: Sequence[Path]) -> str:
+    """Return a digest of the names and contents of files, twelve hexadecimal digits.
+
+    Args:
+        directory: directory from which the names are taken.
+        files: paths of files below it, in a fixed order.
+    """
+
+    def digest_of(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor() as threads:
+        for path, content in zip(files, threads.map(digest_of, files), strict=True):
+            digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()[:12]
 
 
 def write_json(path: Path, content: Any) -> None:

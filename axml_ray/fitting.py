@@ -54,8 +54,7 @@ def build_tree_of_run(run: Run, number: int, *, threads: int = 1, parallel_map: 
     if run.previous is not None:
         features = clustering_features(run.corpus, settings.features)
         return grow_tree(run.previous.open_tree(number), features, settings.cluster_size)
-    seed = run.settings.seed + number
-    return build_tree(run.corpus, settings, seed, threads=threads, parallel_map=parallel_map)
+    return build_tree(run.corpus, settings, run.tree_seed(number), threads=threads, parallel_map=parallel_map)
 
 
 def fit_features(run: Run) -> None:

@@ -18,13 +18,13 @@ import yaml
 
 from axml_ray.cluster import connect
 from axml_ray.combine.combiner import Combiner, Mean, Validation, combiner_class, out_of_fold
-from axml_ray.configuration import FREE, read_yaml
+from axml_ray.configuration import read_yaml
 from axml_ray.continued_run import check_corpora, check_trained, describe_continuation
 from axml_ray.corpus.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluate_run import evaluate, pairs_to_leave_out, read_phase_seconds
 from axml_ray.evaluation.predictions import Predictions
-from axml_ray.files import read_json, whole_file, write_json
+from axml_ray.files import whole_file, write_json
 from axml_ray.heartbeat import phase
 from axml_ray.inference.calibration import Calibration
 from axml_ray.inference.first_scores import FirstScores, first_scores
@@ -34,17 +34,16 @@ from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Follow, fit_members, ignore, show
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError, adapt
+from axml_ray.run_record import RunRecord
+from axml_ray.settings import Experiment, SettingsError, adapt, stored
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.storage.layout import TEST, RunLayout
+from axml_ray.storage.run_manifest import write_run_manifest
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
 from axml_ray.tree.kinds import check_hierarchy
 
 log = logging.getLogger(__name__)
-
-ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
-"""Settings that may change when a run is started again, since no network depends on them."""
 
 ShowFirst = Callable[[FirstScores, float], None]
 
@@ -101,23 +100,38 @@ def begin(settings: Experiment) -> Run:
         SettingsError: as in `run`.
     """
     check_installed(settings.tracking)
-    layout = RunLayout(settings.run_directory)
+    before = RunRecord.read(settings.run_directory)
     if settings.preset != "auto":
-        _check_settings(settings, layout)
+        before.check_settings(settings)
     check_hierarchy(settings.tree)
     check_trained(settings)
-    corpus = prepare(settings.corpus, settings.corpus_directory, check=partial(_check_corpus, layout))
+    corpus = prepare(
+        settings.corpus,
+        settings.corpus_directory,
+        check_inputs=partial(before.check_inputs, settings),
+        check=before.check_corpus,
+    )
     if settings.preset == "auto":  # its settings depend on the size of the corpus
         settings = adapted(settings, corpus)
-        _check_settings(settings, layout)
+        before.check_settings(settings)
     current = Run(settings, corpus)
     if settings.evaluation.filter_pairs is not None:  # a wrong file is found now, not after the training
         pairs_to_leave_out(settings.evaluation.filter_pairs, corpus)
+    continues: list[str] = []
     if current.previous is not None:
         check_corpora(current, current.previous)
+        continues = current.previous.tree_contents(settings.ensemble.trees)
+        before.check_continued(settings, continues)
         log.info("%s", describe_continuation(current, current.previous))
-    _keep_settings(settings, layout)
-    write_json(layout.corpus, {"fingerprint": corpus.fingerprint})
+    # Only now: a run that failed because of a wrong path must accept the right one.
+    write_run_manifest(
+        settings.run_directory,
+        corpus=corpus.fingerprint,
+        inputs=corpus.manifest["inputs"],
+        hierarchy=settings.tree.identity["hierarchy"],
+        continues=continues,
+    )
+    _keep_settings(settings, current.layout)
     return current
 
 
@@ -220,48 +234,10 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
     return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 
-def _check_settings(settings: Experiment, layout: RunLayout) -> None:
-    path = layout.settings
-    if path.exists():
-        changed = sorted(_differences(read_yaml(path), settings.model_dump(mode="json")))
-        if changed:
-            raise SettingsError(
-                f"{settings.run_directory}: this run was made with other settings ({', '.join(changed)}); "
-                "choose another --name, or remove the directory"
-            )
-
-
-def _check_corpus(layout: RunLayout, corpus: Corpus) -> None:
-    """Raise SettingsError for another corpus: training all levels anew would overwrite the finished ones."""
-    try:
-        before = read_json(layout.corpus)["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if before != corpus.fingerprint:
-        raise SettingsError(
-            f"{layout.directory}: this run was started with another corpus than the one prepared now (other "
-            "texts or packages, or retrained word vectors, which round differently); choose another --name and "
-            "--corpus.name, or remove the directory"
-        )
-
-
 def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
-    # Called only once the corpus is prepared: a run that failed because of a wrong path must accept the right one.
-    layout.directory.mkdir(parents=True, exist_ok=True)
-    now = settings.model_dump(mode="json")
+    now = stored(settings)
     before = read_yaml(layout.settings) if layout.settings.exists() else now
     if any(before.get(part) != now.get(part) for part in ("ensemble", "members", "features")):
         shutil.rmtree(layout.all_predictions, ignore_errors=True)  # made by another ensemble
     with whole_file(layout.settings) as temporary:
         temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
-
-
-def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in old.keys() | now.keys():
-        where = f"{prefix}{key}"
-        if where in FREE or where in ADDED:
-            continue
-        if isinstance(now.get(key), dict) and isinstance(old.get(key), dict):
-            yield from _differences(old[key], now[key], f"{where}.")
-        elif old.get(key) != now.get(key):
-            yield where

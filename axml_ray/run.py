@@ -15,13 +15,15 @@ from axml_ray.configuration import read_settings
 from axml_ray.corpus.continued import previous_words
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
-from axml_ray.files import read_json, write_json
+from axml_ray.files import content_digest, read_json, write_json
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberInfo, MemberSpec
+from axml_ray.seeds import derived_seed
 from axml_ray.settings import Experiment, SettingsError, fingerprint
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
+from axml_ray.storage.run_manifest import read_run_manifest
 from axml_ray.training.continuation import PreviousNetworks
 from axml_ray.tree.label_tree import LabelTree
 
@@ -55,14 +57,41 @@ class Run:
         """
         return previous_run(self.settings)
 
+    def tree_seed(self, number: int) -> int:
+        """Return the seed of label tree `number` (from 0) and of its members."""
+        return derived_seed(self.settings.seed, number)
+
     # Cache keys
 
     def tree_key(self, number: int) -> str:
         """Return the cache key of label tree `number` (from 0), on which those of its members depend."""
-        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.settings.seed + number]
+        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.tree_seed(number)]
         if self.settings.continue_from is not None:
-            parts.append({"continue_from": str(self.settings.continue_from)})
+            parts.append({"continues": self._continued_trees[number]})
         return fingerprint(*parts)
+
+    @cached_property
+    def _continued_trees(self) -> list[str]:
+        """Return the contents of the trees that this run continues; that run may be gone when this one is trained."""
+        try:
+            return list(read_run_manifest(self.layout.directory)["continues"])
+        except (SettingsError, KeyError, TypeError):
+            assert self.previous is not None
+            return self.previous.tree_contents(self.settings.ensemble.trees)
+
+    def tree_contents(self, trees: int) -> list[str]:
+        """Return a digest of each of the first trees of this run, together with the networks that others can continue.
+
+        Raises:
+            SettingsError: a tree, or a member of it, is missing.
+        """
+        contents = []
+        for number in range(trees):
+            members = [spec for spec in self.members if spec.tree == number and kinds()[spec.kind].load().continues]
+            self.open_tree(number)
+            tree = content_digest(self.layout.tree(number), [self.layout.tree_file(number)])
+            contents.append(fingerprint(tree, [[spec.kind, spec.content] for spec in members]))
+        return contents
 
     @property
     def features_key(self) -> str:
@@ -206,7 +235,7 @@ class Run:
             corpus=self.corpus,
             documents=self.settings.training.documents,
             max_tokens=self.settings.corpus.max_tokens,
-            seed=self.settings.seed + (spec.tree or 0),
+            seed=self.settings.seed if spec.tree is None else self.tree_seed(spec.tree),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             featurizer=self.open_features() if uses_features else None,
             previous=self._previous_networks(spec) if kinds()[spec.kind].load().continues else None,

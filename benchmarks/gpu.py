@@ -291,7 +291,7 @@ def _train_corpus(
     for spec in run.members:
         assert spec.tree is not None
         started = time.perf_counter()
-        run.keep_tree(spec.tree, build_tree(run.corpus, settings.tree, settings.seed + spec.tree))
+        run.keep_tree(spec.tree, build_tree(run.corpus, settings.tree, run.tree_seed(spec.tree)))
         fit_member(run, spec, DistributedContext(device=device))
         spec.mark_fitted()
         rows.append({"tree": spec.tree, "seconds": time.perf_counter() - started})

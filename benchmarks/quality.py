@@ -49,7 +49,6 @@ from axml_ray.pipeline import run
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
 
-SEEDS_APART = 100
 FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all", "R@5-50")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
@@ -94,8 +93,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str, Any]:
     """Train a run and return its row: settings, seconds, documents, and by number of trees scores and half spreads."""
     values = settings.model_dump()
-    # Tree i of a run has the seed of the run plus i, so seeds of runs must be far apart.
-    values |= {"name": name, "seed": seed * SEEDS_APART}
+    values |= {"name": name, "seed": seed}
     values["ensemble"] |= {"trees": trees}
     try:
         chosen = Experiment(**values)

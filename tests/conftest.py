@@ -12,6 +12,7 @@ import multiprocessing.process
 import os
 import secrets
 import signal
+import subprocess
 import sys
 
 # Ray reads these when it is imported, or when it starts its processes.
@@ -93,6 +94,18 @@ def _start_process(process: multiprocessing.process.BaseProcess) -> None:
 sys.addaudithook(_refuse_processes)
 # Spawning by multiprocessing raises no audit event.
 multiprocessing.process.BaseProcess.start = _start_process
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of 1 MiB; its tests are `processes`."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a file system takes root on Linux")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @pytest.fixture(scope="session")

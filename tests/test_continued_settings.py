@@ -1,5 +1,6 @@
 """Run: pytest tests/test_continued_settings.py"""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
+from axml_ray.storage.layout import RunLayout
+from axml_ray.storage.run_manifest import write_run_manifest
 
 
 @pytest.fixture
@@ -21,6 +24,7 @@ def old(tmp_path: Path) -> Experiment:
     settings.run_directory.mkdir(parents=True)
     path = settings.run_directory / "settings.yaml"
     path.write_text(yaml.safe_dump(settings.model_dump(mode="json")), encoding="utf-8")
+    write_run_manifest(settings.run_directory)
     return settings
 
 
@@ -89,8 +93,13 @@ def test_cache_keys_of_continued_and_fresh_runs_differ(old: Experiment, tmp_path
     corpus = Corpus(tmp_path, {"fingerprint": "same", "counts": counts})
     fresh = Run(old, corpus)
     keys = {fresh.tree_key(0)}
-    for directory in ("a", "b"):
-        run = Run(old.model_copy(update={"continue_from": tmp_path / directory}), corpus)
+    for weights in ("a", "b"):
+        settings = old.model_copy(update={"continue_from": tmp_path / "gone", "name": weights})
+        write_run_manifest(settings.run_directory, continues=[weights, weights])
+        shutil.copyfile(RunLayout(old.run_directory).settings, RunLayout(settings.run_directory).settings)
+        run = Run(settings, corpus)
         keys.add(run.tree_key(0))
         assert {each.key for each in run.members}.isdisjoint(each.key for each in fresh.members)
+        elsewhere = Run(settings.model_copy(update={"continue_from": tmp_path / "moved"}), corpus)
+        assert elsewhere.tree_key(0) == run.tree_key(0)
     assert len(keys) == 3

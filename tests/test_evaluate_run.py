@@ -21,6 +21,7 @@ from axml_ray.files import write_json
 from axml_ray.inference.calibration import Calibration
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
+from axml_ray.storage.run_manifest import write_run_manifest
 
 
 @pytest.fixture
@@ -108,8 +109,11 @@ def test_predictions_of_another_corpus_raise(run, tmp_path):
 def test_missing_files_are_named(run, tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"nowhere: .*settings\.yaml"):
         open_run(tmp_path / "nowhere")
+    (tmp_path / "settings.yaml").write_text("name: [")
+    with pytest.raises(SettingsError, match=r"another version.*another --name"):  # it has no manifest
+        open_run(tmp_path)
+    write_run_manifest(tmp_path)
     with pytest.raises(SettingsError, match=r"settings\.yaml: "):
-        (tmp_path / "settings.yaml").write_text("name: [")
         open_run(tmp_path)
     # Without stored predictions the members are needed; that they are missing is reported before Ray starts.
     shutil.rmtree(run / "predictions")

@@ -1,14 +1,29 @@
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from axml_ray.files import read_json, save_tensors, whole_directory, whole_file, write_json
+from axml_ray.files import (
+    clear_leftovers,
+    finish_replacement,
+    read_json,
+    reserve_space,
+    save_tensors,
+    whole_directory,
+    whole_file,
+    write_json,
+)
 
 
 def names(directory: Path) -> list[str]:
@@ -112,6 +127,127 @@ def test_a_link_to_a_directory_stays_and_what_a_kill_left_goes(tmp_path: Path) -
 def test_a_directory_that_cannot_be_replaced_is_told_before_the_work() -> None:
     with pytest.raises(OSError, match="a volume is mounted here; choose a directory in it"), whole_directory(Path("/")):
         pytest.fail("it began")
+
+
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from axml_ray.files import whole_directory
+
+renamed, rename = 0, Path.rename
+
+def stop():
+    if sys.argv[3] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError("stopped")
+
+def counted(path, target):
+    global renamed
+    renamed += 1
+    if renamed > int(sys.argv[2]):
+        stop()
+    return rename(path, target)
+
+with whole_directory(Path(sys.argv[1])) as work:
+    (work / "new").touch()
+    Path.rename = counted
+if sys.argv[3] == "kill":
+    stop()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["kill", "raise"])
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_stop_between_the_renames_loses_neither_the_old_nor_the_new(tmp_path: Path, renames: int, how: str) -> None:
+    path = tmp_path / "corpus"
+    path.mkdir()
+    (path / "old").touch()
+    command = [sys.executable, "-c", STOPPED, str(path), str(renames), how]
+    done = subprocess.run(command, stderr=subprocess.PIPE)
+    assert done.returncode == (-signal.SIGKILL if how == "kill" else int(renames < 2))
+    clear_leftovers(path)
+    assert names(tmp_path) == ["corpus"]
+    assert names(path) == (["new"] if renames else ["old"])
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        ({".a.0123abcd.old": "old", ".a.0123abcd": "new"}, "new"),
+        ({".a.0123abcd.old": "old"}, "old"),
+        ({".a.0123abcd.old": "old", ".a.0123abcd": "new", ".a.89abcdef": "half"}, "new"),
+        ({".a.0123abcd": "half"}, None),
+        ({"a": "new", ".a.0123abcd.old": "old"}, "new"),
+        ({"a": "old", ".a.0123abcd": "half"}, "old"),
+    ],
+)
+def test_what_is_left_of_a_replacement_is_finished_or_removed(
+    tmp_path: Path, left: dict[str, str], kept: str | None
+) -> None:
+    for name, content in left.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / content).touch()
+    clear_leftovers(tmp_path / "a")
+    assert names(tmp_path) == ([] if kept is None else ["a"])
+    assert kept is None or names(tmp_path / "a") == [kept]
+
+
+def test_a_reader_opens_what_a_kill_left_without_a_name(tmp_path: Path) -> None:
+    for name, content in ((".a.0123abcd.old", "old"), (".a.0123abcd", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / content).touch()
+    finish_replacement(tmp_path / "a")
+    assert names(tmp_path / "a") == ["new"]
+    (tmp_path / ".a.89abcdef").mkdir()
+    finish_replacement(tmp_path / "a")
+    assert names(tmp_path) == [".a.89abcdef", "a"]  # a reader has no business with others' copies
+
+
+def write_with_tensors(path: Path) -> None:
+    save_tensors({"one": torch.zeros(1 << 20)}, path)
+
+
+def write_with_numpy(path: Path) -> None:
+    np.save(path.with_suffix(".npy"), np.ones(1 << 20))
+
+
+def write_with_arrow(path: Path) -> None:
+    pq.write_table(pa.table({"a": np.random.default_rng(0).random(1 << 19)}), path)
+
+
+def write_with_a_map(path: Path) -> None:
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(1 << 20,))
+    reserve_space(path)
+    array[:] = 1  # would kill the process
+
+
+def write_bytes(path: Path) -> None:
+    path.write_bytes(bytes(4 << 20))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "write", [write_with_tensors, write_with_numpy, write_with_arrow, write_with_a_map, write_bytes]
+)
+@pytest.mark.parametrize("whole", [whole_file, whole_directory])
+def test_a_full_disk_keeps_the_old_and_is_named_with_its_space(small_disk: Path, whole: Any, write: Any) -> None:
+    path = small_disk / "level-1"
+    with whole_directory(path) as work:
+        (work / "old").touch()
+    other = path if whole is whole_directory else path / "new"
+    with pytest.raises(OSError, match=r"MiB are free") as caught, whole(other) as work:
+        write(work / "part" if work.is_dir() else work)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(other))
+    for left in path.glob("*.npy"):
+        left.unlink()  # NumPy adds the ending
+    assert names(small_disk) == ["level-1"] and names(path) == ["old"]
+    (path / "next").write_bytes(bytes(1 << 18))
+
+
+def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), whole_directory(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, "no", "b")
 
 
 KILLED = """

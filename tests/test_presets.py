@@ -131,3 +131,24 @@ class TestAuto:
             values = {each.key: each.value for each in choose(CorpusSize(documents, 5_000, False), ())}
             epochs.append(sum(values.get("training.epochs", (4, 3))))
         assert epochs == sorted(epochs, reverse=True)
+
+    @pytest.mark.parametrize("group", ["tree", "network", "training", "members", "ensemble"])
+    @pytest.mark.parametrize("words", [["--name", "{}"], ["--name={}"], ["--corpus.name", "{}"], ["--runs", "{}"]])
+    def test_a_value_that_is_called_like_a_group_is_no_given_setting(self, group, words):
+        given = ["--corpus.train", "a.jsonl", "--preset", "auto"]
+        expected = adapt(from_command_line("", given), 300, 40)[1]
+        settings = from_command_line("", [*given, *(word.format(group) for word in words)])
+        assert adapt(settings, 300, 40)[1] == expected
+        assert {key.partition(".")[0] for key in settings.given}.isdisjoint({group})
+
+    def test_the_last_preset_counts(self):
+        settings = from_command_line("", ["--corpus.train", "a.jsonl", "--preset", "auto", "--preset=paper"])
+        assert settings.preset == "paper" and settings.network.hidden == load(corpus=OWN).network.hidden
+        settings = from_command_line("", ["--preset", "paper", "--corpus.train", "a.jsonl", "--preset", "auto"])
+        assert settings.preset == "auto" and settings.network.evidence
+
+    def test_a_group_given_as_an_object_is_given_setting_by_setting(self):
+        settings = from_command_line("", ["--corpus.train", "a", "--preset", "auto", "--tree", '{"height": 2}'])
+        assert {key for key in settings.given if key.startswith("tree")} == {"tree.height"}
+        with pytest.raises(SystemExit):
+            from_command_line("", ["--corpus.train", "a", "--tree", "foo"])

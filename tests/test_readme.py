@@ -17,6 +17,7 @@ from axml_ray.commands.dispatch import COMMANDS as COMMAND_MODULES
 from axml_ray.configuration import load
 from axml_ray.corpus.installed_packages import InstalledPackage
 from axml_ray.settings import Experiment
+from axml_ray.storage.run_manifest import write_run_manifest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -54,6 +55,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copyfile(ROOT / "configs" / "mine.yaml", place / "runs" / run / "settings.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AXML_RAY_HOME", str(place))
+        for run in (place / "runs").iterdir():
+            write_run_manifest(run)
         patch.chdir(ROOT)
         yield place
 

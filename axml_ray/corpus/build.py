@@ -34,9 +34,10 @@ from axml_ray.corpus.derived_files import (
 from axml_ray.corpus.dictionary import Entries
 from axml_ray.corpus.document_ids import check_ids
 from axml_ray.corpus.file_layout import FileLayout
+from axml_ray.corpus.input_changes import Inputs
 from axml_ray.corpus.input_staging import StagedInput, stage_sources
 from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.manifest import Counts, Inputs, write_manifest
+from axml_ray.corpus.manifest import Counts, write_manifest
 from axml_ray.corpus.merging import merge
 from axml_ray.corpus.name_files import name_labels
 from axml_ray.corpus.passes import count_labels, count_subwords, count_words, encode_files

@@ -18,22 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from axml_ray.corpus.composition import composed_strings
-from axml_ray.corpus.records import Reader
 from axml_ray.corpus.staging import text_digests
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import CorpusSettings, SettingsError
 
 NAMED = 3
 """Number of labels that an error names."""
-
-
-def continued_state(directory: Path) -> tuple[int, int]:
-    """Return two numbers that change when a continued corpus changes, as `input_state` does for files.
-
-    Raises:
-        SettingsError: there is no complete corpus in `directory`.
-    """
-    return int(Corpus.open(directory).fingerprint, 16), 0
 
 
 def previous_words(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
@@ -67,15 +57,6 @@ def keep_word_vectors(vectors: np.ndarray, words: Sequence[str], directory: Path
         vectors = (vectors @ (left @ right)).astype(np.float32)
     vectors[known] = kept
     return vectors
-
-
-def old_files_first(readers: list[tuple[str, Reader]], directory: Path) -> list[tuple[str, Reader]]:
-    """Return readers with those of a continued corpus's files first, else in their order.
-
-    Of equal texts, the first one is kept where duplicates are dropped: an old text must keep its labels.
-    """
-    known = {file for _, file, *_ in Corpus.open(directory).manifest["sources"]}
-    return sorted(readers, key=lambda each: str(each[1].path) not in known)
 
 
 def trained_labels(directory: Path) -> pa.Array:

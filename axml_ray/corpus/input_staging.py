@@ -9,9 +9,9 @@ import numpy as np
 
 from axml_ray.cluster import connect
 from axml_ray.corpus import tasks
-from axml_ray.corpus.input_changes import input_state
 from axml_ray.corpus.passes import stage_inputs
 from axml_ray.corpus.records import Reader
+from axml_ray.corpus.source_files import file_size
 from axml_ray.corpus.staging import StagedBlock
 from axml_ray.corpus.tasks import Workspace, group_by_size
 from axml_ray.settings import SPLITS, SettingsError
@@ -56,7 +56,7 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> St
     """
     settings = workspace.settings
     parts = [
-        (split, part, input_state(part.path)[0])
+        (split, part, file_size(part.path))
         for split, reader in readers
         for part in (reader.split(settings.block_bytes) if hasattr(reader, "split") else [reader])
     ]

@@ -1,30 +1,15 @@
 """Writes the manifest of a prepared corpus, `corpus.json`; see `store`."""
 
-import hashlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from axml_ray.corpus.input_changes import Inputs
 from axml_ray.corpus.report_page import write_report_page
 from axml_ray.corpus.split_assignment import Summary
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION
 from axml_ray.corpus.tasks import Workspace
-from axml_ray.files import write_json
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The inputs of a corpus.
-
-    Attributes:
-        key: fingerprint of the settings and of `files`; a corpus with the same key is up to date.
-        files: split, path and the two numbers of `input_changes.input_state`, for each input.
-    """
-
-    key: str
-    files: list[list[Any]]
+from axml_ray.files import content_digest, write_json
+from axml_ray.settings import stored
 
 
 @dataclass(frozen=True)
@@ -62,9 +47,11 @@ def write_manifest(workspace: Workspace, inputs: Inputs, counts: Counts, summary
         "format": FORMAT,
         "version": VERSION,
         "inputs": inputs.key,
-        "sources": inputs.files,
-        "fingerprint": content_fingerprint(directory, files),
-        "settings": settings.model_dump(mode="json"),
+        "sources": [asdict(file) for file in inputs.files],
+        # Without the rejected records, which name their files by path, and on which no result depends.
+        "fingerprint": content_digest(directory, [path for path in files if path.name != "rejected.jsonl"]),
+        "settings": stored(settings),
+        "identity": settings.identity,
         "counts": {
             "documents": counts.documents,
             "labels": counts.labels["labels"],
@@ -82,18 +69,3 @@ def write_manifest(workspace: Workspace, inputs: Inputs, counts: Counts, summary
     page = write_report_page(directory, settings.name, manifest["counts"], manifest["summary"])
     manifest["files"] = {path.relative_to(directory).as_posix(): path.stat().st_size for path in sorted([*files, page])}
     write_json(directory / MANIFEST, manifest)
-
-
-def content_fingerprint(directory: Path, files: Sequence[Path]) -> str:
-    """Return a digest of the names and contents of files, which does not depend on the dates of the inputs."""
-
-    def digest_of(path: Path) -> bytes:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-
-    digest = hashlib.sha256()
-    with ThreadPoolExecutor() as threads:
-        for path, content in zip(files, threads.map(digest_of, files), strict=True):
-            digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
-            digest.update(content)
-    return digest.hexdigest()[:12]

@@ -123,14 +123,34 @@ def _check_not_empty(files: Sequence[SourceFile], directory: SourceFile, suffixe
         raise ValueError(f"no file to read ({patterns}) in the directory {directory}")
 
 
-def file_state(file: SourceFile) -> tuple[int, int]:
-    """Return the size (bytes) and the modification time (ns) of a file, which change when its content changes."""
-    if isinstance(file, Path):
-        status = file.stat()
-        return status.st_size, status.st_mtime_ns
-    store, path = fs.FileSystem.from_uri(file)
+def local_path(file: SourceFile) -> Path | None:
+    """Return the path of a local file, which may be given as a URL; None for a file in a store."""
+    if not is_url(file):
+        return Path(file)
+    store, path = fs.FileSystem.from_uri(str(file))
+    return Path(path) if isinstance(store, fs.LocalFileSystem) else None
+
+
+def file_size(file: SourceFile) -> int:
+    """Return the size of a file in bytes; for the directory of a Python package, that of all its source files."""
+    path = local_path(file)
+    if path is None:
+        store, name = fs.FileSystem.from_uri(str(file))
+        return store.get_file_info(name).size or 0
+    return sum(each.stat().st_size for each in (path.rglob("*.py") if path.is_dir() else [path]) if each.is_file())
+
+
+def stored_version(url: str) -> str:
+    """Return what a store identifies the content of a file by: its size and entity tag, or else the time of its change.
+
+    Raises:
+        OSError: there is no such file, or the store does not answer.
+    """
+    store, path = fs.FileSystem.from_uri(url)
     info = store.get_file_info(path)
-    return info.size or 0, info.mtime_ns or 0
+    with store.open_input_stream(path) as stream:
+        metadata = {key.lower(): value for key, value in (stream.metadata() or {}).items()}
+    return f"{info.size}:{metadata[b'etag'].decode() if b'etag' in metadata else info.mtime_ns}"
 
 
 def is_unreachable(error: Exception, file: SourceFile) -> bool:

@@ -19,11 +19,11 @@ from scipy import sparse
 from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.tokenizer import Tokenizer
 from axml_ray.corpus.translation import Translation
-from axml_ray.files import read_json
+from axml_ray.files import finish_replacement, read_json
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
-FORMAT, VERSION = "axml-ray corpus", 1
+FORMAT, VERSION = "axml-ray corpus", 2
 MANIFEST = "corpus.json"
 TRANSLATION = "translation.safetensors"
 
@@ -91,6 +91,7 @@ class Corpus:
         """
         fix = "prepare it with axml-ray prepare"
         path = directory / MANIFEST
+        finish_replacement(directory)
         if not path.is_file():
             raise SettingsError(f"{directory}: no prepared corpus ({MANIFEST} is missing); {fix}")
         try:

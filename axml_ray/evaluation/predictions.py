@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from axml_ray.evaluation.rankings import labels_without, rank_without
+from axml_ray.files import finish_replacement
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -59,6 +60,7 @@ class Predictions:
         Raises:
             SettingsError: a file cannot be read, or lacks a column.
         """
+        finish_replacement(directory)
         files = sorted(directory.glob("*.parquet"))
         if not files:
             return None

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from axml_ray.combine.combiner import COMBINERS
 from axml_ray.corpus.store import TRANSLATION
-from axml_ray.files import read_json
+from axml_ray.files import finish_replacement, read_json
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Name, Positive, Settings, SettingsError
@@ -115,6 +115,7 @@ def read_manifest(directory: Path) -> Manifest:
         BundleError: there is no bundle, its manifest is damaged, or it has another version.
     """
     path = directory / MANIFEST
+    finish_replacement(directory)
     if not path.is_file():
         raise BundleError(f"{directory}: no bundle ({MANIFEST} is missing); make one with axml-ray export")
     try:

@@ -10,8 +10,8 @@ import numpy as np
 import ray.data
 
 from axml_ray.cluster import quiet_data
-from axml_ray.corpus.input_changes import input_state
-from axml_ray.corpus.records import Fields, storable
+from axml_ray.corpus.input_changes import content_of
+from axml_ray.corpus.records import Fields, file_name, storable
 from axml_ray.corpus.source_files import is_unreachable
 from axml_ray.corpus.sources import Document, Reader, Rejection
 from axml_ray.corpus.tables import MissingColumn
@@ -153,7 +153,7 @@ def predict_files(
 
 def _identity(bundle: Path, readers: Sequence[Reader], options: PredictionOptions) -> dict[str, Any]:
     """Return what determines a job's result; a directory with files of another identity is refused."""
-    inputs = [[str(reader.path), *input_state(reader.path)] for reader in readers]
+    inputs = [[file_name(reader.path), content_of(reader.path)] for reader in readers]
     fields = sorted(
         {
             f"{type(reader).__name__} {getattr(reader, 'fields', None)} {getattr(reader, 'delimiter', None) or ''}"

@@ -25,12 +25,12 @@ from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text_views import TextViews
 from axml_ray.corpus.translation import Translation
 from axml_ray.evaluation.predictions import title_of
-from axml_ray.files import read_json, write_json
+from axml_ray.files import content_digest, read_json, write_json
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights
-from axml_ray.settings import Experiment, Precision, Settings
+from axml_ray.settings import Experiment, Precision, Settings, SettingsError
 from axml_ray.training.continuation import PreviousNetworks
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
@@ -88,11 +88,29 @@ class MemberSpec(MemberInfo):
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
+    @property
+    def content(self) -> str:
+        """Return the digest of the files of the fitted member.
+
+        Raises:
+            SettingsError: it is not fitted.
+        """
+        if not self.is_fitted:
+            raise SettingsError(f"{self.directory}: no {self.title} of these settings; run axml-ray train")
+        return str(read_json(self.directory / MANIFEST)["content"])
+
     def mark_fitted(self) -> None:
         """Write the manifest, once all files of the member are complete."""
         files = sorted(path for path in self.directory.rglob("*") if path.is_file() and path.name != MANIFEST)
         sizes = {path.relative_to(self.directory).as_posix(): path.stat().st_size for path in files}
-        content = {"format": FORMAT, "version": VERSION, "kind": self.kind, "key": self.key, "files": sizes}
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": self.kind,
+            "key": self.key,
+            "content": content_digest(self.directory, files),
+            "files": sizes,
+        }
         write_json(self.directory / MANIFEST, content)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from axml_ray.corpus.input_changes import changed_settings
 from axml_ray.corpus.split_assignment import valid_documents
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.corpus.vector_files import dimension_of
@@ -78,9 +79,7 @@ def _count_prepared(settings: Experiment) -> Counts:
         lengths = pc.list_value_length(pq.read_table(file, columns=["tokens"])["tokens"])
         lengths = pc.min_element_wise(lengths, _max_tokens(settings))
         total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
-    now = settings.corpus.model_dump(mode="json")
-    made_with = corpus.manifest.get("settings", {})
-    changed = sorted(key for key, value in made_with.items() if now.get(key, value) != value)
+    changed = changed_settings(corpus.manifest, settings.corpus)
     stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
     return Counts(
         documents=min(corpus.documents("train"), settings.training.documents or corpus.documents("train")),

@@ -2,9 +2,10 @@
 
 - There is one module and one frozen model per package that it configures. An unknown key is an error.
 - Every path is absolute once loaded, because Ray changes the working directory of its workers. A relative path starts
-  at `$AXML_RAY_HOME`, else at the current directory. `make cluster` sets that variable, because a submitted job runs in
-  a copy of the working directory.
-- `fingerprint` identifies the settings that a result depends on. Resuming compares fingerprints, never file times.
+  at the project's directory: `$AXML_RAY_HOME`, else the current directory. `make cluster` sets that variable, because a
+  submitted job runs in a copy of the working directory. Stored settings have relative paths: a project can move.
+- `fingerprint` identifies the settings that a result depends on. Resuming compares fingerprints and contents, never
+  paths or file times.
 """
 
 from axml_ray.settings.base import (
@@ -28,7 +29,11 @@ from axml_ray.settings.base import (
     absolute_place,
     at_level,
     fingerprint,
+    paths_below,
+    portable,
+    project_directory,
     read_tab,
+    stored,
 )
 from axml_ray.settings.conditions import LabelConditions
 from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts, ReadingSettings
@@ -79,6 +84,10 @@ __all__ = [
     "at_level",
     "changed",
     "fingerprint",
+    "paths_below",
+    "portable",
+    "project_directory",
     "read_tab",
     "register_member",
+    "stored",
 ]

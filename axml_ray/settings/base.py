@@ -3,23 +3,48 @@
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import snowballstemmer
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 HOME_VARIABLE = "AXML_RAY_HOME"
+_home: ContextVar[Path | None] = ContextVar("home", default=None)
 
 
 class SettingsError(ValueError):
     """A wrong setting, or wrong input that a setting names; the message names it and says how to fix it."""
 
 
+def project_directory() -> Path:
+    """Return the directory where relative paths start: `$AXML_RAY_HOME`, else the current directory."""
+    return _home.get() or Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
+
+
+@contextmanager
+def paths_below(directory: Path) -> Iterator[None]:
+    """Let relative paths start at `directory` within the block, as when the settings of a run elsewhere are read."""
+    token = _home.set(directory)
+    try:
+        yield
+    finally:
+        _home.reset(token)
+
+
 def absolute(path: str | Path) -> Path:
-    """Return an absolute path, starting at `$AXML_RAY_HOME`, else at the current directory; globs are kept."""
-    base = Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
-    return Path(os.path.normpath(base / Path(path).expanduser()))
+    """Return an absolute path, starting at the project's directory; globs are kept."""
+    return Path(os.path.normpath(project_directory() / Path(path).expanduser()))
+
+
+def portable(place: str | Path) -> str:
+    """Return a path as it is stored: relative if it lies in the project's directory; a URL is returned unchanged."""
+    home = os.path.normpath(project_directory())
+    inside = isinstance(place, Path) and place.is_relative_to(home)
+    return Path(place).relative_to(home).as_posix() if inside else str(place)
 
 
 def absolute_place(place: str | Path) -> str | Path:
@@ -49,8 +74,12 @@ def _field_names(given: Any) -> Any:
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """Pattern of a name that serves as a directory's name."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place)]
-AbsolutePath = Annotated[Path, AfterValidator(absolute)]
+_STORED = "stored"
+_as_stored = PlainSerializer(
+    lambda place, info: portable(place) if info.context == _STORED else str(place), return_type=str, when_used="json"
+)
+AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place), _as_stored]
+AbsolutePath = Annotated[Path, AfterValidator(absolute), _as_stored]
 Precision = Literal["auto", "bfloat16", "float16", "tf32", "float32"]
 Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""
@@ -70,6 +99,14 @@ class Settings(BaseModel):
     """Base of every group of settings: frozen; unknown keys, infinity and NaN are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def stored(settings: BaseModel, **options: Any) -> dict[str, Any]:
+    """Return settings as JSON values, with the paths that lie in the project's directory relative to it.
+
+    `options` are those of pydantic's `model_dump`.
+    """
+    return settings.model_dump(mode="json", context=_STORED, **options)
 
 
 def check_power_of_two(key: str, size: int) -> None:

@@ -1,7 +1,7 @@
 """Settings of the corpus: where the texts and labels are, and how they become integers (package `axml_ray.corpus`)."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,6 @@ from axml_ray.settings.base import (
     Settings,
     Share,
     Stemmer,
-    absolute,
 )
 
 
@@ -34,6 +33,10 @@ class ExpectedCounts(Settings):
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
     valid_documents: Positive | None = None
     """Validation documents; by default the number that would be drawn (`corpus.valid_documents`)."""
+
+
+INPUTS = ("train", "valid", "test", "label_names", "label_features", "dictionary", "continues")
+"""Settings that name inputs, besides `word_vectors`, which may."""
 
 
 class ReadingSettings(Settings):
@@ -121,7 +124,7 @@ class CorpusSettings(ReadingSettings):
     characters, instead of mapping it to the unknown word; for languages with inflection or compounds. Words with a
     character that occurs in no training text, or of more than 100 characters, stay unknown. The characters are added
     to `vocabulary_size`, and `max_tokens` counts pieces."""
-    word_vectors: str = "train"
+    word_vectors: Literal["train", "random"] | AbsolutePath = "train"
     """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
     binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
@@ -159,5 +162,11 @@ class CorpusSettings(ReadingSettings):
 
     @property
     def word_vectors_path(self) -> Path | None:
-        """The file of `word_vectors`, absolute; None for `train` and `random`."""
-        return None if self.word_vectors in ("train", "random") else absolute(self.word_vectors)
+        """The file of `word_vectors`; None for `train` and `random`."""
+        return self.word_vectors if isinstance(self.word_vectors, Path) else None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that a prepared corpus depends on, without the paths of its inputs, whose contents count."""
+        kept = self.model_dump(mode="json", exclude={"name", *INPUTS})
+        return kept | ({"word_vectors": None} if self.word_vectors_path else {})

@@ -33,7 +33,7 @@ class Experiment(BaseSettings):
     name: Name = "experiment"
     """Directory of the run below `runs`."""
     seed: Seed = 0
-    """Seed of the first tree; the following trees have the following seeds."""
+    """Seed of the run, from which each label tree and its networks get a seed of their own."""
     runs: AbsolutePath = Field(default=Path("runs"), validate_default=True)
     """Directory of all runs."""
     continue_from: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)

@@ -2,7 +2,7 @@
 
 <run>/
   settings.yaml          exactly what ran
-  corpus.json            fingerprint of the corpus that the run was started with
+  run.json               what identifies its corpus and the run that it continues (`run_manifest.py`)
   tracking.json          ids of the run in trackers; tensorboard/, wandb/, their files
   tree-0/                label tree 0: tree.safetensors, tree.json, training.jsonl, tensorboard/
     <kind>/              the tree's member of this kind
@@ -34,9 +34,9 @@ class RunLayout:
         return self.directory / "settings.yaml"
 
     @property
-    def corpus(self) -> Path:
-        """Return the file of the fingerprint of the corpus that the run was started with, JSON."""
-        return self.directory / "corpus.json"
+    def manifest(self) -> Path:
+        """Return the file of what identifies the run's corpus and the run that it continues, JSON."""
+        return self.directory / "run.json"
 
     @property
     def tracking(self) -> Path:

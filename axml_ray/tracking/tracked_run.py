@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from axml_ray.files import read_json, write_json
-from axml_ray.settings import Experiment, TrackingSettings
+from axml_ray.settings import Experiment, TrackingSettings, stored
 from axml_ray.storage.layout import RunLayout
 from axml_ray.tracking.kinds import KINDS, with_address
 from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
@@ -197,7 +197,7 @@ def parameters_of(settings: Experiment) -> dict[str, Any]:
             else:
                 parameters[f"{prefix}{key}"] = value
 
-    add("", settings.model_dump(mode="json", exclude=NOT_PARAMETERS))
+    add("", stored(settings, exclude=NOT_PARAMETERS))
     return parameters
 
 

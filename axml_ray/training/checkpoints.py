@@ -4,6 +4,7 @@ A checkpoint holds weights, Adam moments, running average, best weights and the 
 derive from seed, step and document alone, so the step number is all of the random state.
 """
 
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from axml_ray.files import save_tensors
+from axml_ray.files import clear_leftovers, save_tensors
 from axml_ray.network.backend import backend_for
 from axml_ray.network.level_network import TABLE
 from axml_ray.training.distributed import DistributedContext
@@ -20,8 +21,6 @@ from axml_ray.training.level_files import (
     MODEL,
     load_rows,
     read_manifest,
-    remove_directory,
-    restore_previous,
     save_rows,
     write_together,
 )
@@ -77,7 +76,6 @@ class Checkpoints:
         Raises:
             RuntimeError: rank 0 sees a complete checkpoint and this worker does not.
         """
-        restore_previous(self.directory, training.context)
         manifest = read_manifest(self.directory, MANIFEST, FORMAT, self.key)
         # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
         if not training.context.from_first(torch.tensor([float(manifest is not None)])).item():
@@ -119,7 +117,9 @@ class Checkpoints:
 
     def drop(self, context: DistributedContext) -> None:
         """Remove the checkpoint of a level whose training is complete."""
-        remove_directory(self.directory, context)
+        if context.is_first:
+            clear_leftovers(self.directory)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _optimizer_states(training: TrainableLevel) -> dict[str, dict[str, Tensor]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from axml_ray.files import reserve_space
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
@@ -111,10 +112,11 @@ def _open_arrays(work: Path, shape: tuple[int, int], true_candidates: bool) -> d
     dtypes: dict[str, type] = {NODES: np.int32, SCORES: np.float32}
     if true_candidates:
         dtypes[PARENTS] = np.int32
-    return {
-        name: np.lib.format.open_memmap(work / name, mode="w+", dtype=dtype, shape=shape)
-        for name, dtype in dtypes.items()
-    }
+    arrays = {}
+    for name, dtype in dtypes.items():
+        arrays[name] = np.lib.format.open_memmap(work / name, mode="w+", dtype=dtype, shape=shape)
+        reserve_space(work / name)
+    return arrays
 
 
 def _store(arrays: dict[str, np.memmap], rows: np.ndarray, best: Beam, positives: Ragged, keep: int) -> None:

@@ -7,10 +7,9 @@ file and in their order, so that processes on one machine share its memory.
 """
 
 import json
-import os
-import shutil
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from axml_ray.files import read_json, save_tensors, write_json
+from axml_ray.files import (
+    finish_replacement,
+    read_json,
+    reserve_space,
+    save_tensors,
+    temporary_directory,
+    whole_directory,
+    write_json,
+)
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.sharding import Shard
 from axml_ray.training.distributed import DistributedContext
@@ -44,47 +51,19 @@ def write_together(
         manifest_name: name of the manifest, which rank 0 adds with the sizes of the other files.
         content: further keys of the manifest.
     """
-    work, previous = _temporary_paths(directory)
-    if context.is_first:
-        shutil.rmtree(work, ignore_errors=True)  # left by a worker that was killed
-        work.mkdir(parents=True)
+    suffix = f"{int(context.from_first(torch.tensor([secrets.randbits(32)]))):08x}"
+    writer = (
+        whole_directory(directory, suffix) if context.is_first else nullcontext(temporary_directory(directory, suffix))
+    )
+    with writer as work:
+        context.barrier()
+        yield work
+        context.barrier()
+        if context.is_first:
+            sizes = {path.name: path.stat().st_size for path in sorted(work.iterdir()) if path.is_file()}
+            about = {"version": VERSION, "workers": context.world_size, "files": sizes, **content}
+            write_json(work / manifest_name, about)
     context.barrier()
-    yield work
-    context.barrier()
-    if context.is_first:
-        files = sorted(path for path in work.iterdir() if path.is_file())
-        for path in files:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        sizes = {path.name: path.stat().st_size for path in files}
-        write_json(work / manifest_name, {"version": VERSION, "workers": context.world_size, "files": sizes, **content})
-        # A directory that is not empty cannot be replaced by a rename; `restore_previous` repairs a kill in between.
-        shutil.rmtree(previous, ignore_errors=True)
-        if directory.exists():
-            directory.rename(previous)
-        work.rename(directory)
-        shutil.rmtree(previous, ignore_errors=True)
-    context.barrier()
-
-
-def _temporary_paths(directory: Path) -> tuple[Path, Path]:
-    """Return the path at which a new directory is written, and the one to which the old one is moved meanwhile."""
-    return directory.with_name(f".{directory.name}.writing"), directory.with_name(f".{directory.name}.old")
-
-
-def restore_previous(directory: Path, context: DistributedContext) -> None:
-    """Move the previous directory back to its name, if a kill interrupted its replacement."""
-    _, previous = _temporary_paths(directory)
-    if context.is_first and previous.exists() and not directory.exists():
-        previous.rename(directory)
-    context.barrier()
-
-
-def remove_directory(directory: Path, context: DistributedContext) -> None:
-    """Remove a directory, and what interrupted replacements of it left."""
-    if context.is_first:
-        for path in (directory, *_temporary_paths(directory)):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, Any] | None:
@@ -96,6 +75,7 @@ def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, 
         form: expected `format`.
         key: expected cache key, in the manifest as `fingerprint`.
     """
+    finish_replacement(directory)
     try:
         manifest = read_json(directory / name)
         is_complete = (
@@ -178,6 +158,7 @@ def _join_rows(work: Path, workers: int) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     with path.open("r+b") as file:
         file.truncate(8 + len(header) + rows * width * 4)
+    reserve_space(path)
     if rows * width:
         table = np.memmap(path, np.float32, "r+", 8 + len(header), (rows, width))
         for rank, part in enumerate(parts):

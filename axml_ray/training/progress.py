@@ -5,6 +5,7 @@ started from another terminal. The records remain in the run as JSON lines.
 """
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 
 from axml_ray.network.backend import backend_for
+
+log = logging.getLogger(__name__)
 
 JOURNAL = "training.jsonl"
 
@@ -29,16 +32,25 @@ class Journal:
     def __init__(self, directory: Path, **common: Any):
         self.path = directory / JOURNAL
         self.common = common
+        self._has_warned = False
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append a record with the current time (`time`, seconds since the epoch) and the common keys."""
+        """Append a record with the current time (`time`, seconds since the epoch) and the common keys.
+
+        A record that cannot be written, for example on a full disk, is left out, with a warning for the first.
+        """
         text = json.dumps({"time": time.time(), **self.common, **record}) + "\n"
-        with self.path.open("ab+") as file:
-            if file.tell():
-                # A process that was killed while it wrote may have left a line without its end.
-                file.seek(-1, os.SEEK_END)
-                text = text if file.read() == b"\n" else "\n" + text
-            file.write(text.encode())
+        try:
+            with self.path.open("ab+") as file:
+                if file.tell():
+                    # A process that was killed while it wrote may have left a line without its end.
+                    file.seek(-1, os.SEEK_END)
+                    text = text if file.read() == b"\n" else "\n" + text
+                file.write(text.encode())
+        except OSError as error:
+            if not self._has_warned:
+                log.warning("WARNING: %s cannot be written (%s); training goes on", self.path, error.strerror or error)
+            self._has_warned = True
 
 
 class Follower:
@@ -55,11 +67,12 @@ class Follower:
     def new_records(self) -> Iterator[dict[str, Any]]:
         """Yield the records written since the last call."""
         for path, start in self._offsets.items():
-            if not path.exists():
+            try:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    content = file.read()
+            except OSError:  # there is none yet, or its file system does not answer; the next call reads on
                 continue
-            with path.open("rb") as file:
-                file.seek(start)
-                content = file.read()
             complete = content[: content.rfind(b"\n") + 1]  # the last line may still be being written
             self._offsets[path] = start + len(complete)
             for line in complete.splitlines():

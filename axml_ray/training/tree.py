@@ -22,6 +22,7 @@ from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.precision import format_name, product_format
 from axml_ray.network.tree_level import Level
 from axml_ray.ragged import Ragged
+from axml_ray.seeds import derived_seed
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
 from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
@@ -91,7 +92,17 @@ class TreeTraining:
         self.context, self.report = context or DistributedContext(), report
 
     def run(self) -> None:
-        """Train, or load, every level from the top (paper, Algorithm 3)."""
+        """Train every level from the top, or load it if it is saved (paper, Algorithm 3)."""
+        if self._as_first_worker(levels_are_finished(self.directory, self.tree, self.key)):
+            # The beams are gone, and must not be computed again, if a kill came before the member was marked as fitted.
+            for number in range(1, len(self.tree.level_sizes) + 1):
+                self._report({"level": number, "opened": str(level_directory(self.directory, number))})
+        else:
+            self._train_levels()
+        if self.context.is_first:
+            drop_intermediate_files(self.directory)
+
+    def _train_levels(self) -> None:
         translation = self.corpus.translation
         # Texts are cut after translation, since a translated text may be longer than the original.
         train = self.train.translated(translation).cut(self.max_tokens)
@@ -102,7 +113,7 @@ class TreeTraining:
         shared_parameters: dict[str, Tensor] | None = None
         beams: DocumentBeams | None = None
         for number in range(1, levels + 1):
-            torch.manual_seed(self.seed * 1_000 + number)  # all workers start from the same weights
+            torch.manual_seed(derived_seed(self.seed, number))  # all workers start from the same weights
             network = build_network(Level.from_tree(self.tree, number), vectors, self.network, self.context.shard)
             data = LevelData(train.tokens, self._true_nodes(number, train), None if beams is None else beams.parents)
             valid_beam = None if beams is None else beams.valid
@@ -112,8 +123,6 @@ class TreeTraining:
                 beams = self._compute_or_load_beams(network, is_new, data, validation, beams, precision)
             shared_parameters = network.shared_parameters()
             del network  # the label table must not stay in memory while the next level's is built
-        if self.context.is_first:
-            drop_document_beams(self.directory)
 
     def _compute_or_load_beams(
         self,
@@ -242,7 +251,7 @@ def levels_are_finished(directory: Path, tree: LabelTree, key: str) -> bool:
     return all(is_saved(level_directory(directory, level), level_key(key, level)) for level in levels)
 
 
-def drop_document_beams(directory: Path) -> None:
-    """Remove the saved beams of all documents, which are large and only needed while the next level trains."""
-    for path in directory.glob("level-*.scored"):
+def drop_intermediate_files(directory: Path) -> None:
+    """Remove beams of all documents, checkpoints and what kills left: they are large, and all levels are saved."""
+    for path in (*directory.glob("level-*.*"), *directory.glob(".level-*")):
         shutil.rmtree(path, ignore_errors=True)

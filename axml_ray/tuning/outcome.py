@@ -11,7 +11,7 @@ from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import whole_file, write_json
-from axml_ray.settings import Experiment, absolute
+from axml_ray.settings import Experiment, stored
 from axml_ray.tuning.page import page
 from axml_ray.tuning.records import Trial
 from axml_ray.tuning.space import apply_parameters
@@ -54,10 +54,10 @@ def trial_settings(sweep: Sweep, trial: Trial, name: str) -> Experiment:
 
 
 def as_yaml(settings: Experiment) -> str:
-    """Return settings as the text of a config: those that differ from the defaults, with absolute paths."""
-    values = settings.model_dump(mode="json", exclude_defaults=True)
+    """Return settings as the text of a config: those that differ from the defaults, with paths as `stored` has them."""
+    values = stored(settings, exclude_defaults=True)
     for name in ("runs", "corpora"):
-        if values.get(name) == str(absolute(name)):
+        if values.get(name) == name:
             del values[name]
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import read_json, write_json
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment, SettingsError, stored
 from axml_ray.tuning.search import Method
 from axml_ray.tuning.space import Space
 
@@ -61,8 +61,9 @@ class Sweep:
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """Return the content of `sweep.json`: another start must agree with it except for the keys in `FREE`."""
         free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "tracking", "features", "members"), True)
-        left_out: Any = {**free, "ensemble": {"combiner"}}
-        settings = self.settings.model_dump(mode="json", exclude=left_out)
+        # Contents identify the corpus and a hierarchy, not paths: the project may be moved.
+        left_out: Any = {**free, "corpus": True, "tree": True, "ensemble": {"combiner"}}
+        settings = {**stored(self.settings, exclude=left_out), "tree": self.settings.tree.identity}
         return {
             "space": list(self.space.names),
             "space_text": self.space.fingerprint,

@@ -23,6 +23,7 @@ from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Stopped, fit_members, never
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
+from axml_ray.seeds import derived_seed
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.storage.layout import RunLayout
 from axml_ray.tracking.tensorboard_tracker import EVENTS
@@ -162,7 +163,7 @@ class ScoringReporter:
 def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
     """Return a fingerprint of the nodes of tree `number`, which do not depend on the beam."""
     shape = {key: value for key, value in settings.tree.identity.items() if key != "beam"}
-    return fingerprint(corpus.fingerprint, shape, settings.seed + number)
+    return fingerprint(corpus.fingerprint, shape, derived_seed(settings.seed, number))
 
 
 def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:

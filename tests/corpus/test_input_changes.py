@@ -1,5 +1,8 @@
 """Preparing again, after a change, and after a failure."""
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from corpus.preparing import Prepare, content, error_of, leftovers, lines, many
 
+from axml_ray.corpus.input_changes import content_of, read_inputs, stamp_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, SettingsError
 
@@ -118,6 +122,124 @@ def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCa
     assert said() == f"prepare: {tmp_path / 'corpus'} is up to date"
     assert "made with other settings (corpus.max_tokens, corpus.seed); preparing" in said(max_tokens=9, seed=3)
     assert f"made from other inputs ({tmp_path / 'train.jsonl'})" in said(train=many(21), max_tokens=9, seed=3)
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were hashed."""
+    names: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(file: Any, *rest: Any) -> Any:
+        if Path(file.name).suffix in (".jsonl", ".tsv"):
+            names.append(Path(file.name).name)
+        return digest(file, *rest)
+
+    monkeypatch.setattr("axml_ray.corpus.input_changes.hashlib.file_digest", counted)
+    return names
+
+
+def state_of(corpus: Corpus) -> tuple[str, int]:
+    """What differs if it was prepared anew, even if it came out the same."""
+    return corpus.fingerprint, (corpus.directory / "tokenizer.json").stat().st_ino
+
+
+def texts(directory: Path, **splits: int) -> dict[str, Any]:
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, (split, count) in enumerate(splits.items()):
+        (directory / f"{split}.jsonl").write_bytes(lines(many(count, split), 1000 * number))
+    return {split: (directory / f"{split}.jsonl",) for split in splits}
+
+
+def test_a_touched_input_is_hashed_once_and_nothing_is_prepared(
+    run: Prepare, tmp_path: Path, hashed: list[str]
+) -> None:
+    given = texts(tmp_path / "in", train=20, test=4)
+    before = state_of(run(**given))
+    assert sorted(set(hashed)) == ["test.jsonl", "train.jsonl"]
+    hashed.clear()
+    assert state_of(run(**given)) == before and hashed == []
+    os.utime(given["train"][0], (1, 1))
+    given["test"][0].write_bytes(given["test"][0].read_bytes())
+    assert state_of(run(**given)) == before
+    assert sorted(hashed) == ["test.jsonl", "train.jsonl"]
+    hashed.clear()
+    assert state_of(run(**given)) == before and hashed == []
+
+
+@pytest.mark.parametrize("how", [Path.rename, shutil.copytree])
+def test_inputs_in_another_place_are_the_same(run: Prepare, tmp_path: Path, hashed: list[str], how: Any) -> None:
+    given = texts(tmp_path / "in", train=20, test=4)
+    names = tmp_path / "in" / "names.tsv"
+    names.write_text("l0\tone\n")
+    before = state_of(run(**given, label_names=names))
+    hashed.clear()
+    place = tmp_path / "mnt"
+    how(tmp_path / "in", place)
+    moved = {split: (place / f"{split}.jsonl",) for split in given}
+    assert state_of(run(**moved, label_names=place / "names.tsv")) == before
+    assert len(hashed) == (0 if how is Path.rename else 3)  # inodes are kept by a move
+    assert state_of(run(**{split: (place / f"{split[:2]}*.jsonl",) for split in given},
+                        label_names=place / "names.tsv")) == before  # fmt: skip
+    (place / "names.tsv").rename(place / "other.tsv")
+    assert state_of(run(**moved, label_names=place / "other.tsv")) == before
+    assert state_of(run(**moved)) != before
+
+
+def test_another_content_of_the_same_size_and_time_is_seen(run: Prepare, tmp_path: Path) -> None:
+    given = texts(tmp_path / "in", train=20, test=4)
+    before, [file] = state_of(run(**given)), given["train"]
+    status, content = file.stat(), file.read_bytes()
+    file.write_bytes(content.replace(b"text 3 of", b"text 9 of"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    other = state_of(run(**given))
+    assert other[0] != before[0] and other[1] != before[1]
+    file.rename(file.with_name("renamed.jsonl"))  # ids may have the name of the file
+    assert state_of(run(train=(file.with_name("renamed.jsonl"),), test=given["test"])) != other
+
+
+def test_the_order_of_the_inputs_counts(run: Prepare, tmp_path: Path) -> None:
+    given = texts(tmp_path / "in", train=20, test=4, more=6)
+    train, more = given["train"][0], given["more"][0]
+    first = state_of(run(train=(train, more), test=given["test"]))
+    assert state_of(run(train=(more, train), test=given["test"])) == first  # they are sorted
+    names = [path.read_bytes() for path in (train, more)]
+    train.write_bytes(names[1])
+    more.write_bytes(names[0])
+    assert state_of(run(train=(train, more), test=given["test"])) != first
+
+
+def test_a_package_is_known_by_its_sources(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    (package / "a.py").write_text("a = 1")
+    (package / "inner" / "b.py").write_text("b = 1")
+    before = content_of(package), stamp_of(package)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "a.pyc").write_text("compiled")
+    assert (content_of(package), stamp_of(package)) == before
+    shutil.copytree(package, tmp_path / "copy")
+    assert content_of(tmp_path / "copy") == before[0]
+    (package / "a.py").write_text("a = 2")
+    assert content_of(package) != before[0] and stamp_of(package) != before[1]
+    (package / "a.py").rename(package / "c.py")
+    (tmp_path / "copy" / "a.py").write_text("a = 2")
+    assert content_of(package) != content_of(tmp_path / "copy")
+    (tmp_path / "empty").mkdir()
+    assert stamp_of(tmp_path / "empty") == (0, 0, 0, 0) and content_of(tmp_path / "empty")
+
+
+def test_a_url_of_a_local_file_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}")
+    url = (tmp_path / "a.jsonl").as_uri()
+    assert content_of(url) == content_of(tmp_path / "a.jsonl") and stamp_of(url) == stamp_of(tmp_path / "a.jsonl")
+    assert content_of(url) == hashlib.sha256(b"{}").hexdigest()
+
+
+def test_a_lost_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=f"{tmp_path}/none"):
+        read_inputs([("train", tmp_path / "none.jsonl")], {})
 
 
 def test_what_is_refused_stays_away(run: Prepare, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from axml_ray.corpus.records import Document, Rejection
 from axml_ray.corpus.repository import TextPairs
-from axml_ray.corpus.source_files import file_state, list_files
+from axml_ray.corpus.source_files import file_size, list_files, local_path
 from axml_ray.corpus.sources import _reader, open_readers
 from axml_ray.corpus.text_streams import open_decompressed
 from axml_ray.settings import CorpusSettings
@@ -44,7 +44,8 @@ def test_urls_are_read_through_file_systems(tmp_path: Path) -> None:
     first = next(iter(listed(f"{url}/a.jsonl")[0].read()))
     assert isinstance(first, Document)
     assert (first.id, first.file) == ("a.jsonl:1", f"{url}/a.jsonl")
-    assert file_state(f"{url}/a.jsonl") == file_state(tmp_path / "a.jsonl")
+    assert local_path(f"{url}/a.jsonl") == tmp_path / "a.jsonl"
+    assert file_size(f"{url}/a.jsonl") == file_size(tmp_path / "a.jsonl") == (tmp_path / "a.jsonl").stat().st_size
 
 
 def test_wrong_urls_are_named(tmp_path: Path) -> None:

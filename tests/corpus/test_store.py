@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from axml_ray.corpus.store import Corpus, Split
+from axml_ray.corpus.store import VERSION, Corpus, Split
 from axml_ray.ragged import Ragged
 from axml_ray.settings import SettingsError
 
@@ -19,7 +19,7 @@ def manifest(directory: Path, **changes: Any) -> None:
         path.relative_to(directory).as_posix(): path.stat().st_size for path in sorted(directory.rglob("*.parquet"))
     }
     counts = {"documents": {"train": 5, "valid": 0, "test": 1}, "trained_labels": 8}
-    content = {"format": "axml-ray corpus", "version": 1, "fingerprint": "f", "files": files, "counts": counts}
+    content = {"format": "axml-ray corpus", "version": VERSION, "fingerprint": "f", "files": files, "counts": counts}
     (directory / "corpus.json").write_text(json.dumps(content | changes))
 
 
@@ -72,11 +72,11 @@ def test_a_broken_manifest(directory: Path, content: str, expected: str) -> None
     assert error_of(directory).startswith(f"{directory / 'corpus.json'}: {expected}")
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"format": "something else"}])
+@pytest.mark.parametrize("change", [{"version": 1}, {"format": "something else"}])
 def test_another_version(directory: Path, change: dict[str, Any]) -> None:
     manifest(directory, **change)
     said = error_of(directory)
-    assert said.startswith(f"{directory / 'corpus.json'}: expected 'axml-ray corpus' version 1, found ")
+    assert said.startswith(f"{directory / 'corpus.json'}: expected 'axml-ray corpus' version 2, found ")
     assert repr(next(iter(change.values()))) in said
 
 

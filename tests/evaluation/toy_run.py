@@ -12,6 +12,7 @@ from axml_ray.corpus.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, VERSION
 from axml_ray.files import write_json
 from axml_ray.ragged import Ragged
+from axml_ray.storage.run_manifest import write_run_manifest
 
 LABELS, DOCUMENTS, TREES, WIDTH = 40, 60, 2, 12
 MEMBERS = [f"network_tree-{tree}" for tree in range(TREES)]
@@ -68,6 +69,7 @@ def write_run(home: Path, name: str = "run", *, corpus: str = "toy", skill: floa
         "evaluation": {"resamples": 50, "torso_from": 10},
     }
     (directory / "settings.yaml").write_text(yaml.safe_dump(settings))
+    write_run_manifest(directory)
     write_predictions(directory, home / "corpora" / corpus, "test", skill=skill, seed=seed)
     for tree in range(TREES):
         (directory / f"tree-{tree}").mkdir()

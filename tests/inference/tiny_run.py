@@ -10,6 +10,7 @@ from axml_ray.combine.combiner import Combiner
 from axml_ray.fitting import fit_run
 from axml_ray.run import Run
 from axml_ray.settings.members import members_model
+from axml_ray.storage.run_manifest import write_run_manifest
 
 
 def train_run(
@@ -46,6 +47,7 @@ def train_run(
     if fitted is not None:
         run.keep_combiner(fitted)
     fit_run(run)
+    write_run_manifest(run.layout.directory)
     content = yaml.safe_dump(settings.model_dump(mode="json"))
     run.layout.settings.write_text(content, encoding="utf-8")
     return run

@@ -191,7 +191,7 @@ class TestWhen:
 
     def test_is_dropped_with_all_that_kills_left(self, tmp_path):
         stopped(tmp_path / "level-1.checkpoint", FLAT, 1)
-        for name in (".level-1.checkpoint.writing", ".level-1.checkpoint.old", "level-2.checkpoint"):
+        for name in (".level-1.checkpoint.0123abcd", ".level-1.checkpoint.89abcdef.old", "level-2.checkpoint"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "file").write_text("large")
         Checkpoints(tmp_path / "level-1.checkpoint", MARK, 0).drop(DistributedContext())
@@ -246,9 +246,9 @@ class TestPassedOver:
     @pytest.mark.parametrize("earlier", [True, False], ids=["second", "first"])
     @pytest.mark.parametrize("name", ["save_rows", "save_tensors"])
     def test_half_written(self, tmp_path, monkeypatch, earlier, name):
-        """Killed while it writes: the one before counts, and the next takes the place of what is left."""
+        """A failure while it writes leaves the one before and nothing else, and training goes on from that."""
         expected = finish(training_of(WIDE))
-        directory, half = tmp_path / "level-1.checkpoint", tmp_path / ".level-1.checkpoint.writing"
+        directory = tmp_path / "level-1.checkpoint"
         if earlier:
             stopped(directory, WIDE, 1)
         checkpoints = Stopping(directory)
@@ -264,35 +264,22 @@ class TestPassedOver:
             patch.setattr(module, name, killed)
             with pytest.raises(Stopped):
                 training.run()
-        assert any(half.iterdir()) and directory.exists() == earlier
+        assert [path.name for path in tmp_path.iterdir()] == ["level-1.checkpoint"] * earlier
         again = training_of(WIDE, checkpoints)
         assert checkpoints.resume(again) == earlier
         assert again.state.step == 4 * earlier
         assert_same_end(finish(again), expected)
-        assert directory.exists() and not half.exists()
 
-    def test_killed_between_the_old_and_the_new(self, tmp_path, monkeypatch):
-        """A directory can't take another's place in one go: the old one must be found where it was put aside."""
+    def test_killed_between_the_old_and_the_new(self, tmp_path):
+        """A directory can't take another's place in one go: the new one, which is complete, counts."""
         directory = tmp_path / "level-1.checkpoint"
-        stopped(directory, WIDE, 1)
-        rename = Path.rename
-
-        def killed(path, target):
-            if path.name.endswith(".writing"):
-                raise Stopped
-            return rename(path, target)
-
-        checkpoints = Stopping(directory)
-        training = training_of(WIDE, checkpoints)
-        assert checkpoints.resume(training)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", killed)
-            with pytest.raises(Stopped):
-                training.run()
-        assert not directory.exists()
-        again = training_of(WIDE, checkpoints)
+        for position, name in ((1, ".level-1.checkpoint.0123abcd.old"), (2, ".level-1.checkpoint.0123abcd")):
+            stopped(tmp_path / "made", WIDE, position)
+            (tmp_path / "made").rename(tmp_path / name)
+        again, checkpoints = training_of(WIDE), Stopping(directory)
         assert checkpoints.resume(again)
-        assert again.state.step in (4, 8)
+        assert again.state.step == 8
+        assert [path.name for path in tmp_path.iterdir()] == ["level-1.checkpoint"]
         assert_same_end(finish(again), finish(training_of(WIDE)))
 
     def test_seen_by_the_first_worker_alone(self, tmp_path):

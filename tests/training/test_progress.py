@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from axml_ray.reporter import format_record
-from axml_ray.training.progress import Follower, Journal, memory_gib
+from axml_ray.training.progress import JOURNAL, Follower, Journal, memory_gib
 
 RECORD: dict[str, Any] = {
     "level": 1,
@@ -85,3 +85,26 @@ def test_lines_of_what_is_no_step_name_tree_and_level() -> None:
     scored = {"scored_so_far": 512, "documents": 8_000, "documents_per_second": 120.4}
     shown = format_record({**common, **scored})
     assert shown.startswith("tree 1 · level 1/2 · ") and "512 of 8,000" in shown and "120 docs/s" in shown
+
+
+@pytest.mark.processes
+def test_a_full_disk_costs_records_and_one_warning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal, follower = Journal(small_disk, tree=0), Follower([small_disk])
+    journal.write(RECORD)
+    large = {**RECORD, "text": "x" * (1 << 20)}
+    for _ in range(3):
+        journal.write(large)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with journal.path.open("r+b") as file:
+        file.truncate(500)  # there is room again
+    journal.write({**RECORD, "step": 200})
+    assert [record["step"] for record in follower.new_records()] == [100, 200]
+
+
+def test_a_journal_that_cannot_be_opened_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / JOURNAL).mkdir()
+    journal, follower = Journal(tmp_path, tree=0), Follower([tmp_path, tmp_path / "gone"])
+    journal.write(RECORD)
+    journal.write(RECORD)
+    assert len(caplog.records) == 1
+    assert list(follower.new_records()) == []
