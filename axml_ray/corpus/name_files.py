@@ -30,7 +30,7 @@ MIN_NAMED_SHARE = 0.5
 CSV_DELIMITERS = ",;|"
 CSV_SAMPLE_ROWS = 20
 """Number of rows in which a delimiter must give the same number of cells."""
-_LABEL_COLUMN = re.compile(r"uri|url|iri|id|key|code|notation|label|concept|subject|uid", re.IGNORECASE)
+_KEY_COLUMN = re.compile(r"(label_?)?(uri|url|iri|u?id|key|code|notation|concept|subject)", re.IGNORECASE)
 _NAME_COLUMN = re.compile(r"((pref|alt)?_?label|name|title|term|text|heading|caption)s?([_@.:-].*)?", re.IGNORECASE)
 _NAMES_HEADER = re.compile(r"(label_?)?names?|labels?|titles?", re.IGNORECASE)
 _BLOCK_BYTES = 1 << 22
@@ -107,11 +107,11 @@ def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
     """Return the name of each label of a table, and which columns were used.
 
-    The labels are in the column of which most cells are labels; if that is not the only one, in the first of these.
+    The labels are in the first column, or, if the header has several columns of keys, in that with the most labels.
     """
     width = min(map(len, rows))
-    matches = [len({_key(cells[column]) for cells in rows} & known) for column in range(width)]
-    of_label = matches.index(max(matches))
+    of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])] or [0]
+    of_label = max(of_keys, key=lambda column: len({_key(cells[column]) for cells in rows} & known))
     others = [column for column in range(width) if column != of_label]
     header = rows[0] if _key(rows[0][of_label]) not in known else []
     of_name = next((column for column in others if header and _NAME_COLUMN.fullmatch(header[column])), others[0])
@@ -151,8 +151,8 @@ def _csv_delimiter(lines: list[str], *, is_csv: bool) -> str | None:
         except csv.Error:
             continue
         if len(sample[0]) > 1 and len({*map(len, sample)}) == 1:
-            has_header = any(map(_LABEL_COLUMN.fullmatch, sample[0])) and any(map(_NAME_COLUMN.fullmatch, sample[0]))
-            return delimiter if is_csv or has_header else None
+            titles = [cell for cell in sample[0] if _KEY_COLUMN.fullmatch(cell) or _NAME_COLUMN.fullmatch(cell)]
+            return delimiter if is_csv or len(titles) > 1 else None
     return next((delimiter for delimiter in CSV_DELIMITERS if is_csv and delimiter in lines[0]), None)
 
 

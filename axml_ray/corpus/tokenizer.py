@@ -122,7 +122,7 @@ class Tokenizer:
 
     @property
     def segmentation(self) -> Segmentation:
-        """How scripts without blanks are split."""
+        """The rule by which scripts without blanks are split."""
         return "characters" if isinstance(self._fast.pre_tokenizer, pre_tokenizers.Sequence) else "words"
 
     def __len__(self) -> int:

@@ -18,11 +18,11 @@ URIS = ["http://x/1", "http://x/2", "http://x/3"]
     [
         ("n.tsv", "label\tname", "http://x/1\tcat\nhttp://x/2\tdogs, big\nhttp://x/3\t\n"),
         ("n.tsv", "uri\tlabel_en\tnotation", "<http://x/1>\tcat\tA\n<http://x/2>\tdogs, big\tB\n<http://x/3>\t\tC\n"),
-        ("n.txt", "name\turi", '"cat"\thttp://x/1\r\n"dogs, big"\t<http://x/2>\r\n""\thttp://x/3\r\n'),
+        ("n.txt", "label\tname", 'http://x/1\t"cat"\r\n<http://x/2>\t"dogs, big"\r\nhttp://x/3\t""\r\n'),
         ("n.csv", "uri,label_en,label_fi", 'http://x/1,cat,x\nhttp://x/2,"dogs, big",y\nhttp://x/3,,z\n'),
         ("n.CSV", "concept;name", '\n"<http://x/1>";cat\n<http://x/2>;"dogs, big"\nhttp://x/3;"\n"\n'),
     ],
-    ids=["tsv", "annif tsv", "name first", "annif csv", "semicolons"],
+    ids=["tsv", "annif tsv", "quoted tsv", "annif csv", "semicolons"],
 )
 def test_tables(tmp_path: Path, file: str, first: str, lines: str, header: bool) -> None:
     path = tmp_path / file
@@ -36,6 +36,7 @@ def test_a_header_names_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.txt"
     path.write_text("notation,prefLabel,uri\n1.1,cat,http://x/1\n1.2,dog,http://x/2\n", encoding="utf-8")
     assert name_labels(URIS, path) == ["cat", "dog", "http://x/3"]
+    assert name_labels(["1.1", "1.2"], path) == ["cat", "dog"]
     path.write_text("uri\tnotation\tlabel_en\nhttp://x/1\t1\tcat\nhttp://x/2\t2\tdog\n", encoding="utf-8")
     assert name_labels(URIS, path) == ["cat", "dog", "http://x/3"]
 
@@ -72,7 +73,11 @@ def test_the_share_is_logged_and_below_half_is_an_error(tmp_path: Path, caplog: 
     with caplog.at_level(logging.INFO, logger="axml_ray"):
         assert name_labels(URIS[:2], path) == ["http://x/1", "dog"]
     assert "1 of 2" in caplog.text
-    for labels, lines in ((URIS, "x/1\tcat\nx/2\tdog\n"), (["cat", "dog"], "Cat\nDog\n")):
+    for labels, lines in (
+        (URIS, "x/1\tcat\nx/2\tdog\n"),
+        (["cat", "dog"], "Cat\nDog\n"),
+        (["cat", "dog"], "uri,label\nhttp://x/1,cat\nhttp://x/2,dog\n"),  # labels are names already
+    ):
         path.write_text(lines, encoding="utf-8")
         with pytest.raises(SettingsError, match=rf"^corpus.label_names: .* 0 of {len(labels)} .*'{labels[0]}'"):
             name_labels(labels, path)

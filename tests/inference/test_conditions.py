@@ -20,6 +20,8 @@ from axml_ray.inference.manifest import LABELS, MANIFEST
 from axml_ray.inference.predict_files import BundlePredictor
 from axml_ray.inference.prediction_files import PredictionOptions
 from axml_ray.settings import SettingsError
+from serve_app.edition import Edition
+from serve_app.service import ServedBundle
 
 TEENS = {"label-1", "label-10", "label-11", "label-12", "label-13"}
 
@@ -60,10 +62,13 @@ def test_labels_are_found_however_their_letters_were_typed(bundle_directory, tmp
     manifest = read_json(tmp_path / "bundle" / MANIFEST)
     manifest["files"][LABELS]["bytes"] = (tmp_path / "bundle" / LABELS).stat().st_size
     write_json(tmp_path / "bundle" / MANIFEST, manifest)
-    codec = Codec(Bundle.open(tmp_path / "bundle", verify=False))
+    bundle = Bundle.open(tmp_path / "bundle", verify=False)
+    codec = Codec(bundle)
     wanted = unicodedata.normalize(given, "ü-label-1")
     assert codec.ids([wanted, wanted]).tolist() == [known.labels.index("label-1")]
     assert len(codec.ids_of_prefixes([wanted], "allowed_prefixes")) == len(TEENS)
+    served = ServedBundle(Edition(str(bundle.directory), "1"), bundle, codec)
+    assert {each["label"] for each in served.search(wanted, 9)} == {labels[known.labels.index(one)] for one in TEENS}
 
 
 @pytest.mark.parametrize(

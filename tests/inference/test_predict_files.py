@@ -220,7 +220,7 @@ def test_blocks_are_cut_by_rows(inputs, tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "arrow", "csv"])
 @pytest.mark.parametrize(("text", "blocks"), [("a megabyte of words, ", 1), ("withoutblanks", 6)])
 def test_long_texts_take_memory_for_few_of_them(tmp_path, monkeypatch, form, text, blocks):
-    """Of 12 MB of texts, blocks hold the words that are read, or as many bytes as they may."""
+    """Of 12 MB of texts, a block holds the words that are read, or its limit of bytes."""
     table = pa.table({"text": [f"{i} " + text * (250_000 // len(text)) for i in range(48)]})
     path = tmp_path / f"texts.{form}"
     if form == "jsonl":
