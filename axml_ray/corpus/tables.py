@@ -258,13 +258,14 @@ class SeparatedValues:
                     if not self._lacks_header(names, delimiter, lines):
                         advice = "; if that is no header line, put one before it" if " " in "".join(names) else ""
                         raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
-                    names = [self.fields.text, self.fields.labels]
+                    names = [self.fields.text, *self.fields.label_fields]
             if isinstance(row, str):
                 yield Rejection(file=file, line=line, reason=row)
                 continue
             record: dict[str, Any] = dict(zip(names, row, strict=True))
-            if uris := _uris(record.get(self.fields.labels, ""), self.fields.separator):
-                record[self.fields.labels] = uris
+            for name in self.fields.label_fields:
+                if uris := _uris(record.get(name, ""), self.fields.separator):
+                    record[name] = uris
             yield _document(record, self.path, self.fields, line)
         for line, reason in lines.damage:
             yield Rejection(file=file, line=line, reason=reason)
@@ -282,7 +283,7 @@ class SeparatedValues:
     def _lacks_header(self, first: list[str], delimiter: str, lines: LineStream) -> bool:
         """Return whether the first row of a file is data: its second cell has URIs, or a label of a later row."""
         fields = self.fields
-        if delimiter != "\t" or len(first) != 2 or fields.title:
+        if delimiter != "\t" or len(first) != 2 or fields.title or not isinstance(fields.labels, str):
             return False
         if _uris(first[1], fields.separator):
             return True
