@@ -5,7 +5,6 @@ restarted job, never takes an incomplete file for a finished one.
 """
 
 import errno
-import fcntl
 import glob
 import json
 import logging
@@ -75,12 +74,23 @@ def _locked_directory(path: Path) -> Iterator[Path]:
         lock = os.open(temporary, os.O_RDONLY)
         try:
             with suppress(OSError):  # not every file system has locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _lock(lock, wait=True)
             if temporary.exists():  # else another process removed it as a leftover before it was locked
                 yield temporary
                 return
         finally:
             os.close(lock)
+
+
+def _lock(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file or directory until it is closed.
+
+    Raises:
+        OSError: the file system has no locks or, without `wait`, another process has locked it.
+    """
+    import fcntl  # Windows has no such module, and must be able to import this one to be refused in plain words
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def clear_leftovers(path: Path) -> None:
@@ -92,7 +102,7 @@ def clear_leftovers(path: Path) -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock, wait=False)
             log.info("removing %s, which was left half-written", left)
             shutil.rmtree(left, ignore_errors=True)
         except OSError:

@@ -12,6 +12,7 @@ from axml_ray.corpus.split_assignment import Summary
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION
 from axml_ray.corpus.tasks import Workspace
 from axml_ray.files import write_json
+from axml_ray.limits import available_cpus
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def content_fingerprint(directory: Path, files: Sequence[Path]) -> str:
             return hashlib.file_digest(file, "sha256").digest()
 
     digest = hashlib.sha256()
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(available_cpus()) as threads:
         for path, content in zip(files, threads.map(digest_of, files), strict=True):
             digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(content)

@@ -16,6 +16,10 @@ class SettingsError(ValueError):
     """A wrong setting, or wrong input that a setting names; the message names it and says how to fix it."""
 
 
+class JobError(RuntimeError):
+    """A job cannot go on, for a reason that the message explains, so that nobody needs the traceback."""
+
+
 def absolute(path: str | Path) -> Path:
     """Return an absolute path, starting at `$AXML_RAY_HOME`, else at the current directory; globs are kept."""
     base = Path(os.environ.get(HOME_VARIABLE) or Path.cwd())

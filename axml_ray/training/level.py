@@ -29,7 +29,7 @@ from axml_ray.network.precision import autocast, product_format
 from axml_ray.network.torch_internals import mark_coalesced_
 from axml_ray.network.weight_average import WeightAverage
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Precision, TrainingSettings, at_level
+from axml_ray.settings import JobError, Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.beam_step import expand_all
 from axml_ray.training.checkpoints import Checkpoints
@@ -46,7 +46,7 @@ DIVERGED = 5.0
 Report = Callable[[dict[str, Any]], None]
 
 
-class TrainingDivergedError(RuntimeError):
+class TrainingDivergedError(JobError):
     """The loss of a level is not finite, or far above its first values."""
 
 
