@@ -10,7 +10,10 @@ PORT = 8000
 # Files are spread over processes in the order of tests/conftest.py; two, as tests of clusters keep both cores busy.
 PARALLEL = --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo serve test test-unit test-avx2 lint format docs wheel cluster cluster-stop lock clean
+# The Pythons of `make test-pythons`.
+PYTHONS = $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[1-9].*/bin/python)
+
+.PHONY: help setup demo serve test test-unit test-avx2 test-pythons lint format docs wheel cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -40,6 +43,15 @@ test-unit: setup  ## Run the tests that need neither Ray nor other processes (be
 test-avx2: setup  ## Run the tests of numbers as on a processor without AVX-512: other kernels, and no bfloat16 in hardware
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
 		$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 tests/network tests/training tests/test_plan.py
+
+test-pythons:  ## Run the unit tests on each Python from 3.11 on that pyenv has, in .venv-VERSION
+	@for python in $(PYTHONS); do \
+		version=$$(basename $$(dirname $$(dirname $$python))); echo "Python $$version"; \
+		$$python -m venv .venv-$$version && \
+		.venv-$$version/bin/python -m pip install --disable-pip-version-check --quiet --requirement requirements.lock && \
+		.venv-$$version/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable . && \
+		.venv-$$version/bin/python -m pytest $(PARALLEL) --numprocesses auto -m unit || exit 1; \
+	done
 
 lint: setup  ## Formatter, linter, type checker, import contracts
 	$(BIN)/ruff format --check .

@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from axml_ray.authentication import authentication_is_on, ensure_token
+from axml_ray.limits import available_cpus, temporary_directory
 from axml_ray.memory import ONE_ARENA
-from axml_ray.settings import ResourceSettings, SettingsError
+from axml_ray.settings import JobError, ResourceSettings, SettingsError
 
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 1 << 30
-ERROR_PREFIX = re.compile(r"^([\w.]+\.)?(RuntimeError|SettingsError|OSError): ")
+ERROR_PREFIX = re.compile(r"^(axml_ray\.[\w.]+|([\w.]+\.)?(RuntimeError|OSError)): ")
 """Exception names that are removed from error messages, because they tell users nothing."""
+EXPLAINED = re.compile(r"^(axml_ray|ray\.exceptions)\.[\w.]+: |^\w+: \[Errno ")
+"""How a message begins that needs no traceback: an error of this package, of Ray, or of the operating system."""
+UV_VARIABLE = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # The controller polls for checkpoints and dead workers; its default of 2 s is long in short trainings.
@@ -86,14 +90,20 @@ def start_cluster(**options: Any) -> None:
     read; several clusters can run on one machine.
 
     Args:
-        options: arguments of `ray.init`.
+        options: arguments of `ray.init`; by default the cluster has the CPUs that this process may use.
 
     Raises:
-        SettingsError: no token can be read or written.
+        SettingsError: no token can be read or written, or there is no directory for the temporary files.
     """
     global _directory
     import ray
+    from ray._private import ray_constants
 
+    # Below `uv run`, Ray would upload the current directory with all data in it, and start workers there by uv. Workers
+    # of this cluster are on this machine and use this environment. There is no argument for it, and Ray reads the
+    # variable when it is imported, which may have been before.
+    if UV_VARIABLE not in os.environ:
+        ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if authentication_is_on():
         ensure_token(is_private=True)
     _quieten_ray()
@@ -101,9 +111,7 @@ def start_cluster(**options: Any) -> None:
         atexit.register(stop_cluster, os.getpid())
     else:
         _remove(_directory)
-    # macOS has a long temporary path; paths of sockets, which Ray puts here, are limited to about 100 characters.
-    parent = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else tempfile.gettempdir())
-    _directory = Path(tempfile.mkdtemp(prefix="axml-ray-", dir=parent)).resolve()
+    _directory = Path(tempfile.mkdtemp(prefix="axml-", dir=temporary_directory()))
     # Ray turns authentication on where RAY_AUTH_MODE is unset; setting it here is too late once ray is imported.
     with _variable("TMPDIR", str(_directory)), _quiet_backend():
         ray.init(
@@ -111,7 +119,7 @@ def start_cluster(**options: Any) -> None:
             log_to_driver=False,
             logging_level="WARNING",
             _temp_dir=str(_directory / "ray"),  # Ray makes this one accessible to everyone, hence the level above
-            **options,
+            **{"num_cpus": available_cpus()} | options,
         )
 
 
@@ -205,8 +213,33 @@ def _quiet_backend() -> Iterator[None]:
 
 def root_cause(error: BaseException) -> str:
     """Return the last line of an error's message: the original error, without Ray's remote tracebacks."""
+    return ERROR_PREFIX.sub("", _last_line(error))
+
+
+def failure(error: BaseException, message: str) -> RuntimeError:
+    """Return the error to raise for one of Ray: a `JobError` if the message explains it.
+
+    It does if the cause is an error of this package or of the operating system, or if Ray reports the end of a process.
+    Any other exception of a task is a fault of the program, whose traceback is needed.
+
+    Args:
+        error: the error of a task.
+        message: what failed, and the root cause.
+    """
+    from ray.exceptions import RayTaskError
+
+    is_explained = not isinstance(error, RayTaskError) or EXPLAINED.match(_last_line(error))
+    return JobError(message) if is_explained else RuntimeError(message)
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the last line of an error's message with the exception's name, without that of Ray Data about retries."""
+    from ray.exceptions import UserCodeException
+
     text = str(error).strip()
-    return ERROR_PREFIX.sub("", text.splitlines()[-1]) if text else type(error).__name__
+    if isinstance(error, UserCodeException):
+        text = text.rpartition("\n\nThe above exception")[0] or text
+    return text.splitlines()[-1] if text else type(error).__name__
 
 
 def quiet_data() -> None:

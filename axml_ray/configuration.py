@@ -24,6 +24,8 @@ from axml_ray.storage.run_manifest import project_of, read_run_manifest
 FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
 """Groups of settings that may change when a run is started again or evaluated: no trained part depends on them."""
 DEFAULT_PRESET = "paper"
+VERBOSE = "--verbose"
+"""Flag of every command, which `axml_ray.console` takes from the command line."""
 SHIPPED = Path(__file__).parent / "configs"
 """Directory of the configs that are part of the package."""
 LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null means no value."
@@ -206,9 +208,12 @@ class _Parser(argparse.ArgumentParser):
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        if add_help:
+            self.add_argument(VERBOSE, action="store_true", default=argparse.SUPPRESS,
+                help="print the traceback of a failure")  # fmt: skip
         self._shown = shown
         self._own = {word for parent in parents for action in parent._actions for word in action.option_strings}
-        self._own |= {"-h", "--help"}
+        self._own |= {"-h", "--help", VERBOSE}
 
     def add_setting(self, group: Any, *words: str, **options: Any) -> None:
         """Add the flag of a setting to this parser or to one of its groups; pydantic-settings calls this.

@@ -9,14 +9,17 @@ import logging
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+import axml_ray
 from axml_ray.cluster import keep_logs
-from axml_ray.configuration import FREE, from_command_line, moved_to, only_flags, read_settings, with_flags
-from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.configuration import FREE, VERBOSE, from_command_line, moved_to, only_flags, read_settings, with_flags
+from axml_ray.settings import Experiment, JobError, SettingsError, absolute
 from axml_ray.storage.layout import RunLayout
 
 Work = Callable[[], None]
@@ -29,7 +32,8 @@ INTERRUPTED = 128 + signal.SIGINT
 class Command:
     """A job as a command-line program.
 
-    It exits with 2 for invalid settings or input, 1 for a failure and 130 after Ctrl-C, with one line on stderr.
+    It exits with 2 for invalid settings or input, 1 for a failure and 130 after Ctrl-C, with one line on stderr; with
+    `--verbose`, a failure also prints its traceback.
 
     Args:
         parse: converts command-line words, or the process's own if None, to the arguments of `work`.
@@ -42,7 +46,8 @@ class Command:
 
     def __call__(self) -> None:
         """Run the job with the arguments of the process."""
-        run_command(lambda: self.work(*self.parse(None)))
+        words = [word for word in sys.argv[1:] if word != VERBOSE]
+        run_command(lambda: self.work(*self.parse(words)), verbose=VERBOSE in sys.argv[1:])
 
 
 def job(description: str | None, config: str | None = None) -> Callable[[Callable[[Experiment], None]], Command]:
@@ -134,13 +139,21 @@ def _typed_command() -> str:
     return shlex.join([python, *words])
 
 
-def run_command(work: Work) -> None:
+def run_command(work: Work, *, verbose: bool = False) -> None:
     """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
-    Ctrl-C exits with 130 and one line that repeats the command, which continues from what is finished.
+    An error that the program does not explain, such as one of PyTorch, is written to a file with its traceback; the
+    line names the file. Ctrl-C exits with 130 and one line that repeats the command, which continues from what is
+    finished.
+
+    Args:
+        work: function that does the work.
+        verbose: print the traceback of a failure instead of writing it to a file.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
+        if sys.platform == "win32":
+            raise SettingsError("axml-ray runs on Linux and macOS; on Windows, install and run it within WSL")
         with _progress():
             work()
     except SettingsError as error:
@@ -151,15 +164,36 @@ def run_command(work: Work) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print(f"stopped; run the same command to continue from here: {_typed_command()}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
-    except (RuntimeError, OSError) as error:
-        message: object = error
-        if isinstance(error, OSError):
-            if error.strerror is None:  # raised by a library, not by the operating system: a traceback tells more
-                raise
-            message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    except Exception as error:
         keep_logs()
-        print(f"error: {message}", file=sys.stderr)
+        if verbose:
+            traceback.print_exception(error)
+        print(f"error: {_explanation(error) or _recorded(error, verbose)}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def _explanation(error: Exception) -> object:
+    """Return the message of an error that needs no traceback: one of our own or of the operating system; else None."""
+    if isinstance(error, OSError) and error.strerror:  # a library's has none
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return error if isinstance(error, JobError) else None
+
+
+def _recorded(error: Exception, verbose: bool) -> str:
+    """Return the first line of an unexpected error, and the file to which its traceback is written unless `verbose`."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    if verbose:
+        return line
+    text = "".join([f"{_typed_command()}\naxml-ray {axml_ray.__version__}\n\n", *traceback.format_exception(error)])
+    try:
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", prefix="axml-ray-error-", suffix=".txt", delete=False
+        ) as file:
+            file.write(text)
+    except OSError:
+        print(text, file=sys.stderr)
+        return line
+    return f"{line} (traceback: {file.name}, or repeat the command with {VERBOSE})"
 
 
 @contextmanager

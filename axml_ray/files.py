@@ -6,7 +6,6 @@ on a full disk says which path needs how much.
 """
 
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -20,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from axml_ray.limits import available_cpus
 
 log = logging.getLogger(__name__)
 
@@ -114,12 +115,23 @@ def _locked_directory(path: Path, suffix: str | None) -> Iterator[Path]:
         lock = os.open(temporary, os.O_RDONLY)
         try:
             with suppress(OSError):  # not every file system has locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _lock(lock, wait=True)
             if temporary.exists():  # else another process removed it as a leftover before it was locked
                 yield temporary
                 return
         finally:
             os.close(lock)
+
+
+def _lock(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file or directory until it is closed.
+
+    Raises:
+        OSError: the file system has no locks or, without `wait`, another process has locked it.
+    """
+    import fcntl  # Windows has no such module, and must be able to import this one to be refused in plain words
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def clear_leftovers(path: Path) -> None:
@@ -137,12 +149,10 @@ def clear_leftovers(path: Path) -> None:
                 if temporary.exists():
                     lock = os.open(temporary, os.O_RDONLY)
                     stack.callback(os.close, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _lock(lock, wait=False)
             except (BlockingIOError, FileNotFoundError):  # in use, or removed by another process just now
                 continue
-            except (
-                OSError
-            ):  # no locks on this file system: another process may still be writing a copy that is not whole
+            except OSError:  # without locks, another process may still be writing a copy that is not whole
                 if not is_interrupted:
                     continue
             what = "finishing the interrupted replacement of" if is_interrupted else "removing a half-written copy of"
@@ -214,7 +224,7 @@ def content_digest(directory: Path, files: Sequence[Path]) -> str:
             return hashlib.file_digest(file, "sha256").digest()
 
     digest = hashlib.sha256()
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(available_cpus()) as threads:
         for path, content in zip(files, threads.map(digest_of, files), strict=True):
             digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
             digest.update(content)

@@ -25,8 +25,9 @@ from axml_ray.authentication import MODE, TOKEN, authentication_is_on, ensure_to
 from axml_ray.cluster import OBJECT_STORE_BYTES, RAY_VARIABLES
 from axml_ray.console import job_of_flags
 from axml_ray.files import read_json, write_json
+from axml_ray.limits import available_cpus, temporary_directory
 from axml_ray.memory import ONE_ARENA
-from axml_ray.settings import SettingsError
+from axml_ray.settings import JobError, SettingsError
 
 RECORD, LOG = Path("runs/cluster.json"), Path("runs/cluster.log")
 START_S, END_S, KILL_S = 180, 15, 30
@@ -107,7 +108,7 @@ class Head(NamedTuple):
             The number of processes.
 
         Raises:
-            RuntimeError: a process doesn't end.
+            JobError: a process doesn't end.
         """
         left = self.processes({})
         count = len(left)
@@ -125,7 +126,7 @@ class Head(NamedTuple):
             time.sleep(0.1)
             left = self.processes(left)
         if left:
-            raise RuntimeError(f"processes {', '.join(map(str, sorted(left)))} of the Ray head don't end")
+            raise JobError(f"processes {', '.join(map(str, sorted(left)))} of the Ray head don't end")
         self.remove_files()
         return count
 
@@ -209,8 +210,8 @@ def start(words: argparse.Namespace) -> None:
     """Start a head and wait until jobs can be submitted to it.
 
     Raises:
-        SettingsError: a head already runs, a port is in use, or there is no token.
-        RuntimeError: the head doesn't start.
+        SettingsError: a head already runs, a port is in use, or there is no token or no directory for temporary files.
+        JobError: the head doesn't start.
     """
     head = recorded()
     if head is not None and head.processes({}):
@@ -222,20 +223,19 @@ def start(words: argparse.Namespace) -> None:
     if authentication_is_on():
         ensure_token()
     RECORD.parent.mkdir(exist_ok=True)
-    # A short path, since Ray's sockets are below it and their paths have at most about 100 characters.
-    system = os.environ.get("RAY_TMPDIR") or (sys.platform == "linux" and os.environ.get("TMPDIR")) or "/tmp"
+    system = temporary_directory()
     temporary = Path(tempfile.mkdtemp(prefix="axml-ray-head-", dir=system))
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats",
                "--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1",
                "--object-store-memory", str(words.object_store_memory)]  # fmt: skip
     command += [f"--{flag}={port}" for flag, port in ports.items()]
-    command += [] if words.num_cpus is None else [f"--num-cpus={words.num_cpus}"]
+    command.append(f"--num-cpus={words.num_cpus}")
     first_session = time.strftime("session_%Y-%m-%d_%H-%M-%S")
     with LOG.open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, env=environment(temporary, Path(system)), stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(command, env=environment(temporary, system), stdin=subprocess.DEVNULL,
                                    stdout=log, stderr=log, start_new_session=True)  # fmt: skip
     started = running_processes()[process.pid].started
-    head = Head(process.pid, started, ports["port"], str(Path(system) / "ray"), first_session, str(temporary))
+    head = Head(process.pid, started, ports["port"], str(system / "ray"), first_session, str(temporary))
     write_json(RECORD, head._asdict())
     url = f"http://127.0.0.1:{ports['dashboard-port']}"
     try:
@@ -243,9 +243,9 @@ def start(words: argparse.Namespace) -> None:
         while not answers(url):
             if process.poll() is not None:
                 said = " | ".join(LOG.read_text(encoding="utf-8", errors="replace").split("\n")[-4:-1])
-                raise RuntimeError(f"the Ray head ended while it started; {LOG} says: {said}")
+                raise JobError(f"the Ray head ended while it started; {LOG} says: {said}")
             if time.monotonic() > end:
-                raise RuntimeError(f"the Ray head didn't answer at {url} within {START_S} s; see {LOG}")
+                raise JobError(f"the Ray head didn't answer at {url} within {START_S} s; see {LOG}")
             time.sleep(0.5)
     except BaseException:
         head.stop()
@@ -266,7 +266,7 @@ def stop() -> None:
     """Stop the head that was started from this directory, if there is one.
 
     Raises:
-        RuntimeError: a process doesn't end.
+        JobError: a process doesn't end.
     """
     head = recorded()
     if head is None:
@@ -283,7 +283,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("start", "stop"))
     for flag, (port, what) in PORTS.items():
         parser.add_argument(f"--{flag}", type=int, default=port, metavar="PORT", help=f"for {what}; {port} by default")
-    parser.add_argument("--num-cpus", type=int, help="CPUs that jobs may use; those of the machine by default")
+    parser.add_argument("--num-cpus", type=int, default=available_cpus(), metavar="N",
+                        help="CPUs that jobs may use; by default those that this process may use")  # fmt: skip
     parser.add_argument("--object-store-memory", type=int, default=OBJECT_STORE_BYTES, metavar="BYTES",
                         help="of Ray's object store; 1 GiB by default")  # fmt: skip
 

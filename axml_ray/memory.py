@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import resource
 import sys
 from pathlib import Path
 
@@ -35,4 +34,6 @@ def peak_gib() -> float:
     # On Linux, ru_maxrss includes the peak of the process that started this one; VmHWM does not.
     if status.is_file() and (match := re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.M)):
         return int(match[1]) / 2**20
+    import resource  # not on Windows
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "linux" else 2**30)

@@ -46,6 +46,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from axml_ray.files import read_json
+from axml_ray.limits import available_cpus
 from axml_ray.ragged import Ragged
 
 CLUSTER_SIZE = 8
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compare label clustering with a literal version and with peers.")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
     parser.add_argument("--data", type=Path, default=DATA, help="directory of the data sets")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "clustering.json")
     given = parser.parse_args(arguments)
     console = Console()

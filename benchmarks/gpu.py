@@ -43,6 +43,7 @@ from rich.table import Table
 from timed_parts import measure_within
 
 from axml_ray.configuration import load
+from axml_ray.limits import available_cpus
 from axml_ray.network.backend import Backend, backend_for, replaced_backend
 from axml_ray.network.cuda_backend import CudaBackend
 from axml_ray.network.devices import device_named
@@ -335,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/gpu.json, on a CPU gpu-cpu.json")
     given = parser.parse_args(arguments)
     device = device_named(given.device)
-    use_threads(results_file.cores())
+    use_threads(available_cpus())
     corpus = given.corpus and given.corpus.absolute()
     name = "gpu" if device != CPU else "gpu-cpu"
     path = given.json or results_file.RESULTS / f"{name}{f'-{given.only}' if given.only else ''}.json"

@@ -40,6 +40,7 @@ from axml_ray.corpus.text_views import TextViews
 from axml_ray.ensemble import Combination, Ensemble
 from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
+from axml_ray.limits import available_cpus
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.members.text_batch import length_batches, map_in_threads
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer documents: under 10 minutes on 2 cores")
     parser.add_argument("--only", choices=PARTS, help="run this part alone")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--rounds", type=int, help="default: 3 if quick, else 7")
     parser.add_argument("--documents", type=int, help="of a round, or in all; by default what a part takes")
     parser.add_argument("--run", type=absolute, default=RUN, help="for the part equality")

@@ -32,6 +32,7 @@ from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, MemberWeights, 
 from axml_ray.evaluate_run import open_run
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
+from axml_ray.limits import available_cpus
 from axml_ray.members.topk import TopK
 from axml_ray.network.precision import use_threads
 from axml_ray.run import Run
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Score every combination, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="directory of a finished run")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/members-<run name>.json")
     given = parser.parse_args(arguments)
     if given.threads < 1:

@@ -53,6 +53,7 @@ from axml_ray import configuration
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import DEEPEST, Scores, propensities
 from axml_ray.files import read_json
+from axml_ray.limits import available_cpus
 from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, SettingsError
 from axml_ray.storage.layout import RunLayout
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quick = f"train on at most {QUICK_DOCUMENTS:,} and test on at most {QUICK_TEST_DOCUMENTS:,} documents"
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--with-valid", action="store_true", help="train the peers on train and validation documents")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/peers-<run name>.json")
     given = parser.parse_args(arguments)
     if given.threads < 1:

@@ -43,6 +43,7 @@ from rich.console import Console
 from axml_ray import configuration
 from axml_ray.cluster import connect
 from axml_ray.corpus.store import Corpus
+from axml_ray.limits import available_cpus
 from axml_ray.network.kinds import build_network
 from axml_ray.network.precision import use_threads
 from axml_ray.network.tree_level import Level
@@ -120,7 +121,7 @@ def _run_side(name: str, each: list[tuple[str, float, float]]) -> list[dict[str,
     import ray
 
     connect()
-    cpus = min(1, results_file.cores() / concurrent)
+    cpus = min(1, available_cpus() / concurrent)
     with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
         if name == "task":
             tasks = [ray.remote(num_cpus=cpus)(trained).remote(*one) for one in each]

@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from axml_ray.files import whole_file
+from axml_ray.limits import available_cpus, available_memory
 from axml_ray.settings import SettingsError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,29 +150,23 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Describe what a speed depends on: processor, usable cores, memory in GiB, accelerators, the number format of
+    """Describe what a speed depends on: processor, usable cores and memory (GiB), accelerators, the number format of
     precision "auto", system and Python."""
     import torch  # slow to import, and not every benchmark needs it before it writes
 
     from axml_ray.network.precision import format_name, product_format
 
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     accelerators = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return {
         "processor": _processor(),
-        "cores": cores(),
-        "memory_gib": round(memory, 1),
+        "cores": available_cpus(),
+        "memory_gib": round(available_memory() / 2**30, 1),
         "accelerators": accelerators.splitlines(),
         "auto_precision": format_name(product_format(device, "auto")),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

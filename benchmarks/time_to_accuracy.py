@@ -35,6 +35,7 @@ from rich.table import Table
 
 from axml_ray import configuration
 from axml_ray.files import read_json, whole_file
+from axml_ray.limits import available_cpus
 from axml_ray.pipeline import run
 from axml_ray.settings import Experiment, SettingsError
 
@@ -98,7 +99,7 @@ def measure(settings: Experiment, systems: Sequence[str], console: Console) -> I
             "documents": metrics["documents"],
         }
     try:
-        cores = results_file.cores()
+        cores = available_cpus()
         _, *others = peers.compare(settings.run_directory, systems=systems, threads=cores, console=console)
     except peers.PeerError as error:
         raise SettingsError(str(error)) from None

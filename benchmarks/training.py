@@ -64,6 +64,7 @@ from training_tasks import (
     touch,
 )
 
+from axml_ray.limits import available_cpus
 from axml_ray.memory import keep_freed_memory
 from axml_ray.network.precision import format_name, product_format, use_threads
 from axml_ray.planning.work import TRAINING, forward_operations
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds: under 10 minutes on 2 cores")
     parser.add_argument("--only", choices=PARTS, help="run this part alone")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--rounds", type=int, help="turns of each side; default: 4 if quick, else 12")
     parser.add_argument(
         "--json", type=Path, help="default: benchmarks/results/training.json, with --only NAME training-NAME.json"

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.limits import available_cpus
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.precision import use_threads
 from axml_ray.network.tree_level import Level
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--longest", type=int, default=200, help="words at which texts are cut")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/training-accuracy.json")
     given = parser.parse_args(arguments)
     documents, longest, epochs, seeds = 5_000, given.longest, given.epochs, given.seeds

@@ -10,7 +10,6 @@ have opened the new one.
 """
 
 import asyncio
-import os
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from axml_ray.inference.bundle import Bundle
+from axml_ray.limits import available_cpus
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
@@ -118,7 +118,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
     groups: dict[str, list[str] | None] = {"members": None}
     if not serving.together:
         groups = group_members(edition.open())
-    threads = serving.threads or max(1, (os.cpu_count() or 1) // len(groups))
+    threads = serving.threads or max(1, available_cpus() // len(groups))
     scaling: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:
         scaling = {

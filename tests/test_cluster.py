@@ -12,7 +12,9 @@ import pytest
 from descendants import still_running
 from intruder import assert_refused, descendants, without_ray
 
+from axml_ray.cluster import failure, quiet_data, root_cause
 from axml_ray.memory import ONE_ARENA
+from axml_ray.settings import JobError, SettingsError
 
 NONE = dict.fromkeys(ONE_ARENA, "0")
 """As many arenas as glibc likes: what a person set stays."""
@@ -108,6 +110,7 @@ import sys
 
 from axml_ray.cluster import connect
 from axml_ray.console import run_command
+from axml_ray.settings import JobError
 
 def work():
     connect()
@@ -115,7 +118,7 @@ def work():
 
     print("kept", ray.get(ray.remote(num_cpus=1)(kept).remote()), flush=True)
     if sys.stdin.readline().strip() == "fail":
-        raise RuntimeError("as told")
+        raise JobError("as told")
 
 run_command(work)
 """
@@ -206,3 +209,47 @@ def test_a_setting_of_authentication_that_cannot_work_is_named(variables: dict[s
     progress, line = done.stderr.splitlines()
     assert progress.endswith("  ray: starting on this machine")
     assert line.startswith("error: ") and wrong in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "explained", "reason"),
+    [
+        ("setting", True, "corpus.train: missing"),
+        ("system", True, "FileNotFoundError: [Errno 2] No such file or directory: '/no/such'"),
+        ("fault", False, "mat1 and mat2 shapes cannot be multiplied"),
+    ],
+)
+def test_a_failed_task_is_explained_by_our_own_errors_and_those_of_the_system(
+    ray_cluster: None, kind: str, explained: bool, reason: str
+) -> None:
+    """Of a task of ours, and of one of Ray Data, which appends advice on its settings."""
+    import ray
+    import ray.data
+
+    def fail(row: dict[str, str]) -> list[dict[str, str]]:
+        if row["kind"] == "fault":
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        try:
+            Path("/no/such").read_text()
+        except OSError as error:
+            if row["kind"] == "system":
+                raise
+            raise SettingsError("corpus.train: missing") from error
+        return [row]
+
+    quiet_data()
+    with pytest.raises(ray.exceptions.RayError) as of_a_task:
+        ray.get(ray.remote(num_cpus=0.1)(fail).remote({"kind": kind}))
+    with pytest.raises(ray.exceptions.RayError) as of_data:
+        list(ray.data.from_items([{"kind": kind}]).flat_map(fail).iter_rows())
+    for error in (of_a_task.value, of_data.value):
+        assert root_cause(error) == reason
+        assert isinstance(failure(error, "it failed"), JobError) == explained
+
+
+def test_a_worker_that_died_is_explained(ray_cluster: None) -> None:
+    import ray
+
+    with pytest.raises(ray.exceptions.WorkerCrashedError) as died:
+        ray.get(ray.remote(num_cpus=0.1, max_retries=0)(lambda: os._exit(3)).remote())
+    assert isinstance(failure(died.value, "it died"), JobError)

@@ -18,7 +18,7 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, scaling, work
 from axml_ray.planning.estimate import make_plan
-from axml_ray.planning.machines import Machines, choose_machines, cores_here, memory_here
+from axml_ray.planning.machines import Machines, choose_machines
 from axml_ray.planning.report import duration, notes, warnings
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.ragged import Ragged
@@ -410,23 +410,6 @@ def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> Non
     settings = load(corpora=str(tmp_path), corpus={"source": "installed_packages", "expected": {"labels": 7}})
     with pytest.raises(SettingsError, match=r"axml-ray prepare, or set corpus.expected.documents, .labels and"):
         count_corpus(settings)
-
-
-def test_a_container_has_what_it_is_limited_to(tmp_path: Path) -> None:
-    free_memory, free_cores = memory_here(tmp_path), cores_here(tmp_path)
-    assert free_memory == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert free_cores == len(os.sched_getaffinity(0))
-    for unlimited in (("max\n", "max 100000\n"), (f"{2**62}\n", f"{10**9} 100000\n")):
-        (tmp_path / "memory.max").write_text(unlimited[0])
-        (tmp_path / "cpu.max").write_text(unlimited[1])
-        assert (memory_here(tmp_path), cores_here(tmp_path)) == (free_memory, free_cores)
-    (tmp_path / "memory.max").write_text(f"{2**30}\n")
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert (memory_here(tmp_path), cores_here(tmp_path)) == (2**30, 0.5)
-    (tmp_path / "memory.max").unlink()
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{2**29}\n")
-    assert memory_here(tmp_path) == 2**29
 
 
 def test_machines(tmp_path: Path) -> None:

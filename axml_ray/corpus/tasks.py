@@ -9,7 +9,7 @@ from typing import Any
 import ray
 import ray.data
 
-from axml_ray.cluster import quiet_data, root_cause
+from axml_ray.cluster import failure, quiet_data, root_cause
 from axml_ray.heartbeat import Heartbeat
 from axml_ray.settings import CorpusSettings
 
@@ -60,7 +60,7 @@ def run_tasks(
         with progress:
             return list(_count_parts(rows, progress))
     except ray.exceptions.RayError as error:
-        raise RuntimeError(f"preparing the corpus failed: {root_cause(error)}") from error
+        raise failure(error, f"preparing the corpus failed: {root_cause(error)}") from error
 
 
 def _run_task(row: dict[str, Any], parts: Any, task: Callable[..., Any], arguments: dict[str, Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 import ray.data
 
-from axml_ray.cluster import max_processes, root_cause
+from axml_ray.cluster import failure, max_processes, root_cause
 from axml_ray.network.devices import reserved_device
 from axml_ray.settings import SettingsError
 
@@ -54,7 +54,7 @@ def map_with_actors(
     try:
         yield from predicted.iter_rows()
     except ray.exceptions.RayError as error:
-        raise RuntimeError(f"{root_cause(error)}; {then}") from error
+        raise failure(error, f"{root_cause(error)}; {then}") from error
 
 
 def _check_gpus(actors: int, reserved: dict[str, float]) -> None:

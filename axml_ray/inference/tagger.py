@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from axml_ray.corpus.records import storable
 from axml_ray.inference import hub
 from axml_ray.inference.bundle import Bundle
 from axml_ray.inference.codec import Codec, Tag
 from axml_ray.inference.conditions import AllowedLabels
 from axml_ray.inference.explain import explain
+from axml_ray.limits import available_cpus
 from axml_ray.members.topk import TopK, rank_given
 from axml_ray.network.devices import device_named
-from axml_ray.network.precision import keep_memory, use_threads
+from axml_ray.network.precision import use_threads
 from axml_ray.ragged import Ragged
 from axml_ray.settings import LabelConditions, Precision, SettingsError
 
@@ -73,7 +76,7 @@ class Tagger:
         Args:
             path: directory of the bundle.
             precision: number format of matrix products; by default that of the training.
-            threads: number of PyTorch threads in this process; by default unchanged.
+            threads: number of PyTorch threads in this process; by default unchanged, or as many as it has CPUs.
             verify: whether to verify all checksums; unnecessary if another process on this machine already has.
             device: of the networks: cpu, cuda or cuda:N.
 
@@ -101,7 +104,7 @@ class Tagger:
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
             precision: number format of matrix products; by default that of the training.
-            threads: number of PyTorch threads in this process; by default unchanged.
+            threads: number of PyTorch threads in this process; by default unchanged, or as many as it has CPUs.
             device: of the networks: cpu, cuda or cuda:N.
 
         Raises:
@@ -116,10 +119,8 @@ class Tagger:
     @classmethod
     def _of(cls, bundle: Bundle, precision: Precision | None, threads: int | None, device: str) -> "Tagger":
         """Return the tagger of a bundle, after setting up PyTorch in this process."""
-        if threads:
-            use_threads(threads)
-        else:
-            keep_memory()
+        # By itself PyTorch takes all CPUs that the process may run on, also where a container limits their time.
+        use_threads(threads or min(torch.get_num_threads(), available_cpus()))
         return cls(bundle, precision, device)
 
     def push_to_hub(

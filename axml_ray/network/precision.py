@@ -15,17 +15,12 @@ CACHED_KERNELS = "64"
 
 
 def use_threads(threads: int) -> None:
-    """Let PyTorch use `threads` threads in this process, and call `keep_memory`."""
-    torch.set_num_threads(threads)
-    keep_memory()
-
-
-def keep_memory() -> None:
-    """Keep freed memory in this process for reuse, and bound the memory of compiled kernels.
+    """Let PyTorch use `threads` threads in this process, keep freed memory for reuse, and bound that of kernels.
 
     oneDNN compiles kernels for every shape of a batch and PyTorch caches them a second time. At the default of 1,024
     kernels each, these caches grow to gigabytes.
     """
+    torch.set_num_threads(threads)
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", CACHED_KERNELS)
     os.environ.setdefault("LRU_CACHE_CAPACITY", CACHED_KERNELS)
     keep_freed_memory()

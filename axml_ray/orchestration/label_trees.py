@@ -1,23 +1,23 @@
 """The label trees of a run, built by Ray tasks.
 
 Trees of fewer than `SMALL_LABELS` labels are built by the calling process, as starting a task takes longer. A larger
-one is a matter of seconds for one core. From `LARGE_LABELS` labels on, the first halvings take all cores of one
-machine, one tree at a time for the sake of its memory, and the subtrees below go out as further tasks to wherever there
-is a core. The tree is the same either way.
+one is a matter of seconds for one core. From `LARGE_LABELS` labels on, the first halvings take the idle cores of one
+machine, and the subtrees below go out as further tasks to wherever there is a core. Large trees are built one at a time
+for the sake of their memory. The tree is the same either way.
 """
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import ray
 
-from axml_ray.cluster import root_cause
+from axml_ray.cluster import failure, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import build_tree_of_run
 from axml_ray.heartbeat import Heartbeat
+from axml_ray.limits import available_cpus
 from axml_ray.memory import keep_freed_memory
 from axml_ray.orchestration.tasks import ANYWHERE, as_completed
 from axml_ray.run import Run
@@ -49,14 +49,17 @@ def build_trees(run: Run) -> None:
         for number in missing:
             run.keep_tree(number, cluster_labels(run, number))
         return
-    task = ray.remote(num_cpus=_cpus_of_a_tree(run.corpus), **ANYWHERE)(_build_tree)
+    # However large the tree, one CPU is enough to begin: all CPUs of a node may never be free at the same time.
+    task = ray.remote(num_cpus=1, **ANYWHERE)(_build_tree)
+    groups = [[number] for number in missing] if run.corpus.trained >= LARGE_LABELS else [missing]
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
-            for done in as_completed([task.remote(run.settings, number) for number in missing]):
-                ray.get(done)
-                heartbeat.add()
+            for group in groups:
+                for done in as_completed([task.remote(run.settings, number) for number in group]):
+                    ray.get(done)
+                    heartbeat.add()
     except ray.exceptions.RayError as error:
-        raise RuntimeError(f"the label trees could not be built: {root_cause(error)}") from error
+        raise failure(error, f"the label trees could not be built: {root_cause(error)}") from error
 
 
 def _build_tree(settings: Experiment, number: int) -> None:
@@ -65,18 +68,12 @@ def _build_tree(settings: Experiment, number: int) -> None:
     run.keep_tree(number, cluster_labels(run, number))
 
 
-def _cpus_of_a_tree(corpus: Corpus) -> int:
-    """CPUs that the task which builds a tree holds: all of a machine's for a large one."""
-    if corpus.trained < LARGE_LABELS:
-        return 1
-    return max(1, int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])))
-
-
 def cluster_labels(run: Run, number: int) -> LabelTree:
     """Label tree `number` of a run, from within a Ray task or a driver."""
     if run.corpus.trained < LARGE_LABELS:
         return build_tree_of_run(run, number)
-    return build_tree_of_run(run, number, threads=len(os.sched_getaffinity(0)), parallel_map=map_in_tasks)
+    idle = int(ray.available_resources().get("CPU", 0))  # of all nodes: an upper bound for this one
+    return build_tree_of_run(run, number, threads=min(available_cpus(), 1 + idle), parallel_map=map_in_tasks)
 
 
 def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from axml_ray.cluster import check_fits, root_cause
+from axml_ray.cluster import check_fits, failure, root_cause
 from axml_ray.corpus.store import Corpus
 from axml_ray.fitting import fit_features, fit_member
 from axml_ray.heartbeat import Heartbeat, phase
@@ -22,7 +22,7 @@ from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.orchestration.worker_group import training_task
 from axml_ray.reporter import current_reporter
 from axml_ray.run import Run
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, JobError
 from axml_ray.settings.members import kinds
 from axml_ray.training.progress import Follower
 
@@ -34,7 +34,7 @@ END_SECONDS = 30.0
 Follow = Callable[[dict[str, Any]], None]
 
 
-class Stopped(RuntimeError):
+class Stopped(JobError):
     """Training was cancelled by the caller."""
 
 
@@ -118,7 +118,7 @@ def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Ca
     for spec, divergence in _finished_members(tasks, stopped, follow_new_records):
         if divergence:
             _end(list(tasks))
-            raise RuntimeError(f"{spec.title} failed: {divergence}")
+            raise JobError(f"{spec.title} failed: {divergence}")
         log.info("%s · finished", spec.title)
 
 
@@ -149,7 +149,7 @@ def _finished_members(
                 result = ray.get(finished)
             except ray.exceptions.RayError as error:
                 _end(list(waiting))
-                raise RuntimeError(f"{spec.title} failed: {root_cause(error)}") from error
+                raise failure(error, f"{spec.title} failed: {root_cause(error)}") from error
             yield spec, result
 
 
@@ -183,7 +183,7 @@ def _fit_features(run: Run) -> None:
         with Heartbeat("counting the features of the texts"):
             ray.get(ray.remote(**_one_process(run.settings))(_save_features).remote(run.settings))
     except ray.exceptions.RayError as error:
-        raise RuntimeError(f"the features of the texts failed: {root_cause(error)}") from error
+        raise failure(error, f"the features of the texts failed: {root_cause(error)}") from error
 
 
 def _save_features(settings: Experiment) -> None:

@@ -16,10 +16,10 @@ import axml_ray
 from axml_ray.authentication import MODE, token_file
 from axml_ray.configuration import SHIPPED
 from axml_ray.extras import EXTRAS, missing_module
+from axml_ray.limits import available_cpus, available_memory, temporary_directory
 from axml_ray.network.precision import fast_formats
-from axml_ray.planning.machines import cores_here, memory_here
 from axml_ray.planning.memory import GIB, copies
-from axml_ray.settings import HOME_VARIABLE, NetworkSettings, TrainingSettings, absolute
+from axml_ray.settings import HOME_VARIABLE, NetworkSettings, SettingsError, TrainingSettings, absolute
 
 TREES = 3
 """Label trees of the paper's ensemble, which should train side by side."""
@@ -29,9 +29,6 @@ SHARED_MEMORY = Path("/dev/shm")
 """Linux's shared memory, in which Ray keeps its objects."""
 OBJECT_STORE_GIB = 1.0
 """Size of the object store that a job on this machine starts."""
-LONGEST_TEMPORARY_PATH = 20
-"""Characters of the temporary directory's path with which the paths of Ray's sockets below it stay within the limit of
-the operating system, about 105."""
 
 
 @dataclass(frozen=True)
@@ -71,25 +68,25 @@ def _software() -> Iterator[Finding]:
 
 
 def _cores() -> Iterator[Finding]:
-    cores = cores_here()
+    cores = available_cpus()
     share, threads = tree_share(cores)
     together = (
         f"{TREES} trees train side by side with --resources.cpus_per_worker {share:g} --resources.threads {threads}"
     )
-    yield Finding("cores", f"{cores:g}", together)
+    yield Finding("cores", f"{cores}", together)
     faster = bool(fast_formats(torch.device("cpu")))
     meaning = f"--training.precision auto computes in {'bfloat16' if faster else 'float32'} on this CPU"
     yield Finding("bfloat16", "faster than float32" if faster else "not faster than float32", meaning)
 
 
-def tree_share(cores: float, trees: int = TREES) -> tuple[float, int]:
+def tree_share(cores: int, trees: int = TREES) -> tuple[float, int]:
     """Return the CPUs and threads of a worker with which `trees` trees of one worker each train side by side."""
     share = math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
     return share, max(1, int(share))
 
 
 def _memory() -> Iterator[Finding]:
-    memory = memory_here() / GIB
+    memory = available_memory() / GIB
     small = memory < LEAST_MEMORY_GIB
     hidden = NetworkSettings().hidden
     meaning = (
@@ -147,10 +144,11 @@ def _ray() -> Iterator[Finding]:
         yield Finding("Ray", f"{release}, without a token", fix, True)
     else:
         yield Finding("Ray", release, f"{where}; others need the token in {token_file()}")
-    temporary = os.environ.get("RAY_TMPDIR") or ("/tmp" if platform.system() == "Darwin" else tempfile.gettempdir())
-    if len(temporary) > LONGEST_TEMPORARY_PATH and not address:
-        fix = "set RAY_TMPDIR to a shorter path, such as /tmp: Ray's sockets are below it, and their paths are limited"
-        yield Finding("temporary files", temporary, fix, True)
+    if not address:
+        try:
+            temporary_directory()
+        except SettingsError as error:
+            yield Finding("temporary files", os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), str(error), True)
 
 
 def _disk() -> Iterator[Finding]:

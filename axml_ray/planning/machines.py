@@ -1,20 +1,17 @@
 """The hardware that a plan is made for: a given number of GPUs, or this machine."""
 
 import math
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from axml_ray.limits import available_cpus, available_memory
 from axml_ray.network.precision import product_format
 from axml_ray.planning.memory import GIB
 from axml_ray.settings import Experiment
 
 ASSUMED_GPU_GIB = 80.0
 """Memory of a GPU where none is installed to ask."""
-GROUPS = Path("/sys/fs/cgroup")
-"""Linux's control groups, which limit a container's memory and CPU time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,29 +48,6 @@ class Machines:
         return self.memory / (workers * max(1, self.side_by_side(workers, trees))) if self.shared else self.memory
 
 
-def memory_here(groups: Path = GROUPS) -> float:
-    """Return the memory that this process may use, in bytes: the machine's, or the limit of its container."""
-    limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limits += _limits(groups / name)
-    return min(limits)
-
-
-def cores_here(groups: Path = GROUPS) -> float:
-    """Return the number of cores that this process may use; a container's limit may be a fraction."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = _limits(groups / "cpu.max")  # microseconds of CPU time in each period, and the period in microseconds
-    return min(float(usable), share[0] / share[1]) if len(share) == 2 else float(usable)
-
-
-def _limits(path: Path) -> list[float]:
-    """Return the numbers in a control group's file; none if it does not exist or sets no limit ("max")."""
-    try:
-        return [float(word) for word in path.read_text(encoding="ascii").split()]
-    except (OSError, ValueError):
-        return []
-
-
 def choose_machines(settings: Experiment, gpus: int | None, memory: float | None) -> Machines:
     """Return the hardware to plan for: a given number of GPUs, one per worker, or the settings' resources.
 
@@ -85,10 +59,10 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
     resources, precision = settings.resources, settings.training.precision
     here = torch.cuda.is_available()
     if gpus is None and not resources.gpus_per_worker:
-        whole = memory_here() / GIB
+        whole = available_memory() / GIB
         return Machines(
             accelerator=False,
-            units=cores_here(),
+            units=available_cpus(),
             unit_share=resources.cpus_per_worker,
             memory=whole if memory is None else memory,
             memory_source=f"of this machine's {whole:.1f} GiB" if memory is None else "as --memory says",

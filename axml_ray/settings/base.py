@@ -35,6 +35,10 @@ def paths_below(directory: Path) -> Iterator[None]:
         _home.reset(token)
 
 
+class JobError(RuntimeError):
+    """A job cannot go on, for a reason that the message explains, so that nobody needs the traceback."""
+
+
 def absolute(path: str | Path) -> Path:
     """Return an absolute path, starting at the project's directory; globs are kept."""
     return Path(os.path.normpath(project_directory() / Path(path).expanduser()))

@@ -16,6 +16,7 @@ from torch import Tensor
 from axml_ray.files import clear_leftovers, save_tensors
 from axml_ray.network.backend import backend_for
 from axml_ray.network.level_network import TABLE
+from axml_ray.settings import JobError
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level_files import (
     MODEL,
@@ -74,14 +75,14 @@ class Checkpoints:
             Whether the state was restored.
 
         Raises:
-            RuntimeError: rank 0 sees a complete checkpoint and this worker does not.
+            JobError: rank 0 sees a complete checkpoint and this worker does not.
         """
         manifest = read_manifest(self.directory, MANIFEST, FORMAT, self.key)
         # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
         if not training.context.from_first(torch.tensor([float(manifest is not None)])).item():
             return False
         if manifest is None:
-            raise RuntimeError(
+            raise JobError(
                 f"{self.directory}: rank 0 sees a complete checkpoint, this worker does not; check that all workers "
                 "share the run's directory, and start the job again"
             )

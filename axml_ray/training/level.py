@@ -30,7 +30,7 @@ from axml_ray.network.precision import autocast, product_format
 from axml_ray.network.torch_internals import mark_coalesced_
 from axml_ray.network.weight_average import WeightAverage
 from axml_ray.ragged import Ragged
-from axml_ray.settings import Precision, TrainingSettings, at_level
+from axml_ray.settings import JobError, Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.beam_step import expand_all
 from axml_ray.training.checkpoints import Checkpoints
@@ -48,7 +48,7 @@ losses, or the loss of a constant probability, which is the larger where trainin
 Report = Callable[[dict[str, Any]], None]
 
 
-class TrainingDivergedError(RuntimeError):
+class TrainingDivergedError(JobError):
     """The loss of a level is not finite, or far above its first values."""
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.files import whole_file, write_json
-from axml_ray.settings import Experiment, stored
+from axml_ray.settings import Experiment, JobError, stored
 from axml_ray.tuning.page import page
 from axml_ray.tuning.records import Trial
 from axml_ray.tuning.space import apply_parameters
@@ -27,12 +27,12 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
     """Return the finished trial with the best score; of equal ones, the first.
 
     Raises:
-        RuntimeError: no trial has finished.
+        JobError: no trial has finished.
     """
     finished = [trial for trial in trials if trial.state == "finished" and trial.score is not None]
     if not finished:
         reasons = "; ".join(sorted({trial.reason for trial in trials if trial.reason})) or "there were none"
-        raise RuntimeError(f"no trial of the sweep has finished ({reasons}); change the space or the settings")
+        raise JobError(f"no trial of the sweep has finished ({reasons}); change the space or the settings")
     return max(finished, key=lambda trial: (trial.score, -trial.number))
 
 
@@ -66,7 +66,7 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
     """Write the outcome into the sweep's directory and return the best trial.
 
     Raises:
-        RuntimeError: no trial has finished; the trials are written, but no configs.
+        JobError: no trial has finished; the trials are written, but no configs.
     """
     pareto = front(trials) if sweep.has_cost else []
     content: dict[str, Any] = {

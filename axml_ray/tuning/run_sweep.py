@@ -20,7 +20,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from axml_ray.cluster import check_fits, max_processes
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
-from axml_ray.settings import Experiment, ResourceSettings, SettingsError
+from axml_ray.settings import Experiment, JobError, ResourceSettings, SettingsError
 from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, parameters_of
@@ -75,7 +75,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
 
     Raises:
         SettingsError: the space or the resources are invalid, or the directory contains another sweep.
-        RuntimeError: the sweep was interrupted; it can be resumed.
+        JobError: the sweep was interrupted; it can be resumed.
     """
     base = _base(sweep, corpus)
     check_space(sweep.space, base, sweep.settings.seed)
@@ -100,7 +100,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     trials = searcher.trials
     running = [trial.number for trial in trials if trial.state == "running"]
     if running:
-        raise RuntimeError(
+        raise JobError(
             f"the sweep was interrupted with trials {running} running; run the same command again to resume it"
         )
     return trials

@@ -14,7 +14,7 @@ from axml_ray.planning.diagnosis import GIB, diagnose, trainable_labels, tree_sh
 
 
 @pytest.mark.parametrize(
-    ("cores", "expected"), [(1, (0.33, 1)), (2, (0.66, 1)), (3, (1, 1)), (7.5, (2, 2)), (64, (21, 21))]
+    ("cores", "expected"), [(1, (0.33, 1)), (2, (0.66, 1)), (3, (1, 1)), (7, (2, 2)), (64, (21, 21))]
 )
 def test_trees_share_the_cores(cores: float, expected: tuple[float, int]) -> None:
     share, threads = tree_share(cores)
@@ -38,11 +38,11 @@ def test_settings_that_are_advised_exist() -> None:
     words = finding("cores").meaning.split()
     flags = words[next(i for i, word in enumerate(words) if word.startswith("--")) :]
     settings, _ = with_flags("", lambda parser: None, ["--config", "quickstart", *flags])
-    assert settings.resources.cpus_per_worker == tree_share(diagnosis.cores_here())[0]
+    assert settings.resources.cpus_per_worker == tree_share(diagnosis.available_cpus())[0]
 
 
 def test_problems_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(diagnosis, "memory_here", lambda: 2 * GIB)
+    monkeypatch.setattr(diagnosis, "available_memory", lambda: 2 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0.5 * GIB))
     monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * 80)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

@@ -1,5 +1,6 @@
 """Label trees built on a real Ray cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,20 +49,39 @@ def test_subtrees_as_ray_tasks_are_the_same_tree(ray_cluster, monkeypatch):
     assert len(jobs) == 32 and all(isinstance(job, Subtree) for job in jobs)
 
 
-def test_a_task_that_holds_every_cpu_gives_them_to_its_subtrees(ray_cluster, monkeypatch, tmp_path):
+@pytest.fixture
+def tenant(ray_cluster) -> Iterator[None]:
+    """An actor of somebody else that holds one of the two CPUs as long as the test runs."""
+
+    class Tenant:
+        def is_ready(self) -> bool:
+            return True
+
+    actor = ray.remote(num_cpus=1)(Tenant).remote()
+    assert ray.get(actor.is_ready.remote())
+    yield
+    ray.kill(actor)
+
+
+def test_a_large_tree_gives_its_only_cpu_to_its_subtrees(tenant, tmp_path):
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     settings = experiment(tmp_path, tree={"cluster_size": 2})
-    assert module._cpus_of_a_tree(corpus) == 1
     expected = cluster_labels(Run(settings, corpus), 0)
-    monkeypatch.setattr(module, "LARGE_LABELS", 10)
-    assert module._cpus_of_a_tree(corpus) == 2
 
     def large(settings, directory):
         module.LARGE_LABELS, clustering.SUBTREE_TERMS = 10, 50
         return cluster_labels(Run(settings, Corpus.open(directory)), 0)
 
-    found = ray.get(ray.remote(num_cpus=2)(large).remote(settings, corpus.directory), timeout=120)
+    found = ray.get(ray.remote(num_cpus=1)(large).remote(settings, corpus.directory), timeout=120)
     assert np.array_equal(found.label_order, expected.label_order)
+
+
+@pytest.mark.timeout(120)
+def test_large_trees_do_not_wait_for_another_tenant(tenant, in_tasks, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "LARGE_LABELS", 10)
+    current = Run(experiment(tmp_path), write_corpus(tmp_path / "corpora" / "tiny"))
+    build_trees(current)
+    assert all(current.has_tree(number) for number in range(3))
 
 
 @pytest.fixture
