@@ -62,7 +62,7 @@ def test_training_needs_labels(tmp_path: Path) -> None:
         ("\n{".encode("utf-16"), "JsonLines"),
         (b"[\n", "JsonObjects"),
         (b"", "JsonLines"),
-        (gzip.compress(b"A cat."), "PlainText"),
+        (gzip.compress(b"A cat.", mtime=0), "PlainText"),
         (b"%PDF-1.7\n", "JsonLines"),
     ],
 )
