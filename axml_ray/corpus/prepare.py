@@ -24,7 +24,6 @@ from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, fingerprint
 
 log = logging.getLogger(__name__)
-logging.getLogger("gensim").setLevel(logging.WARNING)
 
 
 @phase("prepare")
