@@ -7,6 +7,7 @@ DIRECTORY holds `task.json`, `{"dimension", "epochs", "seed"}`, and `tokens.npz`
 `done.json`, `{"seconds", "version"}`. Reading and writing are not timed.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -22,7 +23,7 @@ def main(directory: Path) -> None:
     task = json.loads((directory / "task.json").read_text())
     tokens = np.load(directory / "tokens.npz")
     offsets, values = tokens["offsets"], tokens["values"]
-    documents = [values[begin:end].tolist() for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    documents = [values[begin:end].tolist() for begin, end in itertools.pairwise(offsets)]
     start = time.perf_counter()
     model = gensim.models.Word2Vec(
         sg=1,

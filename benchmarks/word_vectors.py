@@ -17,13 +17,13 @@ import argparse
 import json
 import logging
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import results_file
 from environments import Requirements, checked, environment
 from rich.console import Console
@@ -31,9 +31,11 @@ from rich.text import Text
 
 from axml_ray import configuration
 from axml_ray.combine.combiner import Mean
-from axml_ray.corpus.cooccurrence import count_stripe, factorise, number_of_stripes
+from axml_ray.corpus.cooccurrence import factorise, number_of_stripes
+from axml_ray.corpus.passes import count_cooccurrences
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
+from axml_ray.files import read_json
 from axml_ray.fitting import fit_run
 from axml_ray.network.precision import use_threads
 from axml_ray.pipeline import prepare_corpus
@@ -58,30 +60,40 @@ def experiment(settings: Experiment, kind: str, vectors: str, seed: int) -> Expe
     return Experiment(**values)
 
 
-def ppmi_seconds(corpus: Corpus) -> float:
-    """Compute the corpus's vectors again, in this process; return the seconds."""
-    tokens, words = len(corpus.split("train").tokens.values), len(corpus.tokenizer)
-    with tempfile.TemporaryDirectory() as directory:
-        paths = [Path(directory) / f"{stripe}.npz" for stripe in range(number_of_stripes(tokens, words))]
-        start = time.perf_counter()
-        for stripe in range(len(paths)):
-            count_stripe(stripe, paths, corpus.files("train"), corpus.translation, words)
-        factorise(paths, corpus.word_vectors().shape[1], seed=0)
-        return time.perf_counter() - start
+def compute_vectors(corpus: Corpus, directory: Path, console: Console) -> dict[str, Any]:
+    """Train skip-gram vectors of a corpus, and compute its own again, each in one thread.
 
+    Args:
+        corpus: the prepared corpus.
+        directory: gets `vectors.npy` and `vocab.txt`. If it has them for this corpus already, nothing is computed.
+        console: for the progress.
 
-def skip_gram(corpus: Corpus, directory: Path, console: Console) -> tuple[Path, float, str]:
-    """Train skip-gram vectors of a corpus's training documents; return their file, the seconds and gensim's version."""
+    Returns:
+        Seconds by kind, and gensim's version.
+    """
+    about, key = directory / "about.json", {"corpus": corpus.fingerprint}
+    if about.is_file() and key.items() <= read_json(about).items():
+        return read_json(about)
     python = environment(console, "gensim", GENSIM)
-    tokens = corpus.split("train").translated(corpus.translation).tokens
+    directory.mkdir(parents=True, exist_ok=True)
+    tokens, words = corpus.split("train").translated(corpus.translation).tokens, corpus.tokenizer.words
+    dimension = corpus.word_vectors().shape[1]
     np.savez(directory / "tokens.npz", values=tokens.values, offsets=tokens.offsets)
-    task = {"dimension": corpus.word_vectors().shape[1], "epochs": EPOCHS, "seed": 0}
-    (directory / "task.json").write_text(json.dumps(task))
+    (directory / "task.json").write_text(json.dumps({"dimension": dimension, "epochs": EPOCHS, "seed": 0}))
+    console.print("training skip-gram vectors")
     checked([python, WORKER, directory], "skip-gram failed")
-    done = json.loads((directory / "done.json").read_text())
-    words = [corpus.tokenizer.words[word] for word in np.load(directory / "ids.npy")]
-    (directory / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    return directory / "vectors.npy", done["seconds"], done["version"]
+    names = [words[word] for word in np.load(directory / "ids.npy")]
+    (directory / "vocab.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    paths = [directory / f"{stripe}.npz" for stripe in range(number_of_stripes(len(tokens.values), len(words)))]
+    start = time.perf_counter()
+    for stripe in range(len(paths)):
+        count_cooccurrences(stripe, paths, corpus.files("train"), corpus.translation, len(words))
+    factorise(paths, dimension, seed=0)
+    ppmi = time.perf_counter() - start
+    done = read_json(directory / "done.json")
+    found = {**key, "seconds": {"ppmi": ppmi, "skip_gram": done["seconds"]}, "gensim": done["version"]}
+    about.write_text(json.dumps(found))
+    return found
 
 
 def scores(settings: Experiment) -> dict[str, float]:
@@ -124,19 +136,20 @@ def main(arguments: list[str] | None = None) -> None:
         settings = settings.model_copy(update={"corpus": corpus, "name": f"{settings.name}-quick"})
     path = given.json or results_file.RESULTS / f"word-vectors-{settings.name}.json"
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        prepared = prepare_corpus(experiment(settings, "ppmi", "train", settings.seed))
-        seconds = {"ppmi": ppmi_seconds(prepared)}
-        file, seconds["skip_gram"], version = skip_gram(prepared, Path(directory), console)
-        vectors = {"ppmi": "train", "skip_gram": str(file)}
-        for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
-            for kind in KINDS:
-                row = {"kind": kind, "seed": seed, "scores": scores(experiment(settings, kind, vectors[kind], seed))}
-                row |= {"vector_seconds": seconds[kind], "threads": given.threads, "gensim": version}
-                documents = {split: prepared.documents(split) for split in ("train", "valid")}
-                rows.append(row | {"documents": documents, "words": len(prepared.tokenizer)})
-                console.print(f"{kind}, seed {seed}: {rows[-1]['scores']}")
-                results_file.write(path, figures(rows), rows)
+    prepared = prepare_corpus(experiment(settings, "ppmi", "train", settings.seed))
+    directory = prepared.directory.with_name(f"{prepared.directory.name}-vectors")
+    about = compute_vectors(prepared, directory, console)
+    vectors = {"ppmi": "train", "skip_gram": str(directory / "vectors.npy")}
+    prepare_corpus(experiment(settings, "skip_gram", vectors["skip_gram"], settings.seed))
+    ray.shutdown()  # preparation may have started it; a single tree trains without
+    for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
+        for kind in KINDS:
+            row = {"kind": kind, "seed": seed, "scores": scores(experiment(settings, kind, vectors[kind], seed))}
+            row |= {"vector_seconds": about["seconds"][kind], "threads": given.threads, "gensim": about["gensim"]}
+            counts = {split: prepared.documents(split) for split in ("train", "valid")}
+            rows.append(row | {"documents": counts, "words": len(prepared.tokenizer)})
+            console.print(f"{kind}, seed {seed}: {rows[-1]['scores']}")
+            results_file.write(path, figures(rows), rows)
     console.print(Text(f"written to {path}"))
 
 

@@ -11,7 +11,7 @@ from axml_ray.corpus.continued import keep_word_vectors
 from axml_ray.corpus.dictionary import Entries, restrict_to_vocabulary
 from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.label_features import label_ranges
-from axml_ray.corpus.passes import count_translated, translate_features
+from axml_ray.corpus.passes import count_cooccurrences, count_translated, translate_features
 from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.svmlight import convert_features
 from axml_ray.corpus.tasks import Workspace, group_by_size
@@ -125,7 +125,7 @@ def write_word_vectors(
             "translation": None if translation is None else workspace.share(translation),
             "words": len(tokenizer),
         }
-        workspace.run(range(len(stripes)), cooccurrence.count_stripe, "counting neighbouring words", **arguments)
+        workspace.run(range(len(stripes)), count_cooccurrences, "counting neighbouring words", **arguments)
         with Heartbeat("prepare: learning word vectors"):
             known, learned = cooccurrence.factorise(stripes, settings.word_dimension, settings.seed)
         vectors, coverage = word_vectors.fill_unknown(known, learned, len(tokenizer), settings.seed)

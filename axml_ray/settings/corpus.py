@@ -106,9 +106,8 @@ class CorpusSettings(Settings):
     character that occurs in no training text, or of more than 100 characters, stay unknown. The characters are added
     to `vocabulary_size`, and `max_tokens` counts pieces."""
     word_vectors: str = "train"
-    """`train` (learned from which words are near each other in the training texts), `random`, or a file: GloVe, word2vec
-    or fastText `.vec` text, word2vec binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` in the same
-    directory."""
+    """`train` (from the words near each word in the training texts), `random`, or a file: GloVe, word2vec or fastText
+    `.vec` text, word2vec binary, each also as gzip or zip; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
     seed: Seed = 0
