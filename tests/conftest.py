@@ -44,8 +44,8 @@ hypothesis.settings.load_profile("house")
 
 TIERS = ("slow", "processes", "ray")
 PROCESS_STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system")
-ALLOWED = ("fc-list", "uname")
-"""Programs that libraries run once: matplotlib lists the fonts of a new home, gensim asks for the kind of processor."""
+ALLOWED = ("fc-list",)
+"""Programs that libraries run once: matplotlib lists the fonts of a new home."""
 _unit_test: str | None = None
 """The unit test that is running, if any."""
 

@@ -98,7 +98,7 @@ def build_corpus(
             translate_document_features(workspace, layout, translation)
     write_label_features(workspace, len(tokenizer))
     _remove_blocks(workspace)
-    coverage, dimension = write_word_vectors(workspace, tokenizer, translation)
+    coverage, dimension = write_word_vectors(workspace, tokenizer, translation, summary.tokens["train"])
     numbers = Counts(documents, labels, len(tokenizer), coverage, dimension)
     write_manifest(workspace, inputs, numbers, summary, time.monotonic() - start)
     shutil.rmtree(workspace.stage)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from axml_ray.corpus import label_feature_sums, word_vectors
+from axml_ray.corpus import cooccurrence, label_feature_sums, word_vectors
 from axml_ray.corpus.continued import keep_word_vectors
 from axml_ray.corpus.dictionary import Entries, restrict_to_vocabulary
 from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.label_features import label_ranges
-from axml_ray.corpus.passes import count_translated, translate_features
+from axml_ray.corpus.passes import count_cooccurrences, count_translated, translate_features
 from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.svmlight import convert_features
 from axml_ray.corpus.tasks import Workspace, group_by_size
@@ -92,9 +92,15 @@ def write_label_features(workspace: Workspace, words: int) -> None:
 
 
 def write_word_vectors(
-    workspace: Workspace, tokenizer: Tokenizer, translation: Translation | None
+    workspace: Workspace, tokenizer: Tokenizer, translation: Translation | None, tokens: int
 ) -> tuple[float, int]:
     """Write `word_vectors.safetensors`: read from a file, learned from the training texts, or random.
+
+    Args:
+        workspace: where the training documents are.
+        tokenizer: the tokenizer of the corpus.
+        translation: translation of the corpus, if its documents are to be translated.
+        tokens: number of tokens of the training documents.
 
     Returns:
         The share of the words with a read or learned vector, and the dimension of the vectors.
@@ -109,14 +115,20 @@ def write_word_vectors(
         log.info("prepare: %s knows %.1f%% of the words", path, 100 * coverage)
     elif settings.word_vectors == "train":
         log.info("prepare: learning word vectors from the training texts")
+        stripes = [
+            workspace.stage / f"cooccurrences-{number:06d}.npz"
+            for number in range(cooccurrence.number_of_stripes(tokens, len(tokenizer)))
+        ]
+        arguments: dict[str, Any] = {
+            "paths": stripes,
+            "files": sorted((work / "train").iterdir()),
+            "translation": None if translation is None else workspace.share(translation),
+            "words": len(tokenizer),
+        }
+        workspace.run(range(len(stripes)), count_cooccurrences, "counting neighbouring words", **arguments)
         with Heartbeat("prepare: learning word vectors"):
-            vectors, coverage = word_vectors.train_vectors(
-                word_vectors.TokenFiles(sorted((work / "train").iterdir()), translation),
-                len(tokenizer),
-                settings.word_dimension,
-                epochs=settings.word_vector_epochs,
-                seed=settings.seed,
-            )
+            known, learned = cooccurrence.factorise(stripes, settings.word_dimension, settings.seed)
+        vectors, coverage = word_vectors.fill_unknown(known, learned, len(tokenizer), settings.seed)
     else:
         vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, settings.seed)
     if settings.continues is not None:

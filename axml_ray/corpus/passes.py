@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from scipy.sparse import save_npz
 
+from axml_ray.corpus.cooccurrence import cooccurrences
 from axml_ray.corpus.file_layout import FILE_DOCUMENTS, FileLayout
 from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
 from axml_ray.corpus.label_features import document_features, idf_weights, sort_pairs
@@ -185,6 +187,25 @@ def translate_features(
     _, numbers = files
     tokens, weights = _translated(numbers, work, resolve(translation)), idf_weights(resolve(frequency), documents)
     document_features(tokens, weights).save(_feature_stem(numbers, features))
+    return []
+
+
+def count_cooccurrences(
+    stripe: int, paths: Sequence[Path], files: Sequence[Path], translation: Any, words: int
+) -> list[dict[str, Any]]:
+    """Count the contexts of the words of a stripe in the training documents; see `cooccurrence.cooccurrences`.
+
+    Args:
+        stripe: number of the stripe.
+        paths: the file to write for each stripe.
+        files: Parquet files of the training documents.
+        translation: the `Translation` of the documents, or a reference to it; None if they are not translated.
+        words: size of the vocabulary.
+    """
+    translation = resolve(translation)
+    documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
+    read = documents if translation is None else map(translation.translated, documents)
+    save_npz(paths[stripe], cooccurrences(read, stripe, len(paths), words), compressed=False)
     return []
 
 

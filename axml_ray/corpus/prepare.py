@@ -33,7 +33,6 @@ from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings, SettingsError, portable
 
 log = logging.getLogger(__name__)
-logging.getLogger("gensim").setLevel(logging.WARNING)
 
 
 @phase("prepare")

@@ -125,12 +125,10 @@ class CorpusSettings(ReadingSettings):
     character that occurs in no training text, or of more than 100 characters, stay unknown. The characters are added
     to `vocabulary_size`, and `max_tokens` counts pieces."""
     word_vectors: Literal["train", "random"] | AbsolutePath = "train"
-    """`train` (skip-gram on the training texts), `random`, or a file: GloVe, word2vec or fastText `.vec` text, word2vec
-    binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
+    """`train` (from the words near each word in the training texts), `random`, or a file: GloVe, word2vec or fastText
+    `.vec` text, word2vec binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
-    word_vector_epochs: Positive = 5
-    """Epochs over the training texts for `train`."""
     seed: Seed = 0
     """Seed of the draw of validation documents and of random word vectors."""
     block_bytes: Annotated[int, Field(ge=1)] = Field(default=32 << 20, exclude=True)

@@ -75,7 +75,7 @@ tasks.SMALL_BYTES = 1
 prepare.prepare(
     CorpusSettings(
         train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), block_bytes=40_000, valid_documents=20,
-        word_vectors="random", word_dimension=4, max_tokens=8, max_terms=3, min_label_count=2,
+        word_vectors="train", word_dimension=4, max_tokens=8, max_terms=3, min_label_count=2,
     ),
     folder / sys.argv[2],
 )
@@ -90,6 +90,8 @@ def test_the_number_of_blocks_changes_nothing(
     run: Prepare, monkeypatch: pytest.MonkeyPatch, blocks: int, subwords: bool
 ) -> None:
     settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), "subwords": subwords, **CUT}
+    settings["word_vectors"] = "train"
+    monkeypatch.setattr("axml_ray.corpus.cooccurrence.STRIPE_PAIRS", 5_000)
     whole = run(**settings)
     size = len(lines(settings["train"])) // blocks + 1
     # Not in this process, as so little would be.

@@ -10,10 +10,12 @@ import pytest
 from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows, written
 
 import axml_ray.corpus.sources
+from axml_ray.corpus.cooccurrence import factorise
 from axml_ray.corpus.label_features import label_centroids
+from axml_ray.corpus.passes import count_cooccurrences
 from axml_ray.corpus.sources import installed_package_readers
 from axml_ray.corpus.tokenizer import LONGEST_WORD, split_words
-from axml_ray.corpus.word_vectors import random_vectors, train_vectors
+from axml_ray.corpus.word_vectors import fill_unknown, random_vectors
 from axml_ray.settings import SPLITS
 
 # What comes out
@@ -76,10 +78,12 @@ def test_plain_and_gzip_files_in_a_directory(run: Prepare, tmp_path: Path) -> No
     assert order == sorted(order)
 
 
-def test_vectors_and_features_are_those_of_the_training_documents(run: Prepare) -> None:
-    corpus = run(train=many(60), test=many(4, "test"), word_vectors="train", word_vector_epochs=2)
-    train = corpus.split("train")
-    vectors, coverage = train_vectors(train.tokens, len(corpus.tokenizer), 4, epochs=2, seed=0)
+def test_vectors_and_features_are_those_of_the_training_documents(run: Prepare, tmp_path: Path) -> None:
+    corpus = run(train=many(60), test=many(4, "test"), word_vectors="train")
+    train, words = corpus.split("train"), len(corpus.tokenizer)
+    count_cooccurrences(0, [tmp_path / "counts.npz"], corpus.files("train"), None, words)
+    known, learned = factorise([tmp_path / "counts.npz"], 4, seed=0)
+    vectors, coverage = fill_unknown(known, learned, words, seed=0)
     assert corpus.word_vectors().tobytes() == vectors.tobytes()
     assert corpus.manifest["word_vector_coverage"] == coverage > 0.9
     assert corpus.manifest["word_vector_dimension"] == 4

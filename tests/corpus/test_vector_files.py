@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gensim.models import KeyedVectors
 
 from axml_ray.corpus.vector_files import check_vectors, dimension_of, load_known_vectors
 from axml_ray.corpus.word_vectors import read_vectors, save_vectors
@@ -17,16 +16,17 @@ WORDS = ["<padding>", "<unknown>", "dog", "naïve", "absent", "1.5"]
 
 
 def written(tmp_path: Path, form: str) -> Path:
-    """`NAMES` and `TABLE` in one of the published forms, written by gensim where it can."""
+    """`NAMES` and `TABLE` in one of the published forms."""
     kind, _, packed = form.partition("+")
     path = tmp_path / f"vectors.{kind}"
-    model = KeyedVectors(5)
-    model.add_vectors(NAMES, TABLE)
     if kind == "npy":
         np.save(path, TABLE)
         (tmp_path / "vocab.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
     else:
-        model.save_word2vec_format(str(path), binary=kind == "bin", write_header=kind != "txt")
+        header = b"" if kind == "txt" else f"{len(NAMES)} {TABLE.shape[1]}\n".encode()
+        values = [row.tobytes() if kind == "bin" else " ".join(map(str, row)).encode() for row in TABLE]
+        lines = [name.encode() + b" " + value + b"\n" for name, value in zip(NAMES, values, strict=True)]
+        path.write_bytes(header + b"".join(lines))
     content = path.read_bytes()
     if packed == "gz":
         path.write_bytes(gzip.compress(content))

@@ -3,8 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from axml_ray.corpus.word_vectors import random_vectors, read_vectors, train_vectors
-from axml_ray.ragged import Ragged
+from axml_ray.corpus.word_vectors import random_vectors, read_vectors
 from axml_ray.settings import SettingsError
 
 WORDS = ["<padding>", "<unknown>", "cat", "dog", "bird", "fish"]
@@ -95,36 +94,3 @@ def test_a_missing_vocabulary_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 2)))
     with pytest.raises(SettingsError, match=r"vocab\.txt"):
         read_vectors(tmp_path / "v.npy", WORDS, seed=0)
-
-
-def two_topics(documents: int, each: int) -> Ragged:
-    """Every other document is of words `[2, 2 + each)`, those between of words `[2 + each, 2 + 2 * each)`."""
-    rng = np.random.default_rng(0)
-    return Ragged.from_rows([rng.integers(0, each, 12) + 2 + each * (row % 2) for row in range(documents)])
-
-
-def test_trained_vectors_repeat_bit_for_bit() -> None:
-    tokens = two_topics(300, 10)  # words 22 and 23 occur nowhere
-    first, coverage = train_vectors(tokens, 24, 16, epochs=3, seed=5)
-    again, _ = train_vectors(tokens, 24, 16, epochs=3, seed=5)
-    other, _ = train_vectors(tokens, 24, 16, epochs=3, seed=6)
-    assert (first.shape, first.dtype) == ((24, 16), np.float32)
-    assert first.tobytes() == again.tobytes()
-    assert not np.array_equal(first, other)
-    assert np.isfinite(first).all()
-    assert (first[0] == 0).all()
-    assert (first[1:] != 0).any(axis=1).all()
-    assert coverage == pytest.approx(20 / 23)
-
-
-def test_words_of_the_same_topic_get_like_vectors() -> None:
-    vectors, _ = train_vectors(two_topics(6_000, 100), 202, 16, epochs=20, seed=0)
-    unit = vectors[2:] / np.linalg.norm(vectors[2:], axis=1, keepdims=True)
-    within, across = (unit[:100] @ unit[:100].T).mean(), (unit[:100] @ unit[100:].T).mean()
-    assert within > across + 0.3
-
-
-def test_training_copes_with_next_to_nothing() -> None:
-    vectors, coverage = train_vectors(Ragged.from_rows([[1], [1]]), 3, 4, epochs=1, seed=0)
-    assert np.isfinite(vectors).all()
-    assert coverage == pytest.approx(1 / 2)

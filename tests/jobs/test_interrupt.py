@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic
 import yaml
@@ -102,7 +103,11 @@ def test_training_is_stopped(tmp_path: Path) -> None:
 
 def test_preparation_is_stopped(tmp_path: Path) -> None:
     settings = synthetic.experiment(tmp_path)
-    settings["corpus"] |= {"word_vectors": "train", "word_vector_epochs": 100_000}  # type: ignore[operator]
+    random, records = np.random.default_rng(0), []
+    for _ in range(2_000):  # the factorisation of 20,000 words takes some seconds
+        records.append({"text": " ".join(map(str, random.integers(0, 20_000, 300))), "labels": ["one"]})
+    (tmp_path / "texts" / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    settings["corpus"] |= {"word_vectors": "train", "word_dimension": 1_000}  # type: ignore[operator]
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings))
     command = job("prepare_corpus", "--config", path)
