@@ -87,7 +87,7 @@ class RunRecord:
         if self.settings is not None and corpus.fingerprint != self.manifest["corpus"]:
             raise SettingsError(
                 f"{self.directory}: this run was started with another corpus than the one prepared now (other "
-                "texts or packages, or retrained word vectors, which round differently); choose another --name and "
+                "texts or packages); choose another --name and "
                 "--corpus.name, or remove the directory"
             )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import ray.data
+import torch
 
 from axml_ray.cluster import quiet_data
 from axml_ray.corpus.input_changes import content_of
@@ -33,7 +34,8 @@ from axml_ray.inference.prediction_files import (
 )
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.devices import reserved_device
-from axml_ray.settings import SettingsError
+from axml_ray.network.precision import chosen_format
+from axml_ray.settings import Precision, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +58,21 @@ class BundlePredictor:
         options: options of the predictions.
         threads: number of PyTorch threads.
         gpus: GPUs that Ray reserves for the actor.
+        precision: number format of matrix products, the same for all actors; by default that of the training.
     """
 
-    def __init__(self, bundle: Path, output: Path, options: PredictionOptions, threads: int, gpus: float = 0.0):
+    def __init__(
+        self,
+        bundle: Path,
+        output: Path,
+        options: PredictionOptions,
+        threads: int,
+        gpus: float = 0.0,
+        precision: Precision | None = None,
+    ):
         # The driver has verified the checksums.
-        self.tagger = Tagger.load(bundle, threads=threads, verify=False, device=str(reserved_device(gpus)))
+        device = str(reserved_device(gpus))
+        self.tagger = Tagger.load(bundle, precision=precision, threads=threads, verify=False, device=device)
         self.output, self.options = output, options
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -133,11 +145,14 @@ def predict_files(
         RuntimeError: a reader or an actor failed.
     """
     _check_columns(readers)
-    claim_directory(output, _identity(bundle, readers, options))
+    precision = Bundle.open(bundle, verify=False).settings.precision
+    if precision == "auto" and not gpus_per_actor:
+        precision = chosen_format(torch.device("cpu"), precision)
+    precision = claim_directory(output, _identity(bundle, readers, options), precision)
     finished = finished_result(output)
     if finished is not None:
         return finished
-    arguments = bundle, output, options, max(1, int(cpus_per_actor)), gpus_per_actor
+    arguments = bundle, output, options, max(1, int(cpus_per_actor)), gpus_per_actor, precision
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor}
     then = "run the same command again to continue from here"
     log.info("predict: starting %d actors, which open the bundle", actors)

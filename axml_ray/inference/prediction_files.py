@@ -11,9 +11,11 @@ from pydantic import Field
 
 from axml_ray.files import read_json, write_json
 from axml_ray.inference.tagger import Tag
-from axml_ray.settings import LabelConditions, Settings, SettingsError
+from axml_ray.settings import LabelConditions, Precision, Settings, SettingsError
 
 JOB, RESULT = "job.json", "predictions.json"
+COMPUTED_IN = "computed_in"
+"""Key of the number format in `JOB`."""
 JOB_VERSION = 3
 """Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
 files of one name in several directories have distinct ids, and blocks are limited in bytes."""
@@ -51,8 +53,16 @@ def write_block(path: Path, form: Format, ids: list[str], tags: list[list[Tag]],
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
 
 
-def claim_directory(output: Path, job: dict[str, Any]) -> None:
+def claim_directory(output: Path, job: dict[str, Any], computed_in: Precision) -> Precision:
     """Write a job's identity into its output directory, or check that the directory belongs to the same job.
+
+    Args:
+        output: directory of the predictions.
+        job: what determines the result.
+        computed_in: number format that this machine would choose.
+
+    Returns:
+        The number format of the job, which is kept when it is started again, perhaps on another machine.
 
     Raises:
         SettingsError: the directory contains something else, or predictions of another job.
@@ -63,8 +73,8 @@ def claim_directory(output: Path, job: dict[str, Any]) -> None:
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
         output.mkdir(parents=True, exist_ok=True)
-        write_json(path, job)
-        return
+        write_json(path, {**job, COMPUTED_IN: computed_in})
+        return computed_in
     try:
         stored = read_json(path)
     except ValueError as error:
@@ -75,6 +85,8 @@ def claim_directory(output: Path, job: dict[str, Any]) -> None:
                             "choose a new directory")  # fmt: skip
     for temporary in output.glob(".part-*"):  # left by a job that was killed
         temporary.unlink(missing_ok=True)
+    kept: Precision = stored.get(COMPUTED_IN, computed_in)
+    return kept
 
 
 def finished_result(output: Path) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from axml_ray.network.precision import autocast
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, NetworkSettings, Precision, Settings, TrainingSettings
 from axml_ray.settings.members import NetworkTreeSettings
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, read_level
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, format_of_level, read_level
 from axml_ray.training.tree import TreeTraining, level_directory
 from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.inspection import label_starts
@@ -121,23 +121,28 @@ class NetworkTree(Member):
         Raises:
             OSError, ValueError: a level is missing or broken, or has other labels or words.
         """
-        tree, networks = inputs.label_tree, []
+        tree, networks, precision = inputs.label_tree, [], inputs.precision
         if len(tree.label_order) != inputs.labels:
             raise ValueError(f"{directory}: a tree of {len(tree.label_order):,} labels, not {inputs.labels:,}")
         for number in range(1, len(tree.level_sizes) + 1):
             path = level_directory(directory, number)
             try:
                 # A bundle has one file of weights; a run also has a manifest and the rows of each worker.
-                state = read_level(path) if (path / LEVEL_MANIFEST).is_file() else load_weights(path / MODEL)
+                if (path / LEVEL_MANIFEST).is_file():
+                    state = read_level(path)
+                    if precision == "auto":
+                        precision = format_of_level(path, inputs.device) or precision
+                else:
+                    state = load_weights(path / MODEL)
                 if WORDS not in state and inputs.word_vectors is not None:
                     state[WORDS] = inputs.word_vectors()
                 if WORDS not in state or len(state[WORDS]) != inputs.words:
                     raise ValueError(f"vectors of {len(state.get(WORDS, ())):,} words, not {inputs.words:,}")
-                network = frozen(Level.from_tree(tree, number), state, config.network, inputs.precision, inputs.device)
+                network = frozen(Level.from_tree(tree, number), state, config.network, precision, inputs.device)
             except (ValueError, KeyError, SafetensorError) as error:
                 raise ValueError(f"{path}: cannot be used ({error})") from None
             networks.append(network)
-        return cls(tree, networks, config.beam, config.max_tokens, inputs.precision)
+        return cls(tree, networks, config.beam, config.max_tokens, precision)
 
     @classmethod
     def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:

@@ -42,6 +42,14 @@ def product_format(device: torch.device, precision: Precision) -> torch.dtype:
     return wanted if wanted in backend_for(device).reduced_formats else torch.float32
 
 
+def chosen_format(device: torch.device, precision: Precision) -> Precision:
+    """Return a setting with "auto" replaced by the format that it stands for on a device, as measured in this process.
+
+    Processes that share a result are given this name, as their own measurements may differ.
+    """
+    return format_name(product_format(device, precision)) if precision == "auto" else precision  # type: ignore[return-value]
+
+
 def format_name(dtype: torch.dtype) -> str:
     """Return the name of a number format, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")

@@ -22,7 +22,7 @@ from axml_ray.corpus.sources import Document, open_readers
 from axml_ray.inference import predict_files as module
 from axml_ray.inference.export import export_bundle
 from axml_ray.inference.predict_files import BundlePredictor, predict_files
-from axml_ray.inference.prediction_files import PredictionOptions
+from axml_ray.inference.prediction_files import COMPUTED_IN, JOB, PredictionOptions, claim_directory
 from axml_ray.ragged import Ragged
 from axml_ray.run import Run
 from axml_ray.settings import CorpusSettings, SettingsError
@@ -78,7 +78,13 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     assert after[0] > before[0] and after[1:] == before[1:]
     assert rows_of(tmp_path / "out", form) == rows
     assert not list((tmp_path / "out").glob(".*"))
-    assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
+    # The number format is decided once; another machine that goes on keeps it.
+    job = json.loads((tmp_path / "out" / JOB).read_text())
+    assert job[COMPUTED_IN] in ("float32", "bfloat16")
+    for kept in ("float32", "bfloat16"):
+        (tmp_path / "out" / JOB).write_text(json.dumps(job | {COMPUTED_IN: kept}))
+        same = {name: value for name, value in job.items() if name != COMPUTED_IN}
+        assert claim_directory(tmp_path / "out", same, "auto") == kept
     with pytest.raises(SettingsError, match=r"another top_k;"):
         predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
     read_otherwise = open_readers([tmp_path / "in"], CorpusSettings.model_construct(text_field="body"), labelled=False)

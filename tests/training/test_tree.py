@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from axml_ray.training.document_beams import (
     DocumentBeams,
     has_document_beams,
 )
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, is_saved, load_level, save_level
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, format_of_level, is_saved, load_level, save_level
 from axml_ray.training.tree import level_directory, level_key, levels_are_finished
 from axml_ray.tree.label_tree import LabelTree
 
@@ -161,6 +162,21 @@ class TestTraining:
         settings = settings.model_copy(update={"name": precision})
         train_tree(settings, corpus)
         assert json.loads(level_file(settings, 1, LEVEL_MANIFEST).read_text())["computed_in"] == precision
+
+    @pytest.mark.parametrize("decided", ["float32", "bfloat16"])
+    def test_what_auto_decided_once_is_kept(self, decided, home, corpus):
+        """By the level that is trained next, and by processes that predict, whatever is faster where they run."""
+        settings = experiment(home, epochs=(1,), precision="auto").model_copy(update={"name": f"auto-{decided}"})
+        train_tree(settings, corpus)
+        shutil.rmtree(level_directory(networks_of(settings), 2))
+        first = level_file(settings, 1, LEVEL_MANIFEST)
+        first.write_text(json.dumps(json.loads(first.read_text()) | {"computed_in": decided}))
+        train_tree(settings, corpus)
+        assert json.loads(level_file(settings, 2, LEVEL_MANIFEST).read_text())["computed_in"] == decided
+        run = Run(settings, corpus)
+        run.spec("network_tree-0").mark_fitted()
+        assert run.open_member(run.spec("network_tree-0"), None).precision == decided
+        assert format_of_level(level_directory(networks_of(settings), 1), torch.device("cuda")) is None
 
     def test_two_levels_of_clusters(self, home, corpus):
         settings = experiment(home, tree={"height": 2, "cluster_size": 2, "beam": 3})
