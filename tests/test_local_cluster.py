@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -139,3 +140,19 @@ def test_stopping_where_nothing_was_started_is_no_error(place: Place, tmp_path: 
             assert other.poll() is None
         finally:
             other.kill()
+
+
+def test_texts_in_data_are_not_uploaded_with_a_job(tmp_path: Path) -> None:
+    """Ray offers no public function that packs a directory."""
+    from ray._private.runtime_env.packaging import get_uri_for_directory
+
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    for name in (*(ignored := ("data", "corpora", "runs", "bundles", ".venv-3.13.0")), "jobs"):
+        (tmp_path / name / "mine").mkdir(parents=True)
+    before = get_uri_for_directory(str(tmp_path), include_gitignore=True)
+    for name in ignored:
+        (tmp_path / name / "train.jsonl").write_text(name)
+        (tmp_path / name / "mine" / "train.jsonl").write_text(name)
+        assert get_uri_for_directory(str(tmp_path), include_gitignore=True) == before
+    (tmp_path / "jobs" / "mine" / "job.py").write_text("print(1)\n")
+    assert get_uri_for_directory(str(tmp_path), include_gitignore=True) != before
