@@ -47,7 +47,7 @@ def run(request, home):
     """A run of one label tree: a few steps of training make unequal scores."""
     directory, corpus = home
     shape = {"height": request.param, "cluster_size": 2 if request.param == 2 else 4, "beam": 20}
-    settings = experiment(directory, tree=shape, epochs=(1,))
+    settings = experiment(directory, tree=shape, epochs=(2,))
     # With evidence no two nodes score alike to the last bit, as they do where all of the head's units are at zero.
     network = settings.network.model_copy(update={"evidence": True, "path_weight": request.param / 2})
     ensemble = settings.ensemble.model_copy(update={"trees": 1, "top_labels": 14})
