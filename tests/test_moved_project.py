@@ -21,6 +21,8 @@ from axml_ray.pipeline import begin
 from axml_ray.run import Run
 from axml_ray.settings import Experiment, SettingsError
 
+NAMES = "".join(f"label {number}\tname {number}\n" for number in range(synthetic.LABELS))
+
 
 def settings_of(**corpus: Any) -> Experiment:
     """Settings with paths relative to the current directory; `project` must be it."""
@@ -66,7 +68,7 @@ def assert_finished(settings: Experiment, before: dict[str, int]) -> Run:
 
 def test_a_moved_project_goes_on_from_where_it_was(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.write(Path("texts"))
-    Path("names.tsv").write_text("label 1\tone\n")
+    Path("names.tsv").write_text(NAMES)
     given = {"label_names": "names.tsv"}
     before = written(train(settings_of(**given)))
     content = (project / "runs/small/settings.yaml").read_text() + (
@@ -107,7 +109,7 @@ def test_a_run_that_was_moved_alone_finds_its_corpus(project: Path, monkeypatch:
 
 def test_inputs_at_another_mount_point_are_the_same(project: Path, tmp_path: Path) -> None:
     synthetic.write(tmp_path / "disk1")
-    (tmp_path / "disk1/names.tsv").write_text("label 1\tone\n")
+    (tmp_path / "disk1/names.tsv").write_text(NAMES)
 
     def given(disk: str) -> Experiment:
         files = {split: [str(tmp_path / disk / f"{split}.jsonl")] for split in ("train", "test")}
@@ -120,7 +122,7 @@ def test_inputs_at_another_mount_point_are_the_same(project: Path, tmp_path: Pat
     assert_finished(given("disk2"), before)
     # Other texts at another place are refused before anything is prepared, and so are other settings.
     synthetic.write(tmp_path / "disk3", seed=1)
-    (tmp_path / "disk3/names.tsv").write_text("label 1\tone\n")
+    (tmp_path / "disk3/names.tsv").write_text(NAMES)
     with pytest.raises(SettingsError, match=r"corpus\.train"):
         begin(given("disk3"))
     with pytest.raises(SettingsError, match=r"corpus\.label_names"):

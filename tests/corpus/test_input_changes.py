@@ -171,7 +171,7 @@ def test_a_touched_input_is_hashed_once_and_nothing_is_prepared(
 def test_inputs_in_another_place_are_the_same(run: Prepare, tmp_path: Path, hashed: list[str], how: Any) -> None:
     given = texts(tmp_path / "in", train=20, test=4)
     names = tmp_path / "in" / "names.tsv"
-    names.write_text("l0\tone\n")
+    names.write_text("all\tone\nl0\ttwo\nl1\tthree\n")
     before = state_of(run(**given, label_names=names))
     hashed.clear()
     place = tmp_path / "mnt"

@@ -266,7 +266,7 @@ class TestOpen:
             copy.open_member(spec, None)
 
     def test_other_settings(self, run):
-        other = run.settings.model_copy(update={"training": run.settings.training.model_copy(update={"epochs": (1,)})})
+        other = run.settings.model_copy(update={"training": run.settings.training.model_copy(update={"epochs": (9,)})})
         changed = Run(other, run.corpus)
         with pytest.raises(SettingsError, match="no network tree 1 of these settings"):
             changed.open_member(changed.spec(NAME), None)

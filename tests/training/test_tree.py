@@ -150,7 +150,7 @@ class TestTraining:
         assert levels[1][TABLE].shape == (4, 4 * 20)
 
     def test_without_a_tree(self, home, corpus):
-        settings = experiment(home, tree={"height": 0}).model_copy(update={"name": "flat"})
+        settings = experiment(home, tree={"height": 0}, epochs=(12,)).model_copy(update={"name": "flat"})
         train_tree(settings, corpus)
         about = json.loads(level_file(settings, 1, LEVEL_MANIFEST).read_text())
         assert about["nodes"] == 14 and about["valid_nDCG@5"] > 90
