@@ -37,6 +37,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics import Scores
 from axml_ray.files import read_json
 from axml_ray.fitting import fit_run
+from axml_ray.limits import available_cpus
 from axml_ray.network.precision import use_threads
 from axml_ray.pipeline import prepare_corpus
 from axml_ray.run import Run
@@ -155,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=2, help="number of seeds, from the config's on")
-    parser.add_argument("--threads", type=int, default=results_file.cores(), help="default: all usable cores")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--quick", action="store_true", help="under 10 minutes on 2 cores; see the module")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/word-vectors-<the settings' name>.json")
 
