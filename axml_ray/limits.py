@@ -1,4 +1,4 @@
-"""What the operating system lets this process use: CPUs, memory, and temporary files with paths short enough for Ray.
+"""Limits of this process: its CPUs, its memory, and directories whose paths are short enough for the sockets of Ray.
 
 A process may have less than its machine: `taskset`, a container, a batch system or systemd give it some of the CPUs, a
 share of their time, or some of the memory.

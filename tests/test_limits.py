@@ -229,7 +229,7 @@ print(json.dumps([str(cluster._directory.parent), longest, dict(ray.get_runtime_
 
 @pytest.mark.slow
 def test_ray_starts_below_uv_run_and_in_the_longest_temporary_path(tmp_path: Path, short: Path) -> None:
-    """A program `run` in a process called `uv` is what Ray looks for, as uv itself is not installed."""
+    """uv itself is not installed: Ray recognises a process called `uv` with the argument `run`."""
     directory = short / ("y" * (LONGEST_TEMPORARY - len(str(short)) - 1))
     directory.mkdir()
     (tmp_path / "run").write_text("import subprocess, sys\nraise SystemExit(subprocess.run(sys.argv[1:]).returncode)\n")

@@ -76,7 +76,7 @@ class Tagger:
         Args:
             path: directory of the bundle.
             precision: number format of matrix products; by default that of the training.
-            threads: number of PyTorch threads in this process; by default unchanged, or as many as it has CPUs.
+            threads: number of PyTorch threads; by default unchanged, but at most the CPUs of this process.
             verify: whether to verify all checksums; unnecessary if another process on this machine already has.
             device: of the networks: cpu, cuda or cuda:N.
 
@@ -104,7 +104,7 @@ class Tagger:
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
             precision: number format of matrix products; by default that of the training.
-            threads: number of PyTorch threads in this process; by default unchanged, or as many as it has CPUs.
+            threads: number of PyTorch threads; by default unchanged, but at most the CPUs of this process.
             device: of the networks: cpu, cuda or cuda:N.
 
         Raises:
