@@ -43,7 +43,7 @@ def product_format(device: torch.device, precision: Precision) -> torch.dtype:
 
 
 def chosen_format(device: torch.device, precision: Precision) -> Precision:
-    """Return a setting with "auto" replaced by the format that it stands for on a device, as measured in this process.
+    """Return a setting with "auto" replaced by the fastest format of a device, as measured in this process.
 
     Processes that share a result are given this name, as their own measurements may differ.
     """
