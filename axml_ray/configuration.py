@@ -237,9 +237,10 @@ class _Parser(argparse.ArgumentParser):
     def _tidy(self) -> None:
         """Hide the flags that are not listed, and replace pydantic's names of list types."""
         for action in self._actions:
-            if str(action.metavar).startswith("tuple["):
-                kind = "PATH" if "Path" in str(action.metavar) else "N"
-                action.metavar = f"{kind},{kind},..."
+            kind = str(action.metavar)
+            if "tuple[" in kind:
+                one = "PATH" if "Path" in kind else "NAME" if "str" in kind else "N"
+                action.metavar = f"{one},{one},..."
             if self._shown is not None and not self._is_shown(action):
                 action.help = argparse.SUPPRESS
         # A group whose flags are all hidden would still print its heading.

@@ -28,6 +28,7 @@ from axml_ray.files import (
     whole_directory,
     write_json,
 )
+from axml_ray.network.backend import backend_for
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import Precision
@@ -128,7 +129,9 @@ def format_of_level(directory: Path, device: torch.device) -> Precision | None:
     Whether "auto" is bfloat16 on a CPU is measured in each process, and processes that share a run must agree.
     """
     about = read_json(directory / LEVEL_MANIFEST)
-    computed_in: Precision | None = about.get("computed_in") if about.get("device") == device.type else None
+    computed_in: Precision | None = (
+        about.get("computed_in") if about.get("device") == backend_for(device).device_type else None
+    )
     return computed_in
 
 

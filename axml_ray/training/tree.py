@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from axml_ray.corpus.store import Corpus, Split
+from axml_ray.network.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.precision import format_name, product_format
@@ -225,7 +226,7 @@ class TreeTraining:
             "snapshots": training.average.snapshots,
             "seconds": training.state.seconds,
             "computed_in": format_name(product_format(self.context.device, precision)),
-            "device": self.context.device.type,
+            "device": backend_for(self.context.device).device_type,
         }
         save_level(network, directory, key, about, self.context)
         checkpoints.drop(self.context)
