@@ -42,7 +42,7 @@ test-unit: setup  ## Run the tests that need neither Ray nor other processes (be
 
 test-avx2: setup  ## Run the tests of numbers as on a processor without AVX-512: other kernels, and no bfloat16 in hardware
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
-		$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 tests/network tests/training tests/test_plan.py
+		$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 tests/network tests/training tests/planning/test_plan.py
 
 test-pythons:  ## Run the unit tests on each Python from 3.11 on that pyenv has, in .venv-VERSION
 	@for python in $(PYTHONS); do \
@@ -73,10 +73,10 @@ wheel: setup  ## Make the wheel in dist/: everything that `axml-ray` needs, in o
 	rm -rf build
 
 cluster: setup  ## Start a Ray head on this machine, for `ray job submit`; CLUSTER_FLAGS="--dashboard-port 8266 …"
-	@$(BIN)/python -m axml_ray.local_cluster start $(CLUSTER_FLAGS)
+	@$(BIN)/axml-ray cluster start $(CLUSTER_FLAGS)
 
 cluster-stop: setup  ## Stop that head and wait until it is gone
-	@$(BIN)/python -m axml_ray.local_cluster stop
+	@$(BIN)/axml-ray cluster stop
 
 lock: setup  ## Resolve pyproject.toml's ranges anew
 	@echo "torch==2.13.0" > .venv/constraint.txt

@@ -21,10 +21,12 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from axml_ray.cluster import stop_cluster
-from axml_ray.configuration import load
-from axml_ray.corpus.composition import composed
-from axml_ray.corpus.in_memory import (
+from axml_ray.cluster.connection import stop_cluster
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import finish_replacement, read_json, whole_directory, whole_file, write_json
+from axml_ray.core.paths import paths_below
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.records.in_memory import (
     LabelledText,
     check_not_one_hot,
     column_names,
@@ -33,14 +35,14 @@ from axml_ray.corpus.in_memory import (
     labelled_texts,
     read_labels,
 )
-from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.files import finish_replacement, read_json, whole_directory, whole_file, write_json
-from axml_ray.inference.export import export_bundle
+from axml_ray.corpus.text.composition import composed
+from axml_ray.evaluation.metrics.metrics import ndcg_at
+from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.tagger import Tag, Tagger
-from axml_ray.pipeline import begin, train
-from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, Settings, SettingsError, fingerprint, paths_below, stored
+from axml_ray.settings import Experiment, Settings, fingerprint, stored
+from axml_ray.settings.configuration import load
 from axml_ray.tracking.tracked_run import track
+from axml_ray.workflow.train import begin, train
 
 ABOUT, BUNDLE, TEXTS = "estimator.json", "bundle", "texts.jsonl"
 SCORED = 5

@@ -46,10 +46,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray import configuration
-from axml_ray.pipeline import run
-from axml_ray.settings import Experiment, SettingsError, fingerprint
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import Experiment, configuration, fingerprint
 from axml_ray.training.progress import JOURNAL
+from axml_ray.workflow.train import run
 
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 TABLES = (

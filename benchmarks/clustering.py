@@ -45,9 +45,9 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
-from axml_ray.files import read_json
-from axml_ray.limits import available_cpus
-from axml_ray.ragged import Ragged
+from axml_ray.core.files import read_json
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.ragged import Ragged
 
 CLUSTER_SIZE = 8
 DATA = results_file.ROOT.parent / "shared" / "data"

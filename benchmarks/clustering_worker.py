@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # no package is installed in a peer's environment
-from axml_ray.memory import keep_freed_memory, peak_gib
+from axml_ray.core.memory import keep_freed_memory, peak_gib
 
 Task = dict[str, Any]
 Clusters = tuple[bytes, bytes]  # labels in the order of clusters, and offsets, as int64

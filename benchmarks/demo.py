@@ -27,7 +27,7 @@ from typing import Any
 import results_file
 from rich.console import Console
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 
 FIRST_TABLE = "· first scores ·"
 OURS, OTHER = "ours", "other"

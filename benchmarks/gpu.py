@@ -42,16 +42,17 @@ from rich.console import Console
 from rich.table import Table
 from timed_parts import measure_within
 
-from axml_ray.configuration import load
-from axml_ray.limits import available_cpus
-from axml_ray.network.backend import Backend, backend_for, replaced_backend
-from axml_ray.network.cuda_backend import CudaBackend
-from axml_ray.network.devices import device_named
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.limits import available_cpus
+from axml_ray.network.backends.backend import Backend, backend_for, replaced_backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
+from axml_ray.network.backends.devices import device_named
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.level_network import TABLE
-from axml_ray.network.precision import use_threads
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.planning.work import count_steps
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 
 CPU = torch.device("cpu")
 MINUTES = 9.0
@@ -264,9 +265,9 @@ def _train_corpus(
 ) -> tuple[float, dict[str, float], list[dict[str, Any]]]:
     """Return the seconds of training three trees, the scores of the test split in percent, and a row for each tree."""
     from axml_ray.corpus.store import Corpus
-    from axml_ray.evaluation.metrics import Scores, propensities
-    from axml_ray.fitting import fit_member
-    from axml_ray.run import Run
+    from axml_ray.evaluation.metrics.metrics import Scores, propensities
+    from axml_ray.runs.fitting import fit_member
+    from axml_ray.runs.run import Run
     from axml_ray.training.distributed import DistributedContext
     from axml_ray.tree.kinds import build_tree
 

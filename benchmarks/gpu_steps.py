@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from axml_ray.network.backend import backend_for
+from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.kinds import build_network
 from axml_ray.planning.memory import level_memory
 from axml_ray.planning.shapes import Counts, LevelShape

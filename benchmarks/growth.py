@@ -27,16 +27,16 @@ import numpy as np
 import results_file
 from rich.console import Console
 
-from axml_ray.configuration import load
-from axml_ray.continuation import continued
-from axml_ray.corpus.installed_packages import InstalledPackage, installed_package_readers
-from axml_ray.corpus.records import Document
+from axml_ray.cli.stored_settings import continued
+from axml_ray.corpus.readers.installed_packages import InstalledPackage, installed_package_readers
+from axml_ray.corpus.records.records import Document
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.predictions import ENSEMBLE, Predictions
-from axml_ray.evaluation.rankings import hits
-from axml_ray.pipeline import run
-from axml_ray.run import Run
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
+from axml_ray.evaluation.metrics.rankings import hits
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
+from axml_ray.workflow.train import run
 
 TEXTS, QUICK_TEXTS = 8_000, 2_000
 NEW_SHARE, TEST_SHARE = 0.25, 0.1

@@ -33,26 +33,27 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.combine.combiner import Mean
-from axml_ray.configuration import load
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.paths import absolute
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus, Split
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.ensemble import Combination, Ensemble
-from axml_ray.evaluate_run import open_run
-from axml_ray.evaluation.metrics import Scores
-from axml_ray.limits import available_cpus
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.ensemble.combiner import Mean
+from axml_ray.ensemble.ensemble import Combination, Ensemble
+from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.members.text_batch import length_batches, map_in_threads
 from axml_ray.members.topk import TopK
-from axml_ray.network.frozen import frozen
+from axml_ray.network.backends.precision import use_threads
+from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.kinds import build_network
-from axml_ray.network.precision import use_threads
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, absolute
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 from axml_ray.tree.label_tree import LabelTree, level_depths
+from axml_ray.workflow.evaluate import open_run
 
 BATCH = 64
 TOP = 100

@@ -32,15 +32,15 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.metrics import Scores
+from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.label_clusters import cluster_labels, label_vectors
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
 from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.linear_tree import LinearTree
-from axml_ray.network.precision import use_threads
-from axml_ray.ragged import Ragged
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree

@@ -15,10 +15,10 @@ import torch
 from literal_training import LiteralLevel, padded
 from torch import Tensor
 
-from axml_ray.corpus.translation import Translation
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.ragged import Ragged
 from axml_ray.tree.label_tree import LabelTree
 
 

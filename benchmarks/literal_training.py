@@ -20,8 +20,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.optim.swa_utils import AveragedModel
 
-from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics.metrics import ndcg_at
 
 
 class Step(NamedTuple):

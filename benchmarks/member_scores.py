@@ -28,15 +28,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.combine.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
-from axml_ray.evaluate_run import open_run
-from axml_ray.evaluation.metrics import Scores
-from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
-from axml_ray.limits import available_cpus
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.limits import available_cpus
+from axml_ray.ensemble.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
+from axml_ray.evaluation.metrics.metrics import Scores
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.members.topk import TopK
-from axml_ray.network.precision import use_threads
-from axml_ray.run import Run
-from axml_ray.settings import SettingsError
+from axml_ray.network.backends.precision import use_threads
+from axml_ray.runs.run import Run
+from axml_ray.workflow.evaluate import open_run
 
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 HALVES = 2

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # no package is installed in a peer's environment
-from axml_ray.memory import peak_gib
+from axml_ray.core.memory import peak_gib
 
 Task = dict[str, Any]
 Features = list[tuple[int, float]]

@@ -49,14 +49,14 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from axml_ray import configuration
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.metrics import DEEPEST, Scores, propensities
-from axml_ray.files import read_json
-from axml_ray.limits import available_cpus
-from axml_ray.ragged import Ragged
-from axml_ray.settings import Experiment, SettingsError
-from axml_ray.storage.layout import RunLayout
+from axml_ray.evaluation.metrics.metrics import DEEPEST, Scores, propensities
+from axml_ray.settings import Experiment, configuration
 from axml_ray.tracking.tensorboard_tracker import EVENTS
 
 WORKER = Path(__file__).with_name("peer_worker.py")

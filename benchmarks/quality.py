@@ -37,17 +37,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray import configuration
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluate_run import current_predictions
-from axml_ray.evaluation.label_sets import ScoredPairs
-from axml_ray.evaluation.metrics import Scores
-from axml_ray.evaluation.prediction_metrics import TrainingCounts, inverse_propensity
-from axml_ray.evaluation.predictions import Predictions
+from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics.metrics import Scores
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
+from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.members.topk import TopK
-from axml_ray.pipeline import run
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment, configuration
+from axml_ray.workflow.evaluate import current_predictions
+from axml_ray.workflow.train import run
 
 FIGURES = ("P@1", "P@3", "P@5", "nDCG@5", "RP@5", "F1@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@10/all", "R@5-50")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")

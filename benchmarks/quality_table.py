@@ -19,7 +19,7 @@ from typing import Any
 
 import results_file
 
-from axml_ray.files import whole_file
+from axml_ray.core.files import whole_file
 
 PAGES = (results_file.ROOT / "README.md", results_file.ROOT / "docs" / "results.md")
 COLUMNS = (

@@ -40,14 +40,13 @@ import training_tasks
 from process_costs import costs_of_descendants
 from rich.console import Console
 
-from axml_ray import configuration
-from axml_ray.cluster import connect
+from axml_ray.cluster.connection import connect
+from axml_ray.core.limits import available_cpus
 from axml_ray.corpus.store import Corpus
-from axml_ray.limits import available_cpus
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
-from axml_ray.network.precision import use_threads
 from axml_ray.network.tree_level import Level
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, configuration
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 

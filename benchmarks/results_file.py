@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.files import whole_file
-from axml_ray.limits import available_cpus, available_memory
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import whole_file
+from axml_ray.core.limits import available_cpus, available_memory
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -154,7 +154,7 @@ def machine() -> dict[str, Any]:
     precision "auto", system and Python."""
     import torch  # slow to import, and not every benchmark needs it before it writes
 
-    from axml_ray.network.precision import format_name, product_format
+    from axml_ray.network.backends.precision import format_name, product_format
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     accelerators = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""

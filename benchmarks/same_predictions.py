@@ -19,9 +19,10 @@ import numpy as np
 import results_file
 from rich.console import Console
 
-from axml_ray.evaluation.metrics import Scores
-from axml_ray.evaluation.predictions import ENSEMBLE, Predictions
-from axml_ray.settings import SettingsError, absolute
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import absolute
+from axml_ray.evaluation.metrics.metrics import Scores
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 
 MEASURES = ("P@1", "P@3", "P@5")
 MOST_POINTS, LEAST_SAME = 0.2, 99.0

@@ -43,7 +43,7 @@ import results_file
 from rich.console import Console
 from scipy import sparse
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 
 DOCUMENTS, TEST_DOCUMENTS = 1_700_000, 20_000
 LABELS, LABELS_OF_A_TEXT = 2_812_281, 36

@@ -44,8 +44,9 @@ from rich.table import Table
 from rich.text import Text
 
 from axml_ray import Tagger
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import absolute
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SettingsError, absolute
 
 LOCUST = Requirements(("locust==2.47.0",))
 CLIENTS = Path(__file__).with_name("serving_clients.py")

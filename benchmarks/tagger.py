@@ -28,8 +28,9 @@ import results_file
 from demo import OTHER, OURS, measure_in_turns
 
 from axml_ray import Tagger
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import absolute
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SettingsError, absolute
 
 WARM, SINGLE, MANY = 100, 500, 2_000
 """Texts before the timing, texts one by one, and texts of the other calls."""

@@ -33,11 +33,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from axml_ray import configuration
-from axml_ray.files import read_json, whole_file
-from axml_ray.limits import available_cpus
-from axml_ray.pipeline import run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, whole_file
+from axml_ray.core.limits import available_cpus
+from axml_ray.settings import Experiment, configuration
+from axml_ray.workflow.train import run
 
 CORPORA = ("docstrings", "eurlex57k")
 MEASURES = ("P@1", "P@5", "nDCG@5")

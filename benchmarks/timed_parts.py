@@ -17,7 +17,7 @@ import results_file
 from results_file import Result
 from rich.console import Console
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 
 Part = Callable[[], Iterator[Result]]
 """Yields figures and rows as they are measured."""

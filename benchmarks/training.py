@@ -64,9 +64,9 @@ from training_tasks import (
     touch,
 )
 
-from axml_ray.limits import available_cpus
-from axml_ray.memory import keep_freed_memory
-from axml_ray.network.precision import format_name, product_format, use_threads
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.memory import keep_freed_memory
+from axml_ray.network.backends.precision import format_name, product_format, use_threads
 from axml_ray.planning.work import TRAINING, forward_operations
 from axml_ray.settings import NetworkSettings, Precision
 from axml_ray.training.distributed import CPU, DistributedContext

@@ -24,13 +24,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.paths import absolute
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus
-from axml_ray.limits import available_cpus
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.precision import use_threads
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, TrainingSettings, absolute
+from axml_ray.settings import NetworkSettings, TrainingSettings
 from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.tree.label_tree import LabelTree

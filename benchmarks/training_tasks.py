@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from axml_ray.core.paths import absolute
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, absolute
+from axml_ray.settings import NetworkSettings, Precision, TrainingSettings
 from axml_ray.training.batches import LevelData
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining, Validation

@@ -32,16 +32,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray import configuration
-from axml_ray.cluster import connect
-from axml_ray.pipeline import prepare_corpus
-from axml_ray.settings import SettingsError
+from axml_ray.cluster.connection import connect
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import configuration
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.outcome import best_trial
 from axml_ray.tuning.records import Trial
 from axml_ray.tuning.run_sweep import run_sweep
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep
+from axml_ray.workflow.train import prepare_corpus
 
 SPACES = ["tune_spaces.tree:shape", "tune_spaces.attention:rates"]
 ORDERS = 200

@@ -29,19 +29,18 @@ from environments import Requirements, checked, environment
 from rich.console import Console
 from rich.text import Text
 
-from axml_ray import configuration
-from axml_ray.combine.combiner import Mean
-from axml_ray.corpus.cooccurrence import factorise, number_of_stripes
-from axml_ray.corpus.passes import count_cooccurrences
+from axml_ray.core.files import read_json
+from axml_ray.core.limits import available_cpus
+from axml_ray.corpus.preparation.passes import count_cooccurrences
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluation.metrics import Scores
-from axml_ray.files import read_json
-from axml_ray.fitting import fit_run
-from axml_ray.limits import available_cpus
-from axml_ray.network.precision import use_threads
-from axml_ray.pipeline import prepare_corpus
-from axml_ray.run import Run
-from axml_ray.settings import Experiment
+from axml_ray.corpus.text.cooccurrence import factorise, number_of_stripes
+from axml_ray.ensemble.combiner import Mean
+from axml_ray.evaluation.metrics.metrics import Scores
+from axml_ray.network.backends.precision import use_threads
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment, configuration
+from axml_ray.workflow.train import prepare_corpus
 
 KINDS = ("ppmi", "skip_gram")
 COLUMNS = ("P@1", "P@5", "nDCG@5")

@@ -18,16 +18,16 @@ from typing import Any
 from rich.console import Console
 
 from axml_ray import Tagger
-from axml_ray.configuration import load
-from axml_ray.evaluate_run import evaluate, open_run
-from axml_ray.evaluation.report import comparison_table, scores_table
-from axml_ray.inference.export import export_bundle
-from axml_ray.pipeline import run
+from axml_ray.evaluation.reports.report import comparison_table, scores_table
+from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.features import clustering_features
 from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
 from axml_ray.tree.label_tree import LabelTree
+from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.train import run
 
 LABEL = "scipy.sparse"
 TEXT = "Convert a sparse matrix to compressed row format; duplicate entries are summed."

@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/evaluate.py --run runs/quickstart
 """
 
-from axml_ray.commands.evaluate import main
+from axml_ray.cli.evaluate import main
 
 if __name__ == "__main__":
     main()

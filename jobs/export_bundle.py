@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/export_bundle.py --run runs/quickstart --to bundles/quickstart
 """
 
-from axml_ray.commands.export import main
+from axml_ray.cli.export import main
 
 if __name__ == "__main__":
     main()

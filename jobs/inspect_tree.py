@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/inspect_tree.py --config configs/quickstart.yaml
 """
 
-from axml_ray.commands.inspect import main
+from axml_ray.cli.inspect import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/plan.py --config configs/amazon3m.yaml
 """
 
-from axml_ray.commands.plan import main
+from axml_ray.cli.plan import main
 
 if __name__ == "__main__":
     main()

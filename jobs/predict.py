@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/predict.py --bundle bundles/mine --input new.jsonl --output out
 """
 
-from axml_ray.commands.predict import main
+from axml_ray.cli.predict import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/prepare_corpus.py --config configs/eurlex57k.yaml
 """
 
-from axml_ray.commands.prepare import main
+from axml_ray.cli.prepare import main
 
 if __name__ == "__main__":
     main()

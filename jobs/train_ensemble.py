@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
 """
 
-from axml_ray.commands.train import main
+from axml_ray.cli.train import main
 
 if __name__ == "__main__":
     main()

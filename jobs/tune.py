@@ -3,7 +3,7 @@
 ray job submit --working-dir . -- python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree
 """
 
-from axml_ray.commands.tune import main
+from axml_ray.cli.tune import main
 
 if __name__ == "__main__":
     main()

@@ -21,10 +21,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from axml_ray.cluster import connect, max_processes, root_cause
-from axml_ray.console import job_of_flags
-from axml_ray.extras import require_extra
-from axml_ray.settings import SettingsError
+from axml_ray.cli.console import job_of_flags
+from axml_ray.cluster.connection import connect, max_processes, root_cause
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.extras import require_extra
 from serve_app.address import check_address
 from serve_app.settings import ApplicationSettings, common_settings
 
@@ -169,8 +169,8 @@ def check_fits(settings: ApplicationSettings) -> None:
     """
     import ray
 
-    from axml_ray.inference.bundle import Bundle
-    from axml_ray.network.devices import device_named
+    from axml_ray.inference.bundle.bundle import Bundle
+    from axml_ray.network.backends.devices import device_named
     from serve_app.app import INGRESS_CPUS, group_members
 
     if os.environ.get("RAY_ADDRESS"):

@@ -5,7 +5,7 @@ import ipaddress
 import os
 import socket
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 
 
 def check_address(host: str, port: int) -> bool:

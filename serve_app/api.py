@@ -13,7 +13,7 @@ from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
 
 from axml_ray import __version__
-from axml_ray.inference.codec import Tag
+from axml_ray.inference.explain.codec import Tag
 from serve_app.guard import Guard, closing
 from serve_app.meter import Meter
 from serve_app.problems import Problem, add_handlers, problem, problem_responses

@@ -18,8 +18,8 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from axml_ray.inference.bundle import Bundle
-from axml_ray.limits import available_cpus
+from axml_ray.core.limits import available_cpus
+from axml_ray.inference.bundle.bundle import Bundle
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut

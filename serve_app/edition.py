@@ -6,9 +6,9 @@ A roll-out replaces the bundle while requests are in flight, so each call to a d
 from dataclasses import dataclass
 from pathlib import Path
 
-from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.manifest import MANIFEST, sha256
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.manifest import MANIFEST, sha256
 
 
 class EditionError(RuntimeError):

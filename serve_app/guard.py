@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from serve_app.problems import FieldError, problem
 from serve_app.service import Service
 

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from serve_app.batching import Busy
 from serve_app.settings import nearest
 

@@ -13,18 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from axml_ray import __version__
-from axml_ray.corpus.composition import composed
-from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.records import Fields, Rejection, storable
-from axml_ray.ensemble import Contribution
-from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.codec import Codec, Tag
-from axml_ray.inference.conditions import AllowedLabels
-from axml_ray.inference.explain import assemble
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.readers.json_lines import JsonLines
+from axml_ray.corpus.records.records import Fields, Rejection, storable
+from axml_ray.corpus.text.composition import composed
+from axml_ray.ensemble.ensemble import Contribution
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.explain.codec import Codec, Tag
+from axml_ray.inference.explain.conditions import AllowedLabels
+from axml_ray.inference.explain.explain import assemble
 from axml_ray.members.explanation import TreePath
 from axml_ray.members.topk import TopK, rank_given
-from axml_ray.ragged import Ragged
-from axml_ray.settings import LabelConditions, SettingsError
+from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError
 from serve_app.fan_out import FanOut

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from axml_ray.settings import AbsolutePath, Positive, Precision, Settings, SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import AbsolutePath, Positive, Precision, Settings
 
 SHIPPED_EXAMPLES = Path(__file__).parent / "examples"
 """Directory of the example texts that are part of the package."""

@@ -21,7 +21,7 @@ os.environ.update(
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
-    RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # as `axml_ray.cluster.connect` sets it for a cluster of its own
+    RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # as `connect` sets it for a cluster of its own
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     OMP_NUM_THREADS="1",
 )
@@ -114,7 +114,7 @@ def ray_cluster() -> Iterator[None]:
 
     It has one GPU as far as Ray knows, which only counts and reserves it; PyTorch need not see one.
     """
-    from axml_ray.cluster import start_cluster, stop_cluster
+    from axml_ray.cluster.connection import start_cluster, stop_cluster
 
     start_cluster(num_cpus=2, num_gpus=1, object_store_memory=256 << 20)
     yield

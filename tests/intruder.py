@@ -11,7 +11,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from axml_ray.local_cluster import running_processes
+from axml_ray.cluster.local import running_processes
 
 JOBS = ("/api/job_agent/jobs/", "/api/jobs/")
 AGENT_PORT = 52365

@@ -22,7 +22,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_estimator
 
 from axml_ray import AttentionXMLClassifier, Tagger
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 
 CLASSES = 6
 SETTINGS: dict[str, Any] = {

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from axml_ray.commands.dispatch import COMMANDS as COMMAND_MODULES
-from axml_ray.configuration import load
-from axml_ray.corpus.installed_packages import InstalledPackage
+from axml_ray.cli.dispatch import COMMANDS as COMMAND_MODULES
+from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.corpus.readers.installed_packages import InstalledPackage
 from axml_ray.settings import Experiment
-from axml_ray.storage.run_manifest import write_run_manifest
+from axml_ray.settings.configuration import load
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

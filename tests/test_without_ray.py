@@ -18,9 +18,9 @@ class NoRay:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NoRay())
-import axml_ray.evaluate_run, axml_ray.planning.diagnosis
+import axml_ray.workflow.evaluate, axml_ray.planning.diagnosis
 from axml_ray import Tagger
-from axml_ray.inference.export import export_bundle
+from axml_ray.inference.bundle.export import export_bundle
 from tiny_run import texts_of, train_run
 
 home = Path(sys.argv[1])

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.composition import composed_strings
-from axml_ray.corpus.staging import text_digests
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.preparation.staging import text_digests
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import CorpusSettings, SettingsError
+from axml_ray.corpus.text.composition import composed_strings
+from axml_ray.settings import CorpusSettings
 
 NAMED = 3
 """Number of labels that an error names."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from axml_ray.corpus.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
+from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
 from axml_ray.settings import SPLITS
 
 FILE_DOCUMENTS = 8192

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from axml_ray.evaluation.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
-from axml_ray.files import whole_file
+from axml_ray.core.files import whole_file
+from axml_ray.evaluation.reports.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
 
 EXAMPLES, EXAMPLE_LETTERS = 5, 400
 """Number of documents shown, and maximum number of letters of their texts."""

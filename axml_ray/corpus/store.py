@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from scipy import sparse
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.tokenizer import Tokenizer
-from axml_ray.corpus.translation import Translation
-from axml_ray.files import finish_replacement, read_json
-from axml_ray.ragged import Ragged
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import finish_replacement, read_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.text.tokenizer import Tokenizer
+from axml_ray.corpus.text.translation import Translation
 
 FORMAT, VERSION = "axml-ray corpus", 2
 MANIFEST = "corpus.json"

@@ -12,18 +12,19 @@ from pathlib import Path
 
 import torch
 
-from axml_ray.corpus.records import storable
-from axml_ray.inference import hub
-from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.codec import Codec, Tag
-from axml_ray.inference.conditions import AllowedLabels
-from axml_ray.inference.explain import explain
-from axml_ray.limits import available_cpus
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.records.records import storable
+from axml_ray.inference.bundle import hub
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.explain.codec import Codec, Tag
+from axml_ray.inference.explain.conditions import AllowedLabels
+from axml_ray.inference.explain.explain import explain
 from axml_ray.members.topk import TopK, rank_given
-from axml_ray.network.devices import device_named
-from axml_ray.network.precision import use_threads
-from axml_ray.ragged import Ragged
-from axml_ray.settings import LabelConditions, Precision, SettingsError
+from axml_ray.network.backends.devices import device_named
+from axml_ray.network.backends.precision import use_threads
+from axml_ray.settings import LabelConditions, Precision
 
 __all__ = ["Tag", "Tagger"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from axml_ray.corpus.translation import Translation
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.translation import Translation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,15 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights, indicator_matrix
-from axml_ray.corpus.label_name_texts import name_texts
+from axml_ray.core.array_file import open_arrays, save_arrays
+from axml_ray.core.ragged import Ragged, is_ragged
+from axml_ray.corpus.labels.label_features import apply_tf_idf, bag_of_words, idf_weights, indicator_matrix
+from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus, Split
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN
-from axml_ray.corpus.translation import Translation
-from axml_ray.ragged import Ragged, is_ragged
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.corpus.text.tokenizer import SEPARATOR, UNKNOWN
+from axml_ray.corpus.text.translation import Translation
 from axml_ray.settings.members import FeatureSettings
-from axml_ray.storage.array_file import open_arrays, save_arrays
 
 ABOUT = {"format": "axml-ray features", "version": "1"}
 FREQUENCY, PREFIXES, RUNS = "frequency", "prefixes", "runs"

@@ -21,15 +21,15 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.label_features import indicator_matrix, keep_strongest
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.core.array_file import matrix, open_arrays, save_arrays
+from axml_ray.core.ragged import Ragged, is_ragged
+from axml_ray.corpus.labels.label_features import indicator_matrix, keep_strongest
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
 from axml_ray.members.sparse_member import SparseMember
-from axml_ray.ragged import Ragged, is_ragged
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, KnnSettings
-from axml_ray.storage.array_file import matrix, open_arrays, save_arrays
 
 ABOUT = {"format": "axml-ray nearest neighbours", "version": "1"}
 FILE = "texts.safetensors"

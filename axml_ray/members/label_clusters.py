@@ -12,8 +12,8 @@ import math
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.label_features import indicator_matrix, keep_strongest, label_ranges
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_features import indicator_matrix, keep_strongest, label_ranges
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import cluster_offsets

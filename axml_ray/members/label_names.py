@@ -24,14 +24,14 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.core.array_file import open_arrays, save_arrays
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
 from axml_ray.members.name_trie import Pairs, Trie, build_trie, check_trie
 from axml_ray.members.sparse_member import SparseMember
-from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import LabelNamesSettings
-from axml_ray.storage.array_file import open_arrays, save_arrays
 
 ABOUT = {"format": "axml-ray label names", "version": "1"}
 FILE = "names.safetensors"

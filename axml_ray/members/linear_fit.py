@@ -23,8 +23,8 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.members import liblinear
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import LinearTreeSettings
 from axml_ray.tree.label_tree import LabelTree
 

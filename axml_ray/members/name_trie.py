@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 import snowballstemmer
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.label_name_texts import named_labels
-from axml_ray.corpus.tokenizer import UNKNOWN, Tokenizer
-from axml_ray.ragged import Ragged, is_ragged
+from axml_ray.core.ragged import Ragged, is_ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.labels.label_name_texts import named_labels
+from axml_ray.corpus.text.tokenizer import UNKNOWN, Tokenizer
 
 LEAD_WORDS = 12
 """Number of first words of a text that count as its lead, which usually is the title."""

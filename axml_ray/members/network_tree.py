@@ -15,18 +15,18 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.explanation import ExplainedText, Step, TreePath
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, load_weights, save_weights
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.backend import backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.frozen import WORDS, frozen
+from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import Beam, LevelNetwork
-from axml_ray.network.precision import autocast
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, NetworkSettings, Precision, Settings, TrainingSettings
 from axml_ray.settings.members import NetworkTreeSettings

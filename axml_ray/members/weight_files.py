@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from axml_ray.files import save_tensors
+from axml_ray.core.files import save_tensors
 from axml_ray.settings import Weights
 
 SCALES = ".scales"

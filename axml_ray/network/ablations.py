@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backend import Seeds
-from axml_ray.network.dropout import dropout
+from axml_ray.network.backends.backend import Seeds
 from axml_ray.network.encoder import WORD_LAYER, Encoder, embed_tokens
-from axml_ray.network.fused_head import Attention
-from axml_ray.network.head import log_odds
+from axml_ray.network.fast.fused_head import Attention
 from axml_ray.network.level_network import LevelNetwork
+from axml_ray.network.paper.dropout import dropout
+from axml_ray.network.paper.head import log_odds
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings

@@ -10,12 +10,12 @@ n nodes scored.
 import torch
 from torch import Tensor, nn
 
-from axml_ray.network.backend import Seeds
+from axml_ray.network.backends.backend import Seeds
 from axml_ray.network.encoder import Encoder
-from axml_ray.network.fused_head import FusedAttentionHead
-from axml_ray.network.head import Head
+from axml_ray.network.fast.fused_head import FusedAttentionHead
 from axml_ray.network.level_network import LevelNetwork
-from axml_ray.network.multi_label_attention import attention_weights, evidence, multi_label_attention
+from axml_ray.network.paper.head import Head
+from axml_ray.network.paper.multi_label_attention import attention_weights, evidence, multi_label_attention
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings

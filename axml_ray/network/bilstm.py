@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from axml_ray.network.torch_internals import lstm_layer
+from axml_ray.network.fast.torch_internals import lstm_layer
 
 
 def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:

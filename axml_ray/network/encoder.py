@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backend import Seeds, backend_for
-from axml_ray.network.dropout import dropout
-from axml_ray.network.sparse_rows import gather_rows
+from axml_ray.network.backends.backend import Seeds, backend_for
+from axml_ray.network.fast.sparse_rows import gather_rows
+from axml_ray.network.paper.dropout import dropout
 from axml_ray.settings import NetworkSettings
 
 WORD_LAYER, STATE_LAYER = 0, 1

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from axml_ray.network.backend import Seeds
+from axml_ray.network.backends.backend import Seeds
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.fused_attention import LevelPass, fused_logits, fused_loss
-from axml_ray.network.fused_head import FusedHead
+from axml_ray.network.fast.fused_attention import LevelPass, fused_logits, fused_loss
+from axml_ray.network.fast.fused_head import FusedHead
 from axml_ray.network.label_table import LabelTable
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level

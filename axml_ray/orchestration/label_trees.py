@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import ray
 
-from axml_ray.cluster import failure, root_cause
+from axml_ray.cluster.connection import failure, root_cause
+from axml_ray.core.limits import available_cpus
+from axml_ray.core.memory import keep_freed_memory
 from axml_ray.corpus.store import Corpus
-from axml_ray.fitting import build_tree_of_run
-from axml_ray.heartbeat import Heartbeat
-from axml_ray.limits import available_cpus
-from axml_ray.memory import keep_freed_memory
 from axml_ray.orchestration.tasks import ANYWHERE, as_completed
-from axml_ray.run import Run
+from axml_ray.progress.heartbeat import Heartbeat
+from axml_ray.runs.fitting import build_tree_of_run
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.tree.kinds import check_hierarchy
 from axml_ray.tree.label_tree import LabelTree

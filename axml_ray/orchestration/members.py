@@ -13,16 +13,17 @@ from typing import Any
 
 import ray
 
-from axml_ray.cluster import check_fits, failure, root_cause
+from axml_ray.cluster.connection import check_fits, failure, root_cause
+from axml_ray.core.errors import JobError
 from axml_ray.corpus.store import Corpus
-from axml_ray.fitting import fit_features, fit_member
-from axml_ray.heartbeat import Heartbeat, phase
 from axml_ray.members.member import Member, MemberSpec
 from axml_ray.orchestration.tasks import ANYWHERE
 from axml_ray.orchestration.worker_group import training_task
-from axml_ray.reporter import current_reporter
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, JobError
+from axml_ray.progress.heartbeat import Heartbeat, phase
+from axml_ray.progress.reporter import current_reporter
+from axml_ray.runs.fitting import fit_features, fit_member
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
 from axml_ray.training.progress import Follower
 

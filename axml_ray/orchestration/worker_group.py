@@ -14,11 +14,11 @@ import ray
 import torch
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.fitting import fit_member
-from axml_ray.network.devices import reserved_device
-from axml_ray.network.precision import use_threads
+from axml_ray.network.backends.devices import reserved_device
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
-from axml_ray.run import Run
+from axml_ray.runs.fitting import fit_member
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.resources import ResourceSettings
 from axml_ray.training.distributed import DistributedContext

@@ -13,13 +13,15 @@ from pathlib import Path
 import torch
 
 import axml_ray
-from axml_ray.authentication import MODE, token_file
-from axml_ray.configuration import SHIPPED
-from axml_ray.extras import EXTRAS, missing_module
-from axml_ray.limits import available_cpus, available_memory, temporary_directory
-from axml_ray.network.precision import fast_formats
+from axml_ray.cluster.authentication import MODE, token_file
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.extras import EXTRAS, missing_module
+from axml_ray.core.limits import available_cpus, available_memory, temporary_directory
+from axml_ray.core.paths import HOME_VARIABLE, absolute
+from axml_ray.network.backends.precision import fast_formats
 from axml_ray.planning.memory import GIB, copies
-from axml_ray.settings import HOME_VARIABLE, NetworkSettings, SettingsError, TrainingSettings, absolute
+from axml_ray.settings import NetworkSettings, TrainingSettings
+from axml_ray.settings.configuration import SHIPPED
 
 TREES = 3
 """Label trees of the paper's ensemble, which should train side by side."""

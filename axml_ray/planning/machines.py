@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from axml_ray.limits import available_cpus, available_memory
-from axml_ray.network.precision import product_format
+from axml_ray.core.limits import available_cpus, available_memory
+from axml_ray.network.backends.precision import product_format
 from axml_ray.planning.memory import GIB
 from axml_ray.settings import Experiment
 

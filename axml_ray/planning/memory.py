@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from axml_ray.network.backend import Backend
-from axml_ray.network.cpu_backend import CpuBackend
-from axml_ray.network.cuda_backend import STORED_ON_DEVICE, CudaBackend
-from axml_ray.network.cuda_lstm import INPUT_MULTIPLE
+from axml_ray.network.backends.backend import Backend
+from axml_ray.network.backends.cpu_backend import CpuBackend
+from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE, CudaBackend
+from axml_ray.network.fast.cuda_lstm import INPUT_MULTIPLE
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 
@@ -134,7 +134,7 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N,
     and on a processor without instructions for bfloat16 the LSTMs read and return float32, 2 (E + N). cuDNN's LSTMs
     compute on their own padded copies of the word vectors, with words first, 4 E. The factors were measured on a CPU
-    (tests/test_plan.py); cuDNN's were not.
+    (tests/planning/test_plan.py); cuDNN's were not.
     """
     words, hidden = counts.word_dimension, settings.network.hidden
     padded_words = -(-words // INPUT_MULTIPLE) * INPUT_MULTIPLE

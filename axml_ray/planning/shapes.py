@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.input_changes import changed_settings
-from axml_ray.corpus.split_assignment import valid_documents
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.preparation.input_changes import changed_settings
+from axml_ray.corpus.preparation.split_assignment import valid_documents
 from axml_ray.corpus.store import MANIFEST, Corpus
-from axml_ray.corpus.vector_files import dimension_of
+from axml_ray.corpus.text.vector_files import dimension_of
 from axml_ray.network.tree_level import Level
-from axml_ray.settings import Experiment, SettingsError, TreeSettings
+from axml_ray.settings import Experiment, TreeSettings
 from axml_ray.tree.label_tree import level_depths
 
 

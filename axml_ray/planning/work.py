@@ -12,13 +12,13 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from axml_ray.network.backend import backend_for
+from axml_ray.core.ragged import Ragged
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
-from axml_ray.network.precision import use_threads
 from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import FLOAT
 from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
-from axml_ray.ragged import Ragged
 from axml_ray.settings import Experiment, NetworkSettings, at_level
 from axml_ray.training.batches import LevelData, make_batch
 from axml_ray.training.distributed import DistributedContext

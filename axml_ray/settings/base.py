@@ -2,58 +2,13 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import snowballstemmer
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-HOME_VARIABLE = "AXML_RAY_HOME"
-_home: ContextVar[Path | None] = ContextVar("home", default=None)
-
-
-class SettingsError(ValueError):
-    """A wrong setting, or wrong input that a setting names; the message names it and says how to fix it."""
-
-
-def project_directory() -> Path:
-    """Return the directory where relative paths start: `$AXML_RAY_HOME`, else the current directory."""
-    return _home.get() or Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
-
-
-@contextmanager
-def paths_below(directory: Path) -> Iterator[None]:
-    """Let relative paths start at `directory` within the block, as when the settings of a run elsewhere are read."""
-    token = _home.set(directory)
-    try:
-        yield
-    finally:
-        _home.reset(token)
-
-
-class JobError(RuntimeError):
-    """A job cannot go on, for a reason that the message explains, so that nobody needs the traceback."""
-
-
-def absolute(path: str | Path) -> Path:
-    """Return an absolute path, starting at the project's directory; globs are kept."""
-    return Path(os.path.normpath(project_directory() / Path(path).expanduser()))
-
-
-def portable(place: str | Path) -> str:
-    """Return a path as it is stored: relative if it lies in the project's directory; a URL is returned unchanged."""
-    home = os.path.normpath(project_directory())
-    inside = isinstance(place, Path) and place.is_relative_to(home)
-    return Path(place).relative_to(home).as_posix() if inside else str(place)
-
-
-def absolute_place(place: str | Path) -> str | Path:
-    """Return an absolute path or glob; a URL is returned unchanged."""
-    return place if "://" in str(place) else absolute(place)
+from axml_ray.core.paths import absolute, absolute_place, portable
 
 
 def _known_stemmer(language: str) -> str:

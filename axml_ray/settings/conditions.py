@@ -1,4 +1,4 @@
-"""Conditions on the labels of a prediction (`axml_ray.inference.conditions`)."""
+"""Conditions on the labels of a prediction (`axml_ray.inference.explain.conditions`)."""
 
 from axml_ray.settings.base import Settings
 

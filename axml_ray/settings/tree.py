@@ -5,14 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from axml_ray.settings.base import (
-    AbsolutePath,
-    LabelFeatures,
-    Positive,
-    Settings,
-    SettingsError,
-    check_power_of_two,
-)
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings.base import AbsolutePath, LabelFeatures, Positive, Settings, check_power_of_two
 
 
 class TreeSettings(Settings):

@@ -4,7 +4,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from axml_ray.extras import require_extra
+from axml_ray.core.extras import require_extra
 from axml_ray.settings import TrackingSettings
 from axml_ray.tracking.tracker import Tracker
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import TrackingSettings
-from axml_ray.storage.layout import RunLayout
 from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
 
 EVENTS = "tensorboard"

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from axml_ray.files import read_json, write_json
+from axml_ray.core.files import read_json, write_json
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment, TrackingSettings, stored
-from axml_ray.storage.layout import RunLayout
 from axml_ray.tracking.kinds import KINDS, with_address
 from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
 

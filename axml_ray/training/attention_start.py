@@ -16,13 +16,13 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from axml_ray.corpus.label_features import apply_tf_idf, bag_of_words, idf_weights
-from axml_ray.corpus.label_name_texts import name_texts
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_features import apply_tf_idf, bag_of_words, idf_weights
+from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.backend import backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.precision import autocast
 from axml_ray.network.level_network import LevelNetwork
-from axml_ray.network.precision import autocast
-from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
 from axml_ray.training.batches import padded_tokens
 from axml_ray.training.beam_step import scoring_batches

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axml_ray.corpus.tokenizer import PADDING
-from axml_ray.network.backend import Staged, backend_for
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.tokenizer import PADDING
+from axml_ray.network.backends.backend import Staged, backend_for
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
 
 CPU = torch.device("cpu")
 POOL = 64

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from axml_ray.network.backend import HostCopy, Staged, backend_for
+from axml_ray.core.ragged import Ragged
+from axml_ray.network.backends.backend import HostCopy, Staged, backend_for
+from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
-from axml_ray.network.precision import autocast
-from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
 from axml_ray.training.batches import CANDIDATE_TENSORS, order_by_worker, padded_tokens
 from axml_ray.training.distributed import DistributedContext

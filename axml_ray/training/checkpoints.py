@@ -13,10 +13,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from axml_ray.files import clear_leftovers, save_tensors
-from axml_ray.network.backend import backend_for
+from axml_ray.core.errors import JobError
+from axml_ray.core.files import clear_leftovers, save_tensors
+from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.level_network import TABLE
-from axml_ray.settings import JobError
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level_files import (
     MODEL,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from axml_ray.network.frozen import WORDS
+from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.training.level_files import read_level
 from axml_ray.tree.growth import previous_leaves

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from axml_ray.network.backend import backend_for
-from axml_ray.network.optimizer import gradient_values
-from axml_ray.network.precision import REDUCED, fast_formats
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.precision import REDUCED, fast_formats
+from axml_ray.network.optimization.optimizer import gradient_values
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import Precision
 

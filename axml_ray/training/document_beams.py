@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from axml_ray.files import reserve_space
+from axml_ray.core.files import reserve_space
+from axml_ray.core.ragged import Ragged
 from axml_ray.network.level_network import Beam, LevelNetwork
-from axml_ray.ragged import Ragged
 from axml_ray.settings import Precision
 from axml_ray.training.batches import choose_parents
 from axml_ray.training.beam_step import expand_all, expand_rows

@@ -21,16 +21,17 @@ import torch
 from scipy.special import entr
 from torch import Tensor
 
-from axml_ray.evaluation.metrics import ndcg_at
-from axml_ray.network.backend import Seeds, backend_for
+from axml_ray.core.errors import JobError
+from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics.metrics import ndcg_at
+from axml_ray.network.backends.backend import Seeds, backend_for
+from axml_ray.network.backends.precision import autocast, product_format
+from axml_ray.network.fast.torch_internals import mark_coalesced_
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
-from axml_ray.network.loss_scale import SMALLEST, LossScale
-from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
-from axml_ray.network.precision import autocast, product_format
-from axml_ray.network.torch_internals import mark_coalesced_
-from axml_ray.network.weight_average import WeightAverage
-from axml_ray.ragged import Ragged
-from axml_ray.settings import JobError, Precision, TrainingSettings, at_level
+from axml_ray.network.optimization.loss_scale import SMALLEST, LossScale
+from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam, gradient_values
+from axml_ray.network.optimization.weight_average import WeightAverage
+from axml_ray.settings import Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.beam_step import expand_all
 from axml_ray.training.checkpoints import Checkpoints

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from axml_ray.files import (
+from axml_ray.core.files import (
     finish_replacement,
     read_json,
     reserve_space,
@@ -28,7 +28,7 @@ from axml_ray.files import (
     whole_directory,
     write_json,
 )
-from axml_ray.network.backend import backend_for
+from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import Precision

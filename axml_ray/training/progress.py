@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from axml_ray.network.backend import backend_for
+from axml_ray.network.backends.backend import backend_for
 
 log = logging.getLogger(__name__)
 

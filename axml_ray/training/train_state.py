@@ -5,9 +5,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from axml_ray.network.loss_scale import LossScale
-from axml_ray.network.optimizer import GradientClipper, LazyAdam
-from axml_ray.network.weight_average import WeightAverage
+from axml_ray.network.optimization.loss_scale import LossScale
+from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam
+from axml_ray.network.optimization.weight_average import WeightAverage
 from axml_ray.training.distributed import DistributedContext
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.seeds import derived_seed
 from axml_ray.corpus.store import Corpus, Split
-from axml_ray.network.backend import backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.precision import format_name, product_format
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
-from axml_ray.network.precision import format_name, product_format
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
-from axml_ray.seeds import derived_seed
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
 from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData

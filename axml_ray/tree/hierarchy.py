@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.composition import composed
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.text.composition import composed
 from axml_ray.tree.clustering import balanced_clusters
 
 TOP = ""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.tree.label_tree import LabelTree
 
 

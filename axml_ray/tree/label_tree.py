@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 from scipy import sparse
 
-from axml_ray.files import whole_file
+from axml_ray.core.files import whole_file
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.halving import MapFunction
 

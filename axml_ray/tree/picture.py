@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 from scipy import sparse
 
-from axml_ray.files import whole_file
+from axml_ray.core.files import whole_file
 
 MOST_LABELS = 96
 """Most labels of a picture."""

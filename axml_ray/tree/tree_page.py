@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.files import whole_file
+from axml_ray.core.files import whole_file
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.tree.inspection import label_starts
 from axml_ray.tree.label_tree import LabelTree
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from axml_ray.ensemble import Ensemble
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.ensemble.ensemble import Ensemble
 
 TEXTS = 100
 """Number of texts that are predicted."""

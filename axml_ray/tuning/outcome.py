@@ -9,9 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.core.errors import JobError
+from axml_ray.core.files import whole_file, write_json
 from axml_ray.corpus.store import Corpus
-from axml_ray.files import whole_file, write_json
-from axml_ray.settings import Experiment, JobError, stored
+from axml_ray.settings import Experiment, stored
 from axml_ray.tuning.page import page
 from axml_ray.tuning.records import Trial
 from axml_ray.tuning.space import apply_parameters

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from axml_ray.files import read_json, write_json
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, write_json
 
 TRIAL = "trial.json"
 State = Literal["running", "finished", "stopped", "failed"]

@@ -17,10 +17,11 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from axml_ray.cluster import check_fits, max_processes
+from axml_ray.cluster.connection import check_fits, max_processes
+from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
-from axml_ray.settings import Experiment, JobError, ResourceSettings, SettingsError
+from axml_ray.settings import Experiment, ResourceSettings
 from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, parameters_of

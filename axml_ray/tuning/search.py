@@ -14,7 +14,8 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import Experiment
 from axml_ray.tuning.space import Space, apply_parameters
 
 Method = Literal["random", "tpe"]

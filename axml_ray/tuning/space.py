@@ -23,8 +23,10 @@ from typing import Any
 
 import optuna
 
-from axml_ray.configuration import load
-from axml_ray.settings import Experiment, SettingsError, absolute
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import absolute
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 
 GROUPS = ("tree", "network", "training", "ensemble")
 KEPT = ("training.documents", "ensemble.top_labels", "ensemble.combiner")

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, write_json
 from axml_ray.corpus.store import Corpus
-from axml_ray.files import read_json, write_json
-from axml_ray.settings import Experiment, SettingsError, stored
+from axml_ray.settings import Experiment, stored
 from axml_ray.tuning.search import Method
 from axml_ray.tuning.space import Space
 

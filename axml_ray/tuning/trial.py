@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.run_layout import RunLayout
+from axml_ray.core.seeds import derived_seed
 from axml_ray.corpus.store import Corpus, Split
-from axml_ray.ensemble import Ensemble
-from axml_ray.evaluation.metrics import ndcg_at
+from axml_ray.ensemble.ensemble import Ensemble
+from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Stopped, fit_members, never
-from axml_ray.ragged import Ragged
-from axml_ray.run import Run
-from axml_ray.seeds import derived_seed
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
-from axml_ray.storage.layout import RunLayout
 from axml_ray.tracking.tensorboard_tracker import EVENTS
 from axml_ray.tracking.tracked_run import track
 from axml_ray.tracking.wandb_tracker import FILES

@@ -13,7 +13,7 @@ from environments import PeerError
 from rich.console import Console
 from scipy import sparse
 
-from axml_ray.configuration import load
+from axml_ray.settings.configuration import load
 
 
 def test_similarity_by_hand():

@@ -22,9 +22,9 @@ from results_file import Result  # noqa: E402
 from timed_parts import measure_within  # noqa: E402
 from tiny_corpus import write_corpus  # noqa: E402
 
-from axml_ray.network.backend import backend_for, replaced_backend  # noqa: E402
-from axml_ray.network.cpu_backend import CpuBackend  # noqa: E402
-from axml_ray.network.cuda_backend import CudaBackend  # noqa: E402
+from axml_ray.network.backends.backend import backend_for, replaced_backend  # noqa: E402
+from axml_ray.network.backends.cpu_backend import CpuBackend  # noqa: E402
+from axml_ray.network.backends.cuda_backend import CudaBackend  # noqa: E402
 from axml_ray.settings import SettingsError  # noqa: E402
 
 pytestmark = pytest.mark.processes  # git, for the commit in the results
@@ -81,7 +81,7 @@ def test_without_the_device(tmp_path, monkeypatch):
 def test_an_error_of_attentions_kernels_is_found(monkeypatch):
     """In Triton's interpreter: they compute what the eager way does, unless something is wrong."""
     pytest.importorskip("triton")
-    from axml_ray.network.attention_kernel import KernelAttention
+    from axml_ray.network.fast.attention_kernel import KernelAttention
 
     cpu, backend = torch.device("cpu"), CudaBackend("cpu")
     bench, forward = Bench(cpu, True, None), KernelAttention.forward

@@ -24,11 +24,11 @@ import peers
 import peers_tables
 import results_file
 
-from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import write_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, VERSION, Corpus
-from axml_ray.files import write_json
-from axml_ray.ragged import Ragged
-from axml_ray.settings import SettingsError
 
 LABELS = 150  # more than omikuji's min_branch_size, so that its trees have branches
 

@@ -16,8 +16,8 @@ import quality_table
 import results_file
 from tiny_run import train_run
 
-from axml_ray.evaluate_run import evaluate
-from axml_ray.inference.predict_split import predict_split
+from axml_ray.inference.predict.predict_split import predict_split
+from axml_ray.workflow.evaluate import evaluate
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import scale
 from scipy import sparse
 
-from axml_ray.corpus.prepare import prepare
+from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.settings import CorpusSettings
 
 

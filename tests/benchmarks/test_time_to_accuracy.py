@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import time_to_accuracy
 
-from axml_ray.configuration import load
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings.configuration import load
 
 
 def row(system: str, program: str, seconds: float, score: float) -> dict[str, Any]:

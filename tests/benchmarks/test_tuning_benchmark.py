@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import tuning
 
-from axml_ray.configuration import load
+from axml_ray.settings.configuration import load
 from axml_ray.tuning.records import Scoring, Trial
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep

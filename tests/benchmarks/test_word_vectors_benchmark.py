@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import word_vectors
 
-from axml_ray import configuration
+from axml_ray.settings import configuration
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from corpus.preparing import Prepare, lines
 
-from axml_ray.corpus.prepare import prepare
+from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, CorpusSettings
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SettingsError
 
 Record = tuple[str, Sequence[str]]
 Prepare = Callable[..., Corpus]

@@ -8,8 +8,8 @@ import pytest
 from corpus.preparing import BAD, CUT, Prepare, lines, many, mixed, written
 
 from axml_ray.corpus.file_layout import FILE_DOCUMENTS
-from axml_ray.corpus.passes import stage_inputs
-from axml_ray.corpus.sources import open_readers
+from axml_ray.corpus.preparation.passes import stage_inputs
+from axml_ray.corpus.readers.sources import open_readers
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import CorpusSettings
 
@@ -62,7 +62,8 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from axml_ray.corpus import prepare, tasks
+from axml_ray.corpus.preparation import prepare
+from axml_ray.corpus.preparation import tasks
 from axml_ray.settings import CorpusSettings
 
 folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
@@ -91,12 +92,12 @@ def test_the_number_of_blocks_changes_nothing(
 ) -> None:
     settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), "subwords": subwords, **CUT}
     settings["word_vectors"] = "train"
-    monkeypatch.setattr("axml_ray.corpus.cooccurrence.STRIPE_PAIRS", 5_000)
+    monkeypatch.setattr("axml_ray.corpus.text.cooccurrence.STRIPE_PAIRS", 5_000)
     whole = run(**settings)
     size = len(lines(settings["train"])) // blocks + 1
     # Not in this process, as so little would be.
-    monkeypatch.setattr("axml_ray.corpus.tasks.SMALL_BYTES", 1)
-    monkeypatch.setattr("axml_ray.corpus.label_features.RANGE_TERMS", 50)
+    monkeypatch.setattr("axml_ray.corpus.preparation.tasks.SMALL_BYTES", 1)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.RANGE_TERMS", 50)
     cut = run(**settings, block_bytes=size, directory="cut")
     assert written(whole) == written(cut)
     assert whole.manifest["summary"] == cut.manifest["summary"]

@@ -10,11 +10,11 @@ import pytest
 from corpus.preparing import Prepare, lines, many, written
 from tokenizers import Tokenizer as FastTokenizer
 
-from axml_ray.corpus.composition import composed, composed_strings
-from axml_ray.corpus.dictionary import read_dictionary
-from axml_ray.corpus.in_memory import label_of, labelled_texts
-from axml_ray.corpus.tokenizer import Tokenizer, split_words
-from axml_ray.corpus.vector_files import load_known_vectors
+from axml_ray.corpus.records.in_memory import label_of, labelled_texts
+from axml_ray.corpus.text.composition import composed, composed_strings
+from axml_ray.corpus.text.dictionary import read_dictionary
+from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
+from axml_ray.corpus.text.vector_files import load_known_vectors
 from axml_ray.tree.hierarchy import Hierarchy
 
 
@@ -93,7 +93,7 @@ def test_strings_are_copied_only_if_one_changes() -> None:
 
 def test_labels_of_a_continued_corpus_keep_their_ids(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:  # as the version before this one prepared it
-        patch.setattr("axml_ray.corpus.records.composed_strings", lambda strings: strings)
+        patch.setattr("axml_ray.corpus.records.records.composed_strings", lambda strings: strings)
         old = run(train=APART, test_share=0, directory="old")
     assert apart("Ökologie") in old.labels.labels
     more = [*TEXTS, *many(30)]

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from axml_ray.configuration import load
+from axml_ray.settings.configuration import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from corpus.preparing import Prepare, Record, lines
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.continued import keep_ids, keep_word_vectors, previous_words
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SettingsError
 
 
 def texts(first: int, last: int, labels: int = 8, prefix: str = "old") -> list[Record]:

@@ -9,10 +9,10 @@ import pytest
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from axml_ray.corpus import cooccurrence
-from axml_ray.corpus.cooccurrence import WINDOW, cooccurrences, factorise, number_of_stripes, ppmi
-from axml_ray.corpus.passes import count_cooccurrences
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.preparation.passes import count_cooccurrences
+from axml_ray.corpus.text import cooccurrence
+from axml_ray.corpus.text.cooccurrence import WINDOW, cooccurrences, factorise, number_of_stripes, ppmi
 
 WORDS = 31
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.corpus.dictionary import MAX_CANDIDATES, Dictionary, read_dictionary, restrict_to_vocabulary
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.text.dictionary import MAX_CANDIDATES, Dictionary, read_dictionary, restrict_to_vocabulary
 
 DING = """\
 # Version of today

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from corpus.preparing import Prepare, error_of, ids, lines, many
 
-from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.sources import name_apart, open_readers
+from axml_ray.corpus.readers.json_lines import JsonLines
+from axml_ray.corpus.readers.sources import name_apart, open_readers
 from axml_ray.settings import CorpusSettings
 
 
@@ -97,5 +97,5 @@ def test_ids_that_are_repeated_without_harm(run: Prepare, tmp_path: Path) -> Non
 
 
 def test_equal_hashes_of_different_ids_are_no_repetition(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("axml_ray.corpus.staging.id_hashes", lambda names: np.zeros(len(names), np.uint64))
+    monkeypatch.setattr("axml_ray.corpus.preparation.staging.id_hashes", lambda names: np.zeros(len(names), np.uint64))
     assert len(ids(run(train=many(20), test=many(4, "test")), "train")) == 18

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from axml_ray.corpus.in_memory import check_not_one_hot, column_of, labelled_texts, read_labels
+from axml_ray.corpus.records.in_memory import check_not_one_hot, column_of, labelled_texts, read_labels
 
 TEXTS = ["a cat", "a dog", ""]
 LABELS = [["pets", "cats"], ["pets"], []]

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from corpus.preparing import Prepare, content, error_of, leftovers, lines, many
 
-from axml_ray.corpus.input_changes import content_of, read_inputs, stamp_of
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.preparation.input_changes import content_of, read_inputs, stamp_of
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SPLITS, SettingsError
+from axml_ray.settings import SPLITS
 
 KILLED = """
 import os, sys, time
 from pathlib import Path
 
-from axml_ray.corpus import prepare, word_vectors
+from axml_ray.corpus.preparation import prepare
+from axml_ray.corpus.text import word_vectors
 from axml_ray.settings import CorpusSettings
 
 word_vectors.save_vectors = lambda *a: (print("here", flush=True), time.sleep(600))
@@ -86,13 +88,13 @@ def test_a_failure_leaves_nothing_and_keeps_the_older_corpus(
         raise stop
 
     with monkeypatch.context() as patch:
-        patch.setattr("axml_ray.corpus.word_vectors.save_vectors", fail)  # nearly the last that is written
+        patch.setattr("axml_ray.corpus.text.word_vectors.save_vectors", fail)  # nearly the last that is written
         with pytest.raises(type(stop)):
             run(train=many(20), test=many(4, "test"))
         assert leftovers(tmp_path) == []
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     old = content(run(train=many(20), test=many(4, "test")))
-    monkeypatch.setattr("axml_ray.corpus.word_vectors.save_vectors", fail)
+    monkeypatch.setattr("axml_ray.corpus.text.word_vectors.save_vectors", fail)
     with pytest.raises(type(stop)):
         run(train=many(30), test=many(4, "test"))
     assert leftovers(tmp_path) == ["corpus"]
@@ -135,7 +137,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(Path(file.name).name)
         return digest(file, *rest)
 
-    monkeypatch.setattr("axml_ray.corpus.input_changes.hashlib.file_digest", counted)
+    monkeypatch.setattr("axml_ray.corpus.preparation.input_changes.hashlib.file_digest", counted)
     return names
 
 

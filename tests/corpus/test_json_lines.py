@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus import json_lines, line_blocks
-from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.records import Block, Document, Fields, Rejection, read_blocks
+from axml_ray.corpus.readers import json_lines, line_blocks
+from axml_ray.corpus.readers.json_lines import JsonLines
+from axml_ray.corpus.records.records import Block, Document, Fields, Rejection, read_blocks
 
 
 def good(number: int, size: int = 3) -> bytes:

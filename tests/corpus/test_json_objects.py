@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus import json_objects
-from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.json_objects import JsonObjects
-from axml_ray.corpus.records import Document, Rejection
-from axml_ray.corpus.sources import open_readers
+from axml_ray.corpus.readers import json_objects
+from axml_ray.corpus.readers.json_lines import JsonLines
+from axml_ray.corpus.readers.json_objects import JsonObjects
+from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings
 
 RECORDS = [

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.label_index import LabelIndex, write_labels
+from axml_ray.corpus.labels.label_index import LabelIndex, write_labels
 
 
 def test_labels_are_ranked_by_training_frequency_then_name() -> None:

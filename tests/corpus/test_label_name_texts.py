@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.label_name_texts import name_texts, named_labels
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.labels.label_name_texts import name_texts, named_labels
 from axml_ray.corpus.store import Split
-from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.text.tokenizer import Tokenizer
 
 COUNTS = {"n1": 3, "n2": 2, "n3": 1}
 TOKENIZER = Tokenizer.from_words(["whale", "shark", "fish", "n2", "deep", "sea"])

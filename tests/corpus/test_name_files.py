@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.corpus.name_files import name_labels, read_rows
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.labels.name_files import name_labels, read_rows
 
 URIS = ["http://x/1", "http://x/2", "http://x/3"]
 

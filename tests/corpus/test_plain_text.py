@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from axml_ray.corpus.plain_text import PlainText
-from axml_ray.corpus.records import Document, Rejection
-from axml_ray.corpus.sources import open_readers
+from axml_ray.corpus.readers.plain_text import PlainText
+from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings
 
 CONTENT = b'A cat, "sat".\r\n\r\n \n{"text": 1}\nna\xefve\n' + "Über\tHunde".encode()

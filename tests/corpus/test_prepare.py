@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows, written
 
-import axml_ray.corpus.sources
-from axml_ray.corpus.cooccurrence import factorise
-from axml_ray.corpus.label_features import label_centroids
-from axml_ray.corpus.passes import count_cooccurrences
-from axml_ray.corpus.sources import installed_package_readers
-from axml_ray.corpus.tokenizer import LONGEST_WORD, split_words
-from axml_ray.corpus.word_vectors import fill_unknown, random_vectors
+import axml_ray.corpus.readers.sources
+from axml_ray.corpus.labels.label_features import label_centroids
+from axml_ray.corpus.preparation.passes import count_cooccurrences
+from axml_ray.corpus.readers.sources import installed_package_readers
+from axml_ray.corpus.text.cooccurrence import factorise
+from axml_ray.corpus.text.tokenizer import LONGEST_WORD, split_words
+from axml_ray.corpus.text.word_vectors import fill_unknown, random_vectors
 from axml_ray.settings import SPLITS
 
 # What comes out
@@ -134,7 +134,7 @@ def test_label_features_are_of_translated_texts(
     run: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
     if not small:
-        monkeypatch.setattr("axml_ray.corpus.tasks.SMALL_BYTES", 1)
+        monkeypatch.setattr("axml_ray.corpus.preparation.tasks.SMALL_BYTES", 1)
     path = tmp_path / "de-en.tsv"
     path.write_text("Haus\thouse\nWal\twhale\n")
     train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
@@ -232,7 +232,9 @@ def test_installed_packages(run: Prepare, tmp_path: Path, monkeypatch: pytest.Mo
             for i in range(40)
         ]
         (site / package / "core.py").write_text("\n".join(functions))
-    monkeypatch.setattr(axml_ray.corpus.sources, "installed_package_readers", lambda: installed_package_readers(site))
+    monkeypatch.setattr(
+        axml_ray.corpus.readers.sources, "installed_package_readers", lambda: installed_package_readers(site)
+    )
     settings = {"source": "installed_packages", "train": (), "test": ()}
     corpus = run(**settings, test_share=0.25)
     sizes = [corpus.documents(split) for split in SPLITS]
@@ -468,7 +470,7 @@ def test_wrong_label_features_by_row(run: Prepare, tmp_path: Path, content: str,
 
 def test_long_texts_are_written_in_row_groups(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which do not depend on the blocks of the input, and lose nothing."""
-    monkeypatch.setattr("axml_ray.corpus.passes.ROW_GROUP_BYTES", 100_000)
+    monkeypatch.setattr("axml_ray.corpus.preparation.passes.ROW_GROUP_BYTES", 100_000)
     records = [(f"{i} some words of a text, " * 1_000, ["all", f"l{i % 3}"]) for i in range(20)]
     corpus, other = (
         run(train=records, test_share=0, max_tokens=50, block_bytes=size, directory=f"by {size}")

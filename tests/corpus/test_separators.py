@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from corpus.preparing import Prepare, error_of, ids, many
 
-from axml_ray.commands import predict
-from axml_ray.corpus.records import Document
-from axml_ray.corpus.sources import open_readers
+from axml_ray.cli import predict
+from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.corpus.records.records import Document
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, CorpusSettings, ReadingSettings
 

@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.sources import Document, InstalledPackage, Rejection, installed_package_readers, open_readers
-from axml_ray.corpus.text_streams import open_text
+from axml_ray.corpus.readers.json_lines import JsonLines
+from axml_ray.corpus.readers.sources import (
+    Document,
+    InstalledPackage,
+    Rejection,
+    installed_package_readers,
+    open_readers,
+)
+from axml_ray.corpus.readers.text_streams import open_text
 from axml_ray.settings import CorpusSettings
 
 DOC = " ".join(f"word{number}" for number in range(25))

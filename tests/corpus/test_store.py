@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import VERSION, Corpus, Split
-from axml_ray.ragged import Ragged
-from axml_ray.settings import SettingsError
 
 ROWS = {"train/b.parquet": [[5], [6, 7]], "train/a.parquet": [[1, 2], [3], [4]], "test/a.parquet": [[8]]}
 

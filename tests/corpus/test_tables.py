@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.records import Document, Fields, Rejection
-from axml_ray.corpus.tables import ArrowRows, MissingColumn, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.readers.tables import ArrowRows, MissingColumn, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.records.records import Document, Fields, Rejection
 
 ROWS = [
     {"id": "a", "text": "A cat.", "labels": ["pets", " cats "]},

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from axml_ray.corpus.tasks import _count_parts, _run_task, run_tasks
-from axml_ray.heartbeat import Heartbeat
-from axml_ray.reporter import Activity, LogReporter, report_to
+from axml_ray.corpus.preparation.tasks import _count_parts, _run_task, run_tasks
+from axml_ray.progress.heartbeat import Heartbeat
+from axml_ray.progress.reporter import Activity, LogReporter, report_to
 
 
 def numbers(part: int, start: int) -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from corpus.preparing import Prepare, error_of
 
-from axml_ray.corpus.line_blocks import line_ranges
-from axml_ray.corpus.records import Document, Rejection
-from axml_ray.corpus.sources import open_readers
+from axml_ray.corpus.readers.line_blocks import line_ranges
+from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings
 
 LINES = [f'{{"text": "Köln, {number} \N{EURO SIGN}", "labels": ["l{number}"]}}' for number in range(3000)]

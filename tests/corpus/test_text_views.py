@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.corpus.translation import Translation
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.corpus.text.translation import Translation
 
 TRANSLATION = Translation(
     Ragged.from_rows([[], [], [5, 6, 5], [], [], [], []]), np.array([0, 0, 1, 1, 0, -1, -1], np.int8)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from axml_ray.corpus import tokenizer as tokenizer_module
-from axml_ray.corpus.records import storable
-from axml_ray.corpus.tokenizer import (
+from axml_ray.corpus.records.records import storable
+from axml_ray.corpus.text import tokenizer as tokenizer_module
+from axml_ray.corpus.text.tokenizer import (
     PADDING,
     SEPARATOR,
     UNKNOWN,
@@ -252,7 +252,7 @@ def test_memory_does_not_grow_with_texts() -> None:
     """Of 250 MB of texts, in which each has one object, encoding keeps the words that are read."""
     program = """
 import resource
-from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.text.tokenizer import Tokenizer
 tokenizer = Tokenizer.from_words(["words"])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 rows = tokenizer.encode(["some words of a text, " * 60_000] * 190, 500)

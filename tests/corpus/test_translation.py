@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus import translation as module
-from axml_ray.corpus.dictionary import Dictionary
-from axml_ray.corpus.tokenizer import UNKNOWN
-from axml_ray.corpus.translation import Translation
-from axml_ray.files import save_tensors
+from axml_ray.core.files import save_tensors
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text import translation as module
+from axml_ray.corpus.text.dictionary import Dictionary
+from axml_ray.corpus.text.tokenizer import UNKNOWN
+from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.featurizer import Featurizer
-from axml_ray.ragged import Ragged
 from axml_ray.settings import FeatureSettings
 
 WORDS, TRAINED = 12, 4

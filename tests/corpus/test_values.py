@@ -15,10 +15,18 @@ from corpus.preparing import Prepare, error_of, many
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.records import Document, Fields, Rejection
-from axml_ray.corpus.sources import open_readers
-from axml_ray.corpus.tables import SeparatedValues
-from axml_ray.corpus.values import MISSING, are_one_hot, decimal_text, labels_of, read_literal, text_of, value_at
+from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.corpus.readers.tables import SeparatedValues
+from axml_ray.corpus.records.records import Document, Fields, Rejection
+from axml_ray.corpus.records.values import (
+    MISSING,
+    are_one_hot,
+    decimal_text,
+    labels_of,
+    read_literal,
+    text_of,
+    value_at,
+)
 from axml_ray.settings import CorpusSettings
 
 NAN = float("nan")

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from axml_ray.corpus.vector_files import check_vectors, dimension_of, load_known_vectors
-from axml_ray.corpus.word_vectors import read_vectors, save_vectors
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.text.vector_files import check_vectors, dimension_of, load_known_vectors
+from axml_ray.corpus.text.word_vectors import read_vectors, save_vectors
 
 NAMES = ["the", "Cat", "naïve", "日本", "1.5", "dog", "a\u00a0b"]
 TABLE = (np.arange(len(NAMES) * 5, dtype=np.float32).reshape(-1, 5) - 7) / 3

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from axml_ray.corpus.word_vectors import random_vectors, read_vectors
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.text.word_vectors import random_vectors, read_vectors
 
 WORDS = ["<padding>", "<unknown>", "cat", "dog", "bird", "fish"]
 

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from axml_ray.corpus import words
-from axml_ray.corpus.composition import composed
-from axml_ray.corpus.tokenizer import SEPARATOR, UNKNOWN, Segmentation, Tokenizer, split_words, splitter
-from axml_ray.corpus.words import split_texts
+from axml_ray.corpus.text import words
+from axml_ray.corpus.text.composition import composed
+from axml_ray.corpus.text.tokenizer import SEPARATOR, UNKNOWN, Segmentation, Tokenizer, split_words, splitter
+from axml_ray.corpus.text.words import split_texts
 
 
 def split(texts: list[str], max_tokens: int = 500, segmentation: Segmentation = "words") -> list[list[str]]:

@@ -6,8 +6,8 @@ python -m pytest tests/evaluation/test_bands.py
 import numpy as np
 import pytest
 
-from axml_ray.evaluation.bands import FrequencyCurve, frequency_bands
-from axml_ray.evaluation.reliability import BINS, ReliabilityCurve
+from axml_ray.evaluation.metrics.bands import FrequencyCurve, frequency_bands
+from axml_ray.evaluation.metrics.reliability import BINS, ReliabilityCurve
 
 
 def test_every_label_is_in_one_band():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from axml_ray.evaluation.charts import COLOURS, STYLE, Axis, Bars, Line, bar_chart, format_number, line_chart
+from axml_ray.evaluation.reports.charts import COLOURS, STYLE, Axis, Bars, Line, bar_chart, format_number, line_chart
 
 EVIL = '<script>alert(1)</script>"\'& $x_1$ id="a" #1f6feb'
 X, Y = Axis(label="step"), Axis(label="loss")

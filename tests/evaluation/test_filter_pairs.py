@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from evaluation.toy_run import DOCUMENTS, LABELS, write_corpus, write_run
 
-from axml_ray.compare_runs import compare_runs
-from axml_ray.evaluate_run import evaluate, open_run
-from axml_ray.evaluation.filter_pairs import read_pairs
-from axml_ray.evaluation.predictions import ENSEMBLE, Predictions
-from axml_ray.files import read_json, write_json
-from axml_ray.run import Run
-from axml_ray.settings import SettingsError, changed
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, write_json
+from axml_ray.evaluation.metrics.filter_pairs import read_pairs
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
+from axml_ray.runs.run import Run
+from axml_ray.settings import changed
+from axml_ray.workflow.compare import compare_runs
+from axml_ray.workflow.evaluate import evaluate, open_run
 
 NAMES = tuple(str(number) for number in range(LABELS))
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from axml_ray.evaluation.label_sets import ScoredPairs
-from axml_ray.evaluation.predictions import Ranking
-from axml_ray.ragged import Ragged
+from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics.predictions import Ranking
 
 LABELS, TOP = 12, 6
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score, precision_score, recall_score
 
-from axml_ray.evaluation.metrics import METRICS, Scores, ndcg_at, propensities
-from axml_ray.evaluation.rankings import hits, restrict_to
+from axml_ray.evaluation.metrics.metrics import METRICS, Scores, ndcg_at, propensities
+from axml_ray.evaluation.metrics.rankings import hits, restrict_to
 
 NAMES = {f"{measure}@{k}" for measure in ("P", "nDCG", "PSP", "PSnDCG", "R") for k in (1, 3, 5, 10)} | {
     "RP@5",

@@ -11,11 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 from evaluation.toy_run import DOCUMENTS, LABELS, MEMBERS, WIDTH, write_corpus, write_predictions, write_run
 
-from axml_ray.evaluation.examples import EXAMPLES_PER_GROUP, LabelExplanation, best_and_worst, build_examples, highlight
-from axml_ray.evaluation.metrics import Scores, ndcg_at, propensities
-from axml_ray.evaluation.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
-from axml_ray.evaluation.predictions import Predictions
-from axml_ray.settings import EvaluationSettings, SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.evaluation.metrics.metrics import Scores, ndcg_at, propensities
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.reports.examples import (
+    EXAMPLES_PER_GROUP,
+    LabelExplanation,
+    best_and_worst,
+    build_examples,
+    highlight,
+)
+from axml_ray.settings import EvaluationSettings
 
 SETTINGS = EvaluationSettings(resamples=50)
 

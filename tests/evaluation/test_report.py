@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from axml_ray.evaluation.report import COLUMNS, scores_table, write_metrics
+from axml_ray.evaluation.reports.report import COLUMNS, scores_table, write_metrics
 
 
 def render(metrics):

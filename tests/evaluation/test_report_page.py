@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 import pytest
 from evaluation.toy_run import EVIL, TREES, write_corpus, write_run
 
-from axml_ray.evaluation.examples import LabelExplanation, best_and_worst, build_examples
-from axml_ray.evaluation.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
-from axml_ray.evaluation.predictions import Predictions
-from axml_ray.evaluation.report_page import write_page
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.reports.examples import LabelExplanation, best_and_worst, build_examples
+from axml_ray.evaluation.reports.report_page import write_page
 from axml_ray.settings import EvaluationSettings
 
 SETTINGS = EvaluationSettings(resamples=20)

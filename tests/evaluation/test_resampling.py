@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from axml_ray.evaluation import resampling
-from axml_ray.evaluation.metrics import MEANS, METRICS, RATIOS, DocumentScores
-from axml_ray.evaluation.resampling import bootstrap_intervals, compare_paired
+from axml_ray.evaluation.metrics import resampling
+from axml_ray.evaluation.metrics.metrics import MEANS, METRICS, RATIOS, DocumentScores
+from axml_ray.evaluation.metrics.resampling import bootstrap_intervals, compare_paired
 
 
 def document_scores(column, attainable=1.0, collected=None):

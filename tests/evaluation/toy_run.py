@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.core.files import write_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, VERSION
-from axml_ray.files import write_json
-from axml_ray.ragged import Ragged
-from axml_ray.storage.run_manifest import write_run_manifest
 
 LABELS, DOCUMENTS, TREES, WIDTH = 40, 60, 2, 12
 MEMBERS = [f"network_tree-{tree}" for tree in range(TREES)]

@@ -10,12 +10,12 @@ sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "
 from tiny_corpus import write_corpus  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
-from axml_ray.corpus.label_index import LabelIndex  # noqa: E402
+from axml_ray.core.files import read_json, write_json  # noqa: E402
+from axml_ray.corpus.labels.label_index import LabelIndex  # noqa: E402
 from axml_ray.corpus.store import MANIFEST, Corpus  # noqa: E402
-from axml_ray.files import read_json, write_json  # noqa: E402
-from axml_ray.inference.export import export_bundle  # noqa: E402
-from axml_ray.inference.manifest import LABELS  # noqa: E402
-from axml_ray.run import Run  # noqa: E402
+from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
+from axml_ray.inference.bundle.manifest import LABELS  # noqa: E402
+from axml_ray.runs.run import Run  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 from tiny_run import train_run
 
 from axml_ray import __version__
-from axml_ray.combine.frequency import Coefficients, FrequencyCalibration
-from axml_ray.combine.stacking import NODES, Stacking
-from axml_ray.evaluate_run import open_run
-from axml_ray.files import read_json, write_json
-from axml_ray.inference.bundle import VECTORS, Bundle
-from axml_ray.inference.export import export_bundle
-from axml_ray.inference.manifest import (
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, write_json
+from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
+from axml_ray.ensemble.stacking import NODES, Stacking
+from axml_ray.inference.bundle.bundle import VECTORS, Bundle
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.manifest import (
     CALIBRATION,
     CARD,
     FEATURES,
@@ -38,10 +38,10 @@ from axml_ray.inference.manifest import (
 )
 from axml_ray.members.topk import weighted_sum
 from axml_ray.members.weight_files import SCALES, group_size, load_weights, quantized, restored, save_weights
-from axml_ray.network.frozen import WORDS
+from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.level_network import TABLE
-from axml_ray.run import Run
-from axml_ray.settings import SettingsError
+from axml_ray.runs.run import Run
+from axml_ray.workflow.evaluate import open_run
 
 TREE, MODEL = "trees/1.safetensors", "members/network_tree-0/level-2/model.safetensors"
 BOTH = {"network_tree": {"weight": 0.6}, "linear_tree": {"weight": 0.4}}
@@ -478,7 +478,7 @@ def test_a_manifest_is_plain_json(bundle_directory):
 
 
 def test_records_are_read_as_the_training_texts_were(tiny_run, tmp_path):
-    from axml_ray.commands.predict import READING, reading_settings
+    from axml_ray.cli.predict import READING, reading_settings
 
     def read(bundle: Bundle, **given: str) -> dict[str, str | None]:
         flags = dict.fromkeys((*READING, "source")) | given

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 
-from axml_ray.inference.calibration import Calibration
-from axml_ray.ragged import Ragged
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
+from axml_ray.inference.bundle.calibration import Calibration
 
 # exact in float32, with ties
 SCORES = st.integers(0, 12).map(lambda eighth: eighth / 8)

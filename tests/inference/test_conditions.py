@@ -9,17 +9,17 @@ import pytest
 from tiny_run import texts_of
 
 from axml_ray import LabelConditions, Tagger
-from axml_ray.commands import predict
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.files import read_json, write_json
-from axml_ray.inference import conditions as module
-from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.codec import Codec
-from axml_ray.inference.conditions import AllowedLabels
-from axml_ray.inference.manifest import LABELS, MANIFEST
-from axml_ray.inference.predict_files import BundlePredictor
-from axml_ray.inference.prediction_files import PredictionOptions
-from axml_ray.settings import SettingsError
+from axml_ray.cli import predict
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, write_json
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.manifest import LABELS, MANIFEST
+from axml_ray.inference.explain import conditions as module
+from axml_ray.inference.explain.codec import Codec
+from axml_ray.inference.explain.conditions import AllowedLabels
+from axml_ray.inference.predict.predict_files import BundlePredictor
+from axml_ray.inference.predict.prediction_files import PredictionOptions
 from serve_app.edition import Edition
 from serve_app.service import ServedBundle
 

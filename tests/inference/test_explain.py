@@ -13,8 +13,8 @@ from literal_attention_xml import hidden_states, node_vector, parameters_of
 from tiny_run import train_run
 
 from axml_ray import Tagger
-from axml_ray.inference.export import export_bundle
-from axml_ray.inference.highlight import as_ansi, as_html
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.explain.highlight import as_ansi, as_html
 from axml_ray.inference.tagger import Tag
 
 TEXT = "Key3: noise1, <b>key0</b> [bold]ẞtrange İ unseen[/bold] & noise2"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.evaluation.predictions import Predictions
-from axml_ray.evaluation.report import scores_table
-from axml_ray.inference.first_scores import first_scores, scores_without_networks
-from axml_ray.inference.predict_split import predict_split
-from axml_ray.run import Run
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.reports.report import scores_table
+from axml_ray.inference.predict.first_scores import first_scores, scores_without_networks
+from axml_ray.inference.predict.predict_split import predict_split
+from axml_ray.runs.run import Run
 
 OTHERS = ["linear_tree-0", "linear_tree-1", "knn", "label_names"]
 

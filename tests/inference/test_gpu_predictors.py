@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from axml_ray.corpus.sources import open_readers
-from axml_ray.inference import actor_pool
-from axml_ray.inference.predict_files import predict_files
-from axml_ray.inference.predict_split import predict_split
-from axml_ray.inference.prediction_files import PredictionOptions
-from axml_ray.run import Run
-from axml_ray.settings import CorpusSettings, SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.inference.predict import actor_pool
+from axml_ray.inference.predict.predict_files import predict_files
+from axml_ray.inference.predict.predict_split import predict_split
+from axml_ray.inference.predict.prediction_files import PredictionOptions
+from axml_ray.runs.run import Run
+from axml_ray.settings import CorpusSettings
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch sees a GPU")
 

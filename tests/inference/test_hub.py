@@ -11,10 +11,11 @@ import pytest
 from hub_stub import LFS, TOKEN, Hub, running
 from tiny_run import texts_of
 
-from axml_ray import Tagger, extras
-from axml_ray.inference.export import export_bundle
-from axml_ray.inference.manifest import CARD, LABELS, MANIFEST, TOKENIZER, BundleError
-from axml_ray.settings import SettingsError
+from axml_ray import Tagger
+from axml_ray.core import extras
+from axml_ray.core.errors import SettingsError
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.manifest import CARD, LABELS, MANIFEST, TOKENIZER, BundleError
 
 constants = pytest.importorskip("huggingface_hub.constants")
 NAME = "ann/tiny"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.evaluate_run import open_run
-from axml_ray.evaluation.report import write_metrics
-from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.export import export_bundle
-from axml_ray.inference.manifest import CARD
-from axml_ray.inference.model_card import MEASURES, ValidationScores, render_card
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.evaluation.reports.report import write_metrics
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.manifest import CARD
+from axml_ray.inference.bundle.model_card import MEASURES, ValidationScores, render_card
+from axml_ray.workflow.evaluate import open_run
 
 
 def header_and_text(card: str) -> tuple[dict, str]:

@@ -16,16 +16,17 @@ from pyarrow import csv
 from tiny_run import texts_of
 
 from axml_ray import Tagger
-from axml_ray.commands.predict import main
-from axml_ray.corpus.json_lines import JsonLines
-from axml_ray.corpus.sources import Document, open_readers
-from axml_ray.inference import predict_files as module
-from axml_ray.inference.export import export_bundle
-from axml_ray.inference.predict_files import BundlePredictor, predict_files
-from axml_ray.inference.prediction_files import COMPUTED_IN, JOB, PredictionOptions, claim_directory
-from axml_ray.ragged import Ragged
-from axml_ray.run import Run
-from axml_ray.settings import CorpusSettings, SettingsError
+from axml_ray.cli.predict import main
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.readers.json_lines import JsonLines
+from axml_ray.corpus.readers.sources import Document, open_readers
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.predict import predict_files as module
+from axml_ray.inference.predict.predict_files import BundlePredictor, predict_files
+from axml_ray.inference.predict.prediction_files import COMPUTED_IN, JOB, PredictionOptions, claim_directory
+from axml_ray.runs.run import Run
+from axml_ray.settings import CorpusSettings
 
 BAD = ["not json", '{"no": "text"}', '{"text": 5}']
 
@@ -239,8 +240,8 @@ def test_long_texts_take_memory_for_few_of_them(tmp_path, monkeypatch, form, tex
     else:
         csv.write_csv(table, path)
     del table
-    monkeypatch.setattr("axml_ray.corpus.tables.BATCH_BYTES", 1 << 20)
-    monkeypatch.setattr("axml_ray.corpus.json_lines.BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("axml_ray.corpus.readers.tables.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("axml_ray.corpus.readers.json_lines.BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(module, "BLOCK_CHARACTERS", 2 << 20)
     readers = open_readers([path], CorpusSettings.model_construct(), labelled=False)
     tracemalloc.start()

@@ -20,14 +20,14 @@ from tiny_run import texts_of
 
 import axml_ray
 from axml_ray import Tagger
-from axml_ray.corpus.records import storable
-from axml_ray.corpus.tokenizer import SEPARATOR
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.records.records import storable
+from axml_ray.corpus.text.tokenizer import SEPARATOR
 from axml_ray.inference import tagger as module
 from axml_ray.members.topk import TopK
-from axml_ray.network.backend import replaced_backend
-from axml_ray.network.cpu_backend import CpuBackend
-from axml_ray.network.cuda_backend import CudaBackend
-from axml_ray.settings import SettingsError
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.cpu_backend import CpuBackend
+from axml_ray.network.backends.cuda_backend import CudaBackend
 
 
 @pytest.fixture(scope="module")

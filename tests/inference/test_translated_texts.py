@@ -17,17 +17,17 @@ from tiny_corpus import write_corpus
 from tiny_run import train_run
 
 from axml_ray import Tagger
+from axml_ray.core.files import read_json, write_json
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import MANIFEST, TRANSLATION, Corpus
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.corpus.translation import Translation
-from axml_ray.files import read_json, write_json
-from axml_ray.inference.bundle import Bundle
-from axml_ray.inference.export import export_bundle
-from axml_ray.inference.manifest import BundleError
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.corpus.text.translation import Translation
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.manifest import BundleError
 from axml_ray.members.explanation import ExplainedText
 from axml_ray.members.network_tree import NetworkTree
-from axml_ray.ragged import Ragged
-from axml_ray.run import Run
+from axml_ray.runs.run import Run
 
 MEANT = {"key1": ["key2", "noise7"], "noise0": ["noise8"], "noise1": ["noise9", "key3", "noise6"]}
 """Of a language that "noise0" to "noise4" tell, and "noise5" to "noise9" the other."""

@@ -12,8 +12,8 @@ from tiny_run import texts_of, train_run
 
 from axml_ray import Tagger
 from axml_ray.corpus.store import Corpus
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.inference.export import export_bundle
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.planning.shapes import count_corpus
 

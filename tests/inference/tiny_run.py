@@ -6,11 +6,11 @@ from typing import Any
 import yaml
 from tiny_corpus import experiment, write_corpus
 
-from axml_ray.combine.combiner import Combiner
-from axml_ray.fitting import fit_run
-from axml_ray.run import Run
+from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.ensemble.combiner import Combiner
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
 from axml_ray.settings.members import members_model
-from axml_ray.storage.run_manifest import write_run_manifest
 
 
 def train_run(

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from axml_ray.commands import dispatch
+from axml_ray.cli import dispatch
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -17,7 +17,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         code = 0
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["axml-ray"])
-            patch.setattr("axml_ray.console.keep_logs", lambda: None)  # Ray's logs, of all tests
+            patch.setattr("axml_ray.cli.console.keep_logs", lambda: None)  # Ray's logs, of all tests
             patch.setattr(type(sys.stdout), "reconfigure", lambda *_, **__: None, raising=False)
             try:
                 dispatch.main([str(word) for word in words])

@@ -11,13 +11,13 @@ import yaml
 from evaluation.test_report_page import Tags
 from evaluation.toy_run import DOCUMENTS, write_corpus, write_run
 
-from axml_ray.commands import compare
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.evaluation.comparison import compare as compare_predictions
-from axml_ray.evaluation.examples import largest_differences
-from axml_ray.evaluation.metrics import METRICS
-from axml_ray.evaluation.prediction_metrics import TrainingCounts
-from axml_ray.evaluation.predictions import Predictions
+from axml_ray.cli import compare
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.evaluation.metrics.metrics import METRICS
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.reports.comparison import compare as compare_predictions
+from axml_ray.evaluation.reports.examples import largest_differences
 from axml_ray.settings import EvaluationSettings
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from evaluation.toy_run import write_corpus, write_run
 
-from axml_ray.commands import evaluate
+from axml_ray.cli import evaluate
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")
 
 from tiny_run import train_run  # noqa: E402
 
-from axml_ray.inference.export import export_bundle  # noqa: E402
+from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
 
 SECONDS = 240
 

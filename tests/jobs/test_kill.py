@@ -22,11 +22,11 @@ import torch
 import yaml
 from descendants import descendants, job_environment, kill_driver
 
-from axml_ray.configuration import load
-from axml_ray.corpus.prepare import prepare
-from axml_ray.fitting import fit_run
-from axml_ray.pipeline import run
-from axml_ray.run import Run
+from axml_ray.corpus.preparation.prepare import prepare
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.settings.configuration import load
+from axml_ray.workflow.train import run
 
 ROOT = Path(__file__).parents[2]
 JOB = [sys.executable, str(ROOT / "jobs" / "train_ensemble.py")]

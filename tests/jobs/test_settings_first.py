@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.commands.dispatch import COMMANDS
+from axml_ray.cli.dispatch import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 JOBS = sorted(path.name for path in (ROOT / "jobs").glob("*.py"))
 HEAVY = ("torch", "ray", "pyarrow", "sklearn", "scipy", "numpy")
 TRY = f"""
 import contextlib, io, json, sys
-from axml_ray.commands.dispatch import main
+from axml_ray.cli.dispatch import main
 
 results = []
 for words in json.loads(sys.argv[1]):

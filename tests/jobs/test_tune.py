@@ -12,7 +12,7 @@ import synthetic
 import yaml
 from descendants import job_environment, kill_driver
 
-from axml_ray.configuration import load
+from axml_ray.settings.configuration import load
 from axml_ray.tuning.outcome import front
 from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.search import Search

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.files import read_json, write_json
+from axml_ray.core.files import read_json, write_json
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.explanation import ExplainedText, Step, TreePath
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
 from axml_ray.members.topk import TopK

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.members.name_trie import LEAD_WORDS, Pairs, Trie
-from axml_ray.ragged import Ragged
 
 TRAINED = 6
 STEMS = np.array([0, 1, 2, 2, 3, 4], np.int32)  # words 2 and 3 are two forms of one

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from axml_ray.corpus.tokenizer import UNKNOWN
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.tokenizer import UNKNOWN
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.member import LoadInputs
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import FeatureSettings
 from axml_ray.tree.label_tree import LabelTree
 

@@ -21,12 +21,12 @@ from pydantic import ValidationError
 from safetensors.numpy import save_file
 from tiny_corpus import LABELS, write_corpus
 
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.corpus.translation import Translation
+from axml_ray.core.array_file import key_of
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.featurizer import ABOUT, Featurizer, feature_texts
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import FeatureSettings
-from axml_ray.storage.array_file import key_of
 
 TOKENS, _ = small_texts()
 EACH_SETTING = pytest.mark.parametrize("settings", [WORDS_ALONE, EVERYTHING], ids=["words", "everything"])

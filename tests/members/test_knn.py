@@ -10,12 +10,12 @@ from members.small_texts import LABELS, VOCABULARY, WORDS, WORDS_ALONE, inputs, 
 from safetensors.numpy import save_file
 from scipy import sparse
 
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.core.array_file import key_of
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members import knn as module
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.knn import ABOUT, FILE, KnnConfig, NearestNeighbours
-from axml_ray.ragged import Ragged
-from axml_ray.storage.array_file import key_of
 
 TRAINED = 5
 FOUR = KnnConfig(neighbours=4, features=WORDS_ALONE)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.members import label_clusters as module
 from axml_ray.members.label_clusters import cluster_labels, label_vectors
-from axml_ray.ragged import Ragged
 
 
 def documents(random: np.random.Generator, count: int, labels: int, features: int) -> tuple[sparse.csr_matrix, Ragged]:
@@ -20,7 +20,7 @@ def documents(random: np.random.Generator, count: int, labels: int, features: in
 
 @pytest.mark.parametrize(("at_once", "terms"), [(30, 1 << 28), (1 << 20, 20)])
 def test_a_labels_vector_sums_its_documents(monkeypatch: pytest.MonkeyPatch, at_once: int, terms: int) -> None:
-    monkeypatch.setattr("axml_ray.corpus.label_features.RANGE_TERMS", at_once)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.RANGE_TERMS", at_once)
     monkeypatch.setattr(module, "MOST_TERMS", terms)
     monkeypatch.setattr(module, "FEWEST_TERMS", 1)
     rows, labels = documents(np.random.default_rng(1), 30, 12, 9)

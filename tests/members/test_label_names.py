@@ -13,13 +13,13 @@ from members.small_texts import LABELS, WORDS, inputs, read_arrays
 from pydantic import ValidationError
 from safetensors.numpy import save_file
 
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.core.array_file import key_of
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members import label_names as module
 from axml_ray.members.label_names import ABOUT, FILE, LabelNames
 from axml_ray.members.name_trie import Pairs, Trie
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import LabelNamesSettings
-from axml_ray.storage.array_file import key_of
 
 
 @given(names_of, texts_of, texts_of, st.integers(0, 1 << 30))

@@ -8,9 +8,9 @@ import pytest
 from scipy import sparse
 from sklearn.svm import LinearSVC
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.members import liblinear, linear_fit
 from axml_ray.members.linear_fit import fit_classifiers
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import LinearTreeSettings
 from axml_ray.tree.label_tree import LabelTree
 

@@ -23,19 +23,19 @@ from members.small_texts import (
 from safetensors.numpy import save_file
 from sklearn.svm import LinearSVC
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.label_name_texts import name_texts
+from axml_ray.core.array_file import key_of
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Split
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.members import linear_tree as module
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
 from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.linear_tree import ABOUT, FILE, LinearTree
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
-from axml_ray.storage.array_file import key_of
 from axml_ray.tree.label_tree import LabelTree
 
 TOKENS, TRUTH = small_texts()

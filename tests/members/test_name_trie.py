@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from members.name_tries import TRAINED, Names, as_features, literal_pairs, names_of, texts_of, trie_of
 
-from axml_ray.corpus.label_index import LabelIndex
-from axml_ray.corpus.tokenizer import Tokenizer
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.members.name_trie import LEAD_WORDS, Pairs, build_trie, check_trie, stems_of
-from axml_ray.ragged import Ragged
 
 
 @given(names_of, texts_of)

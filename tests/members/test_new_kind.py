@@ -59,7 +59,7 @@ def bundle(home: Path, environment: dict[str, str]) -> Path:
         home / "predictions",
     ]
     commands = [[str(word) for word in words] for words in (train, export, predict)]
-    program = f"from axml_ray.commands.dispatch import main\nfor words in {commands}:\n    main(words)"
+    program = f"from axml_ray.cli.dispatch import main\nfor words in {commands}:\n    main(words)"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True,
                           timeout=SECONDS)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.text_batch import BATCH_COST, length_batches, map_in_threads
-from axml_ray.ragged import Ragged
 
 
 @pytest.fixture(autouse=True)

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.corpus.translation import Translation
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.knn import NearestNeighbours
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_fit import fit_classifiers
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.members.name_trie import Trie
-from axml_ray.ragged import Ragged
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
 from axml_ray.tree.label_tree import LabelTree
 

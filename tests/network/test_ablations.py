@@ -11,16 +11,17 @@ import torch
 from literal_attention_xml import hidden_states, loss, node_vector, parameters_of
 from torch import Tensor
 
-import axml_ray.network.cpu_backend as cpu_backend
-from axml_ray.configuration import load
+import axml_ray.network.backends.cpu_backend as cpu_backend
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
 from axml_ray.network.ablations import XMLCNN, FusedDotProduct, MaxPooledBiLSTM, PooledNetwork
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
-from axml_ray.settings import NetworkSettings, SettingsError, TrainingSettings
+from axml_ray.settings import NetworkSettings, TrainingSettings
+from axml_ray.settings.configuration import load
 from axml_ray.training.batches import Batch, LevelData, make_batch
 from axml_ray.training.level import LevelTraining, Validation
 

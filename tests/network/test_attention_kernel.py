@@ -14,14 +14,14 @@ import pytest
 import torch
 from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows, gradients
 
-from axml_ray.network import cuda_backend
-from axml_ray.network.backend import replaced_backend
-from axml_ray.network.cuda_backend import CudaBackend
+from axml_ray.network.backends import cuda_backend
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 pytest.importorskip("triton")
-from axml_ray.network import attention_kernel
-from axml_ray.network.attention_kernel import KernelAttention
+from axml_ray.network.fast import attention_kernel
+from axml_ray.network.fast.attention_kernel import KernelAttention
 
 CPU = torch.device("cpu")
 LENGTHS = [1, 9, 40, 23]
@@ -82,7 +82,7 @@ def test_a_grid_has_room_for_any_batch(monkeypatch):
 @pytest.mark.parametrize("several", [False, True], ids=["one group", "groups of one document"])
 def test_is_the_literal_network(case, several, monkeypatch):
     """Logits, loss and all gradients in float32, by the kernels and no eager attention."""
-    monkeypatch.setattr("axml_ray.network.fused_head.EagerAttention", None)
+    monkeypatch.setattr("axml_ray.network.fast.fused_head.EagerAttention", None)
     backend = CudaBackend("cpu", row_kernel=False, fused_kernel=True)
     if several:
         monkeypatch.setattr(cuda_backend, "CHUNK_MULTIPLE", 4)
@@ -112,7 +112,7 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from axml_ray.network import attention_kernel as module
+from axml_ray.network.fast import attention_kernel as module
 
 sizes = {"D": 1024, "F": 512, "GATHERED": True, "NODES": module.NODES, "WORDS": module.WORDS, "DEPTH": module.DEPTH}
 LIMITS = {70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 90: 227 << 10}  # shared memory of a program, in bytes

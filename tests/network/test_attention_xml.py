@@ -13,16 +13,18 @@ import pytest
 import torch
 from literal_attention_xml import hidden_states, logits, loss, parameters_of
 
-from axml_ray.network import bilstm, cpu_backend, fused_head
+from axml_ray.core.ragged import Ragged
+from axml_ray.network import bilstm
 from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.backends import cpu_backend
 from axml_ray.network.bilstm import both_directions
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.dropout import dropout
-from axml_ray.network.fused_attention import LevelPass
+from axml_ray.network.fast import fused_head
+from axml_ray.network.fast.fused_attention import LevelPass
 from axml_ray.network.level_network import TABLE, Beam
+from axml_ray.network.paper.dropout import dropout
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.batches import Batch, LevelData, make_batch
 

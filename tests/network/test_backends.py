@@ -15,18 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows, gradients
 
-from axml_ray.network import backend as backend_module
-from axml_ray.network import cuda_backend
-from axml_ray.network.backend import backend_for, replaced_backend
-from axml_ray.network.counter_dropout import counter_dropout, kept_values, seeds_of_documents
-from axml_ray.network.cpu_backend import CpuBackend
-from axml_ray.network.cuda_backend import CudaBackend, equal_chunks
-from axml_ray.network.devices import device_named, reserved_device
-from axml_ray.network.frozen import frozen
+from axml_ray.core.errors import SettingsError
+from axml_ray.network.backends import backend as backend_module
+from axml_ray.network.backends import cuda_backend
+from axml_ray.network.backends.backend import backend_for, replaced_backend
+from axml_ray.network.backends.cpu_backend import CpuBackend
+from axml_ray.network.backends.cuda_backend import CudaBackend, equal_chunks
+from axml_ray.network.backends.devices import device_named, reserved_device
+from axml_ray.network.backends.precision import autocast
+from axml_ray.network.fast.counter_dropout import counter_dropout, kept_values, seeds_of_documents
+from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.level_network import TABLE
-from axml_ray.network.precision import autocast
 from axml_ray.network.sharding import Shard
-from axml_ray.settings import NetworkSettings, SettingsError
+from axml_ray.settings import NetworkSettings
 from axml_ray.training.distributed import DistributedContext
 
 CPU = torch.device("cpu")
@@ -167,7 +168,7 @@ class TestLSTM:
 
     def test_parts_of_a_batch_are_the_batch(self, monkeypatch):
         wanted = self.run(CudaBackend("cpu"), 1.0, documents=21)
-        monkeypatch.setattr("axml_ray.network.cuda_lstm.MOST_DOCUMENTS", 8)
+        monkeypatch.setattr("axml_ray.network.fast.cuda_lstm.MOST_DOCUMENTS", 8)
         for name, gradient in self.run(CudaBackend("cpu"), 1.0, documents=21).items():
             torch.testing.assert_close(gradient.float(), wanted[name].float(), rtol=0.02, atol=0.02, msg=name)
 

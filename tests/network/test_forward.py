@@ -12,13 +12,13 @@ from literal_attention_xml import hidden_states, logits, parameters_of
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.fused_attention import _slices
+from axml_ray.network.fast.fused_attention import _slices
 from axml_ray.network.level_network import TABLE
-from axml_ray.network.multi_label_attention import attention_weights, evidence, multi_label_attention
+from axml_ray.network.paper.multi_label_attention import attention_weights, evidence, multi_label_attention
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.batches import Batch, LevelData, make_batch
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_corpus import DEEP, FLAT, key_documents, small_network
 
-from axml_ray.network import cpu_backend
-from axml_ray.network.frozen import WORDS, frozen
+from axml_ray.network.backends import cpu_backend
+from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.beam_step import expand_rows

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from axml_ray.network.loss_scale import INTERVAL, LARGEST, LossScale
+from axml_ray.network.optimization.loss_scale import INTERVAL, LARGEST, LossScale
 
 
 def run(scale: LossScale, norms: list[float]) -> list[float]:

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from axml_ray.network import cpu_backend
-from axml_ray.network import optimizer as module
-from axml_ray.network.backend import replaced_backend
-from axml_ray.network.cpu_backend import CpuBackend
-from axml_ray.network.cuda_backend import CudaBackend
-from axml_ray.network.optimizer import GradientClipper, LazyAdam, gradient_values
-from axml_ray.network.weight_average import WeightAverage
+from axml_ray.network.backends import cpu_backend
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.cpu_backend import CpuBackend
+from axml_ray.network.backends.cuda_backend import CudaBackend
+from axml_ray.network.optimization import optimizer as module
+from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam, gradient_values
+from axml_ray.network.optimization.weight_average import WeightAverage
 
 
 def table_loss(table: nn.Embedding, rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

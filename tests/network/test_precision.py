@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from axml_ray.network import cpu_precision as module
-from axml_ray.network.precision import fast_formats, product_format
+from axml_ray.network.backends import cpu_precision as module
+from axml_ray.network.backends.precision import fast_formats, product_format
 
 CPU = torch.device("cpu")
 

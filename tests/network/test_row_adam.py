@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from axml_ray.network.backend import replaced_backend
-from axml_ray.network.cuda_backend import CudaBackend
-from axml_ray.network.optimizer import LazyAdam
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
+from axml_ray.network.optimization.optimizer import LazyAdam
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 pytest.importorskip("triton")
-from axml_ray.network import row_adam
+from axml_ray.network.optimization import row_adam
 
 STEPS = [[0, 3, 5], [5], [], [1, 2, 3, 4, 5, 6, 7, 8], [0, 8]]
 
@@ -85,7 +85,7 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from axml_ray.network.row_adam import _update
+from axml_ray.network.optimization.row_adam import _update
 
 whole = {"rows": "*i64", "order": "*i64", "positions": "i32", "width": "i32", "BLOCK": "constexpr"}
 numbers = ("lr", "beta1", "beta2", "rest1", "rest2", "eps")

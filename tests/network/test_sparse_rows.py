@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import axml_ray.network.sharding as module
+from axml_ray.network.fast.sparse_rows import gather_rows, sparse_gradient
 from axml_ray.network.sharding import WHOLE, Shard, uniform_rows
-from axml_ray.network.sparse_rows import gather_rows, sparse_gradient
 
 
 class TestUniformRows:

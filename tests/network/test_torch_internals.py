@@ -1,12 +1,13 @@
 """The functions of PyTorch outside its documented API, each against the documented one.
 
-A failure here means that the installed PyTorch differs from the tested ones: see `axml_ray/network/torch_internals.py`.
+A failure here means that the installed PyTorch differs from the tested ones: see
+`axml_ray/network/fast/torch_internals.py`.
 """
 
 import pytest
 import torch
 
-from axml_ray.network.torch_internals import (
+from axml_ray.network.fast.torch_internals import (
     adam_,
     embedding_backward,
     lstm_layer,

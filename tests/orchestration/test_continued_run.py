@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import synthetic
 
-from axml_ray.commands.train import parse
-from axml_ray.configuration import load
-from axml_ray.evaluate_run import open_run
-from axml_ray.files import read_json
-from axml_ray.pipeline import begin, run
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.cli.train import parse
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 from axml_ray.training.level_files import read_level
+from axml_ray.workflow.evaluate import open_run
+from axml_ray.workflow.train import begin, run
 
 OLD_LABELS = 30
 

@@ -10,19 +10,19 @@ import synthetic
 from scipy import sparse
 from tiny_corpus import experiment, write_corpus
 
-from axml_ray.configuration import load
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluate_run import evaluate
-from axml_ray.fitting import fit_run
-from axml_ray.inference.predict_split import predict_split
+from axml_ray.inference.predict.predict_split import predict_split
 from axml_ray.orchestration import label_trees as module
 from axml_ray.orchestration.label_trees import build_trees, cluster_labels, map_in_tasks
-from axml_ray.pipeline import begin
-from axml_ray.run import Run
-from axml_ray.settings import SettingsError
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.settings.configuration import load
 from axml_ray.tree import clustering
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.subtree import Subtree
+from axml_ray.workflow.evaluate import evaluate
+from axml_ray.workflow.train import begin
 
 
 def random_features(labels: int) -> sparse.csr_array:

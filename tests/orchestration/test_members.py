@@ -14,24 +14,25 @@ import synthetic
 from descendants import descendants
 from event_files import points
 
-from axml_ray.combine.combiner import Combiner, Mean, Validation
-from axml_ray.combine.stacking import Stacking
-from axml_ray.configuration import load
-from axml_ray.corpus.prepare import prepare
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
-from axml_ray.evaluate_run import evaluate, open_run
-from axml_ray.evaluation.predictions import Predictions
-from axml_ray.evaluation.rankings import hits
-from axml_ray.fitting import fit_run
-from axml_ray.inference import predict_split
-from axml_ray.inference.first_scores import FirstScores
+from axml_ray.ensemble.combiner import Combiner, Mean, Validation
+from axml_ray.ensemble.stacking import Stacking
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.metrics.rankings import hits
+from axml_ray.inference.predict import predict_split
+from axml_ray.inference.predict.first_scores import FirstScores
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Stopped, fit_members
-from axml_ray.pipeline import run, validation_of
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
+from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.train import run, validation_of
 
 LEARNED = {"epochs": [12], "learning_rate": 0.02}
 BOTH: dict[str, dict[str, Any]] = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}}

@@ -14,8 +14,8 @@ from small_server import MEMBERS, SMALL, TREES  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
 from axml_ray import Tagger  # noqa: E402
-from axml_ray.inference.export import export_bundle  # noqa: E402
-from axml_ray.run import Run  # noqa: E402
+from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
+from axml_ray.runs.run import Run  # noqa: E402
 
 WEIGHTS = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0.1}
 

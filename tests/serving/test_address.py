@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from serve_app.__main__ import ServerSettings, check_reach
 from serve_app.address import check_address
 

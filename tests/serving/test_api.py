@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from small_server import MEMBERS, PARTS, TREES
 
 from axml_ray import LabelConditions, Tagger
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from serve_app.__main__ import check_fits
 from serve_app.settings import ApplicationSettings
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_server import SMALL
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from serve_app.__main__ import check_fits
 from serve_app.settings import ApplicationSettings
 

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import Request
 from raw_http import raw
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from serve_app.api import make_api
 from serve_app.fan_out import FanOut
 from serve_app.guard import keys_of_environment

@@ -23,9 +23,9 @@ from raw_http import head, raw
 from small_server import MEMBERS, SMALL
 
 from axml_ray import Tagger
-from axml_ray.inference.export import export_bundle
-from axml_ray.run import Run
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.runs.run import Run
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
 

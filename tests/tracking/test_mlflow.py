@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from toy_run import RECORDS, experiment, log_all
 
-from axml_ray.files import write_json
+from axml_ray.core.files import write_json
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment
-from axml_ray.storage.layout import RunLayout
 from axml_ray.tracking import tracked_run
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, track, tracked_ids

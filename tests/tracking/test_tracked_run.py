@@ -9,14 +9,15 @@ import pytest
 from event_files import points
 from toy_run import CLOSED, METRICS, RECORDS, experiment, log_all
 
-from axml_ray import extras
-from axml_ray.pipeline import begin
-from axml_ray.settings import Experiment, SettingsError, TrackingSettings
-from axml_ray.storage.layout import RunLayout
+from axml_ray.core import extras
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.run_layout import RunLayout
+from axml_ray.settings import Experiment, TrackingSettings
 from axml_ray.tracking import tracked_run
 from axml_ray.tracking.kinds import KINDS, check_installed
 from axml_ray.tracking.tracked_run import parameters_of, scores_of, track, tracked_ids
 from axml_ray.tracking.tracker import LevelMetrics, Tracker
+from axml_ray.workflow.train import begin
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from axml_ray.configuration import load
 from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 from axml_ray.tracking.tracked_run import TrackedRun, scores_of
 
 LEVEL_1 = {"tree": 0, "level": 1, "levels": 2}

@@ -14,14 +14,14 @@ import torch
 from scipy import sparse
 from tiny_corpus import experiment, train_tree, write_corpus
 
-from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.core.files import write_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import MANIFEST, Corpus
-from axml_ray.files import write_json
-from axml_ray.network import cpu_backend
 from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.backends import cpu_backend
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
 from axml_ray.settings import NetworkSettings
 from axml_ray.training import attention_start as module
 from axml_ray.training.attention_start import (

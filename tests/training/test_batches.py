@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.network import cpu_backend
+from axml_ray.core.ragged import Ragged
+from axml_ray.network.backends import cpu_backend
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
 from axml_ray.training.batches import (
     POOL,
     Batch,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from tiny_corpus import experiment, write_corpus
 
+from axml_ray.core.files import read_json
 from axml_ray.corpus.continued import previous_words
-from axml_ray.files import read_json
 from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.frozen import WORDS
+from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.label_table import LabelTable
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import WHOLE, Shard

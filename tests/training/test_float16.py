@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny_corpus import FLAT, WIDE, curve_of, small_network, small_training
 
-from axml_ray.network.backend import replaced_backend
-from axml_ray.network.cuda_backend import CudaBackend
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.level_network import TABLE
-from axml_ray.network.loss_scale import LARGEST, LossScale
+from axml_ray.network.optimization.loss_scale import LARGEST, LossScale
 from axml_ray.network.tree_level import Level
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.level import LevelTraining, TrainingDivergedError

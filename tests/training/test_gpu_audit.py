@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from axml_ray.network.backend import HostCopy, replaced_backend
-from axml_ray.network.cuda_backend import CudaBackend
-from axml_ray.network.frozen import frozen
-from axml_ray.network.precision import autocast
+from axml_ray.network.backends.backend import HostCopy, replaced_backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
+from axml_ray.network.backends.precision import autocast
+from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.tree_level import Level
 from axml_ray.planning.memory import level_memory, pass_bytes
 from axml_ray.planning.shapes import LevelShape
@@ -139,7 +139,7 @@ def step_of(training: LevelTraining, batch: Batch) -> Audit:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "axml_ray.network.cuda_lstm.lstm_layer",
+            "axml_ray.network.fast.cuda_lstm.lstm_layer",
             lambda words, state, weights, training: Layer.apply(words, *state, *weights),
         )
         with audit:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 import torch.multiprocessing
 from tiny_corpus import small_network, small_training
 
-from axml_ray.network.backend import replaced_backend
-from axml_ray.network.cuda_backend import CudaBackend
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
 from axml_ray.training.distributed import CPU, DistributedContext

@@ -11,11 +11,11 @@ from literal_attention_xml import logits, loss, parameters_of
 from tiny_corpus import DEEP, FLAT, WIDE, curve_of, key_documents, small_network, small_training
 
 import axml_ray.training.level as module
-from axml_ray.evaluation.metrics import ndcg_at
+from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
 from axml_ray.training.batches import make_batch
 from axml_ray.training.checkpoints import FORMAT, MANIFEST, Checkpoints
 from axml_ray.training.distributed import DistributedContext

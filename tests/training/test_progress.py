@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from axml_ray.reporter import format_record
+from axml_ray.progress.reporter import format_record
 from axml_ray.training.progress import JOURNAL, Follower, Journal, memory_gib
 
 RECORD: dict[str, Any] = {

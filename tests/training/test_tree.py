@@ -14,13 +14,13 @@ from tiny_corpus import experiment, train_tree, write_corpus
 
 import axml_ray.training.document_beams as scored
 import axml_ray.training.tree as module
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
-from axml_ray.run import Run
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
-from axml_ray.storage.layout import RunLayout
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.distributed import DistributedContext

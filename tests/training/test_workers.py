@@ -17,11 +17,11 @@ import torch.multiprocessing
 from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
 from axml_ray.corpus.store import Corpus
-from axml_ray.corpus.text_views import TextViews
+from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
-from axml_ray.run import Run
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.training.beam_step import expand_rows
 from axml_ray.training.distributed import CPU, DistributedContext

@@ -15,19 +15,19 @@ import torch
 from safetensors.numpy import save_file
 from scipy import sparse
 
-from axml_ray.configuration import load
-from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.core.files import write_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
-from axml_ray.corpus.tokenizer import Tokenizer, count_documents
-from axml_ray.files import write_json
-from axml_ray.fitting import fit_member
+from axml_ray.corpus.text.tokenizer import Tokenizer, count_documents
 from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.ragged import Ragged
-from axml_ray.run import Run
+from axml_ray.runs.fitting import fit_member
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
+from axml_ray.settings.configuration import load
 from axml_ray.training.batches import LevelData, choose_parents
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.distributed import DistributedContext
@@ -41,7 +41,7 @@ DOCUMENTS = {"train": 300, "valid": 24, "test": 12}
 
 def write_corpus(directory: Path) -> Corpus:
     """Write the corpus and open it."""
-    from axml_ray.corpus.label_features import label_centroids  # slow to import, and spawned workers don't write
+    from axml_ray.corpus.labels.label_features import label_centroids  # slow to import, and spawned workers don't write
 
     random = np.random.default_rng(5)
     texts: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from axml_ray.tree.hierarchy import Hierarchy, cut_runs
 
 ANIMALS = """cat\tfeline

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 from tiny_corpus import LABELS, experiment, train_tree, write_corpus
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.corpus.text_views import TextViews
-from axml_ray.run import Run
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
 from axml_ray.tree.clustering import cluster_offsets, normalise_rows
 from axml_ray.tree.features import clustering_features, name_ngrams, vector_centroids
 from axml_ray.tree.kinds import build_tree

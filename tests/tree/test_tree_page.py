@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from axml_ray.corpus.label_index import LabelIndex
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.tree_page import nested_clusters, write_tree_page
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tiny_corpus import experiment, write_corpus
 
-from axml_ray.ensemble import Ensemble
-from axml_ray.files import read_json
-from axml_ray.fitting import fit_run
-from axml_ray.run import Run
+from axml_ray.core.files import read_json
+from axml_ray.ensemble.ensemble import Ensemble
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
 from axml_ray.tuning.cost import milliseconds_a_text
 from axml_ray.tuning.trial import ensemble_score
 

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import sync_playwright
 from tiny_corpus import experiment, write_corpus
 
-from axml_ray.configuration import load
 from axml_ray.corpus.store import Corpus
+from axml_ray.settings.configuration import load
 from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, best_trial, front, table, trial_settings, write_outcome
 from axml_ray.tuning.page import Axis, page
 from axml_ray.tuning.records import Scoring, Trial

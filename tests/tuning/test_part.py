@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_corpus import DOCUMENTS, experiment, train_tree, write_corpus
 
+from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Split
-from axml_ray.ragged import Ragged
-from axml_ray.run import Run
+from axml_ray.runs.run import Run
 from axml_ray.settings import ResourceSettings
 
 

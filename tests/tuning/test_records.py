@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
 from axml_ray.tuning.records import TRIAL, Scoring, Trial, read_trials, trial_directory
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.configuration import load
-from axml_ray.settings import SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings.configuration import load
 from axml_ray.tuning.search import Method, Search
 from axml_ray.tuning.space import Space
 

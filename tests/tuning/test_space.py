@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.configuration import load
-from axml_ray.settings import Experiment, SettingsError
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 from axml_ray.tuning.search import Search, check_space
 from axml_ray.tuning.space import Space, apply_parameters
 

@@ -10,8 +10,9 @@ import pytest
 from event_files import points
 from tiny_corpus import experiment, write_corpus
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import ResourceSettings, SettingsError
+from axml_ray.settings import ResourceSettings
 from axml_ray.tuning.outcome import write_outcome
 from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.run_sweep import concurrent_trials, run_sweep

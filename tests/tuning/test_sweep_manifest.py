@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from axml_ray.configuration import load
+from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.settings import SettingsError
+from axml_ray.settings.configuration import load
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep, write_manifest
 

@@ -1,0 +1,1 @@
+"""The command `axml-ray`: one module a subcommand, and what they share."""

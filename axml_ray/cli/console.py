@@ -1,0 +1,224 @@
+"""The command-line behaviour that all jobs share: settings, log lines, exit codes, and one line for an error.
+
+Settings are read before slow imports, so that a mistyped one is reported immediately: this module imports neither
+PyTorch nor Ray, and a job imports them inside its function.
+"""
+
+import argparse
+import logging
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import axml_ray
+from axml_ray.cluster.connection import keep_logs
+from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.paths import absolute
+from axml_ray.core.run_layout import RunLayout
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import (
+    FREE,
+    VERBOSE,
+    from_command_line,
+    moved_to,
+    only_flags,
+    read_settings,
+    with_flags,
+)
+
+Work = Callable[[], None]
+PROGRAM = "axml-ray"
+"""Name of the installed command."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after Ctrl-C, by the convention of shells."""
+
+
+class Command:
+    """A job as a command-line program.
+
+    It exits with 2 for invalid settings or input, 1 for a failure and 130 after Ctrl-C, with one line on stderr; with
+    `--verbose`, a failure also prints its traceback.
+
+    Args:
+        parse: converts command-line words, or the process's own if None, to the arguments of `work`.
+        work: function that does the work.
+    """
+
+    def __init__(self, parse: Callable[[list[str] | None], tuple[Any, ...]], work: Callable[..., None]):
+        self.parse, self.work = parse, work
+        self.__doc__ = work.__doc__
+
+    def __call__(self) -> None:
+        """Run the job with the arguments of the process."""
+        words = [word for word in sys.argv[1:] if word != VERBOSE]
+        run_command(lambda: self.work(*self.parse(words)), verbose=VERBOSE in sys.argv[1:])
+
+
+def job(description: str | None, config: str | None = None) -> Callable[[Callable[[Experiment], None]], Command]:
+    """Return a decorator that makes a command of a function of the settings.
+
+    Args:
+        description: what the job does, for `--help`.
+        config: config to use if the command line names none.
+    """
+
+    def parse(words: list[str] | None) -> tuple[Experiment]:
+        default = [] if config is None else ["--config", config]  # a later --config wins
+        return (from_command_line(description or "", [*default, *(sys.argv[1:] if words is None else words)]),)
+
+    return lambda work: Command(parse, work)
+
+
+def job_with_flags(
+    description: str | None, add: Callable[[argparse.ArgumentParser], None], shown: tuple[str, ...] | None = None
+) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
+    """Return a decorator like `job` for a function of the settings and of the job's own flags.
+
+    Args:
+        description: what the job does, for `--help`.
+        add: adds the job's own flags to a parser.
+        shown: settings and groups of settings that `--help` lists; by default all.
+    """
+    return lambda work: Command(lambda words: with_flags(description or "", add, words, shown), work)
+
+
+def job_of_flags(
+    description: str | None, add: Callable[[argparse.ArgumentParser], None]
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Return a decorator like `job` for a function of the job's own flags only, which `add` adds to a parser."""
+    return lambda work: Command(lambda words: (only_flags(description or "", add, words),), work)
+
+
+def job_on_run(
+    description: str | None, add: Callable[[argparse.ArgumentParser], None]
+) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
+    """Return a decorator like `job_with_flags` for a job on a finished run, with the settings of `--run DIRECTORY`.
+
+    Flags can change only the groups in `configuration.FREE`: resources, evaluation, tracking and paths.
+    """
+
+    def add_run(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="directory of a run, with its settings")
+        add(parser)
+
+    return lambda work: Command(lambda words: _settings_of_run(description or "", add_run, words), work)
+
+
+def _settings_of_run(
+    description: str, add: Callable[[argparse.ArgumentParser], None], words: list[str] | None
+) -> tuple[Experiment, argparse.Namespace]:
+    """Return the settings of the run that `--run` names, with changes by flags, and the job's own flags."""
+    arguments = sys.argv[1:] if words is None else words
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--run", type=absolute)
+    directory = finder.parse_known_args(arguments)[0].run
+    if directory is None:
+        if {"-h", "--help"} & set(arguments):
+            with_flags(description, add, arguments, FREE)
+        raise SettingsError("command line: --run: name the directory of a run")
+    stored = read_settings(directory)
+    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *arguments], FREE)
+    now = moved_to(settings, directory)
+    changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
+    if changed:
+        raise SettingsError(
+            f"command line: the settings of {directory} cannot be changed, except for {', '.join(FREE)}; remove the "
+            f"flags of {', '.join(changed)}"
+        )
+    return now, given
+
+
+def count(word: str) -> int:
+    """Convert a word to a whole number above 0, as the `type` of a flag."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
+    return int(word)
+
+
+def _typed_command() -> str:
+    """Return this process's command as it was typed; the shell runs an installed script as `python PATH WORDS`."""
+    python, *words = sys.orig_argv
+    if words and Path(words[0]).name == PROGRAM:
+        return shlex.join([PROGRAM, *words[1:]])
+    return shlex.join([python, *words])
+
+
+def run_command(work: Work, *, verbose: bool = False) -> None:
+    """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
+
+    An error that the program does not explain, such as one of PyTorch, is written to a file with its traceback; the
+    line names the file. Ctrl-C exits with 130 and one line that repeats the command, which continues from what is
+    finished.
+
+    Args:
+        work: function that does the work.
+        verbose: print the traceback of a failure instead of writing it to a file.
+    """
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        if sys.platform == "win32":
+            raise SettingsError("axml-ray runs on Linux and macOS; on Windows, install and run it within WSL")
+        with _progress():
+            work()
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        # Shutting down Ray takes a second or two; another Ctrl-C meanwhile would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(f"stopped; run the same command to continue from here: {_typed_command()}", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        keep_logs()
+        if verbose:
+            traceback.print_exception(error)
+        print(f"error: {_explanation(error) or _recorded(error, verbose)}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _explanation(error: Exception) -> object:
+    """Return the message of an error that needs no traceback: one of our own or of the operating system; else None."""
+    if isinstance(error, OSError) and error.strerror:  # a library's has none
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return error if isinstance(error, JobError) else None
+
+
+def _recorded(error: Exception, verbose: bool) -> str:
+    """Return the first line of an unexpected error, and the file to which its traceback is written unless `verbose`."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    if verbose:
+        return line
+    text = "".join([f"{_typed_command()}\naxml-ray {axml_ray.__version__}\n\n", *traceback.format_exception(error)])
+    try:
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", prefix="axml-ray-error-", suffix=".txt", delete=False
+        ) as file:
+            file.write(text)
+    except OSError:
+        print(text, file=sys.stderr)
+        return line
+    return f"{line} (traceback: {file.name}, or repeat the command with {VERBOSE})"
+
+
+@contextmanager
+def _progress() -> Iterator[None]:
+    """Show log lines and progress on standard error: as live bars in a terminal, else as lines only."""
+    console = None
+    if sys.stderr.isatty():  # rich is imported only where it is needed
+        from axml_ray.progress.live import ConsoleHandler, show_bars, terminal_console
+
+        console = terminal_console()
+    handler = logging.StreamHandler() if console is None else ConsoleHandler(console)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if console is None:
+        yield
+    else:
+        with show_bars(console):
+            yield

@@ -1,0 +1,145 @@
+"""Show a label tree: its levels, their balance, and the clusters around a label, by name and as a picture.
+
+    axml-ray inspect --config quickstart [--tree N] [--label NAME] [--picture PATH] [--html PATH]
+
+The tree is that of the run if there is one; otherwise it is built from the prepared corpus, and not saved.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from axml_ray.cli.console import count, job_with_flags
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import absolute
+from axml_ray.settings import Experiment, adapt
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.tree.inspection import LevelSummary
+    from axml_ray.tree.label_tree import LabelTree
+
+SHOWN = ("name", "seed", "runs", "corpora", "corpus.name", "tree", "ensemble.trees")
+"""Settings that `--help` lists; others are accepted, since a config contains them, but have no effect."""
+NEIGHBOURS = 5
+"""Number of clusters that are shown around a label."""
+NAMES = 24
+"""Largest number of labels that are listed of a cluster."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command to a parser."""
+    parser.add_argument(
+        "--tree", dest="number", type=count, default=1, metavar="N",
+        help="which tree of the ensemble, from 1 (1); tree N is in the directory tree-(N-1) of the run",
+    )  # fmt: skip
+    parser.add_argument("--label", metavar="NAME", help="label whose clusters to show; default: the most frequent")
+    parser.add_argument(
+        "--picture", type=absolute, metavar="PATH",
+        help="SVG file of the clusters; default: clusters.svg in the tree's directory of the run, or NAME-tree-N.svg",
+    )  # fmt: skip
+    parser.add_argument(
+        "--html", type=absolute, metavar="PATH", help="also write a page of the whole tree, to zoom into"
+    )
+
+
+@job_with_flags(__doc__, add_flags, SHOWN)
+def main(settings: Experiment, given: argparse.Namespace) -> None:
+    """Print the tree and draw its clusters around a label.
+
+    Raises:
+        SettingsError: the tree or the label does not exist, or the corpus is not prepared.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from axml_ray.core.run_layout import RunLayout
+    from axml_ray.corpus.store import Corpus
+    from axml_ray.tree.clustering import normalise_rows
+    from axml_ray.tree.features import clustering_features
+    from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
+    from axml_ray.tree.picture import draw_clusters
+
+    number = given.number
+    if number > settings.ensemble.trees:
+        raise SettingsError(f"--tree: {number} is not one of the ensemble's, 1 to {settings.ensemble.trees}")
+    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    corpus = Corpus.open(settings.corpus_directory)
+    settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
+    chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
+    layout = RunLayout(settings.run_directory)
+    directory = layout.tree(number - 1)
+    tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
+    features = normalise_rows(clustering_features(corpus, settings.tree.features))
+    shape = settings.tree
+    console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
+    console.print(table(summarise_levels(tree, features), corpus.trained))
+    if given.html:
+        _write_page(given.html, tree, corpus, f"{settings.name}, tree {number}")
+        console.print(Text(f"page: {given.html}"))
+    if not tree.height:
+        console.print("The tree is flat: there are no clusters to show.")
+        return
+    name = corpus.labels.names[chosen]
+    clusters = clusters_around(tree, features, chosen, NEIGHBOURS)
+    parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
+    for part, cluster in zip(parts, clusters, strict=True):
+        console.print(Text.assemble((part, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
+    in_run = directory / "clusters.svg" if directory.is_dir() else None
+    picture = given.picture or in_run or Path.cwd() / f"{settings.name}-tree-{number}.svg"
+    title = f"{settings.name}, tree {number}: the cluster of {name} and those most like it"
+    draw_clusters(picture, clusters, features, corpus.labels.names, title)
+    console.print(Text(f"\npicture: {picture}"))
+
+
+def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
+    """Return tree `number` (from 0), from the run or built now, and a description of its origin."""
+    from axml_ray.runs.fitting import build_tree_of_run
+    from axml_ray.runs.run import Run
+    from axml_ray.tree.kinds import check_hierarchy
+    from axml_ray.tree.label_tree import LabelTree
+
+    check_hierarchy(settings.tree, corpus)
+    if path.is_file():
+        try:
+            tree = LabelTree.load(path)
+        except ValueError as error:
+            raise SettingsError(f"{error}; remove the file, and the job that trains builds it anew") from None
+        if not Run(settings, corpus).has_tree(number):
+            raise SettingsError(
+                f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as --config, "
+                "or choose another --name to build a tree of these settings"
+            )
+        return tree, f"of the run {settings.run_directory}"
+    return build_tree_of_run(Run(settings, corpus), number), "built now and not saved (there is no run)"
+
+
+def _write_page(path: Path, tree: "LabelTree", corpus: "Corpus", title: str) -> None:
+    """Write the page of the whole tree.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    from axml_ray.tree.tree_page import write_tree_page
+
+    try:
+        write_tree_page(path, tree, corpus.labels, title)
+    except OSError as error:
+        raise SettingsError(f"--html {path}: cannot be written ({error.strerror})") from None
+
+
+def table(rows: "list[LevelSummary]", labels: int) -> "Table":
+    """Return the levels, with the leaf level of `labels` labels, as a table for a rich console."""
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for name in ("level", "nodes", "children", "labels below", "similarity"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        spread = [f"{least:,} to {most:,}, mean {mean:,.1f}" for least, mean, most in (row.children, row.labels)]
+        shown.add_row(str(row.level), f"{row.nodes:,}", *spread, f"{row.similarity:.3f}")
+    shown.add_row(str(len(rows) + 1), f"{labels:,}", "–", "–", "–")
+    return shown

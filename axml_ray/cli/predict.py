@@ -1,0 +1,176 @@
+"""Predict the labels of new texts with a bundle: from files of texts to Parquet or JSON lines.
+
+    axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
+
+After a stop, the same command continues with the missing blocks. A text that cannot be read becomes a row with its id
+and an error; if all are such, the command fails.
+"""
+
+import argparse
+import logging
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import ValidationError
+
+from axml_ray.cli.console import count, job_of_flags
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import absolute, absolute_place
+from axml_ray.settings import LabelConditions, ReadingSettings
+
+if TYPE_CHECKING:
+    from axml_ray.inference.bundle.bundle import Bundle
+
+log = logging.getLogger(__name__)
+
+READING = tuple(name for name in ReadingSettings.model_fields if name != "source" and not name.startswith("label"))
+"""Settings of how records without labels are read."""
+FORMATS = tuple(name for name in get_args(ReadingSettings.model_fields["source"].annotation) if "installed" not in name)
+"""Values of `--source`."""
+
+
+def _share(word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1 (given: {word!r})")
+    return number
+
+
+def _gpus(word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not number >= 0 or (number > 1 and number % 1):
+        raise argparse.ArgumentTypeError(f"expected a whole number, or a share of one GPU (given: {word!r})")
+    return number
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command to a parser."""
+    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
+    parser.add_argument(
+        "--input", type=absolute_place, required=True, nargs="+", metavar="PATTERN",
+        help="files, directories, globs or URLs, in any format that a corpus can have",
+    )  # fmt: skip
+    parser.add_argument(
+        "--source", choices=FORMATS, metavar="FORMAT",
+        help=f"format of the files: {', '.join(FORMATS)}; by default that of their names or their first line",
+    )  # fmt: skip
+    for name in READING:
+        field = ReadingSettings.model_fields[name]
+        text = f"{field.description} By default as in training" + ("; '' for none." if field.default is None else ".")
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=text)
+    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
+    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the predictions")
+    parser.add_argument("--top-k", type=count, default=5, metavar="N", help="largest number of labels of a text")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--threshold", type=_share, metavar="PROBABILITY", help="omit labels with a lower probability, 0 to 1"
+    )
+    group.add_argument(
+        "--precision", type=_share, metavar="SHARE",
+        help="use the lowest threshold at which this share of labels was correct on validation, such as 0.8",
+    )  # fmt: skip
+    for name, field in LabelConditions.model_fields.items():
+        kind = "LABEL" if name.endswith("labels") else "PREFIX"
+        parser.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=(), metavar=kind, help=field.description)
+    parser.add_argument("--actors", type=count, metavar="N", help="number of predictors; default: as many as fit")
+    parser.add_argument(
+        "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
+    )
+    parser.add_argument(
+        "--gpus-per-actor", type=_gpus, default=0.0, metavar="N",
+        help="GPUs of a predictor; below 1, several share one; default 0, which predicts on CPUs",
+    )  # fmt: skip
+
+
+def reading_settings(given: argparse.Namespace, bundle: "Bundle") -> ReadingSettings:
+    """Return how to read the texts: by the flags, else as the training texts were.
+
+    Raises:
+        SettingsError: a flag has a wrong value.
+    """
+    trained = {name: getattr(bundle.settings, name) for name in READING}
+    flags = {name: getattr(given, name) or None for name in READING if getattr(given, name) is not None}
+    try:
+        return ReadingSettings(**trained | flags, source=given.source or "auto")
+    except ValidationError as error:
+        problem = error.errors()[0]
+        flag = str(problem["loc"][0]).replace("_", "-")
+        raise SettingsError(f"--{flag}: {problem['msg']} (given: {problem['input']!r})") from None
+
+
+def label_conditions(given: argparse.Namespace) -> LabelConditions | None:
+    """Return the conditions on labels that the flags give, if any."""
+    flags = {name: tuple(getattr(given, name)) for name in LabelConditions.model_fields}
+    return LabelConditions(**flags) if any(flags.values()) else None
+
+
+@job_of_flags(__doc__, add_flags)
+def main(given: argparse.Namespace) -> None:
+    """Predict the texts, and print their number and the number of errors.
+
+    Raises:
+        SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
+        SystemExit: no text could be read and tagged.
+    """
+    from axml_ray.cluster.connection import connect, max_processes
+    from axml_ray.corpus.readers.sources import open_readers
+    from axml_ray.inference.bundle.bundle import Bundle
+    from axml_ray.inference.explain.codec import Codec
+    from axml_ray.inference.explain.conditions import AllowedLabels
+    from axml_ray.inference.predict.predict_files import predict_files
+    from axml_ray.inference.predict.prediction_files import PredictionOptions
+
+    log.info("predict: checking the bundle")
+    bundle = Bundle.open(given.bundle)
+    threshold = given.threshold
+    if given.precision is not None:
+        threshold = bundle.calibration.threshold(precision=given.precision)
+        print(f"--precision {given.precision:g}: labels with a probability of {threshold:.3g} or more are written")
+    reading = reading_settings(given, bundle)
+    # A CSV file without a telling name cannot be known from plain text, but the training texts were such files.
+    otherwise = "csv" if bundle.settings.source == "csv" else "plain_text"
+    try:
+        readers = open_readers(given.input, reading, labelled=False, otherwise=otherwise)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--input: {error}") from None
+    conditions = label_conditions(given)
+    if conditions is not None:
+        AllowedLabels.of(conditions, Codec(bundle))  # an unknown label is reported here, before Ray starts
+    options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold, conditions=conditions)
+    connect()
+    cpus, gpus = given.cpus_per_actor, given.gpus_per_actor
+    fit = max_processes({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
+    if gpus and not fit:
+        raise SettingsError(
+            f"--gpus-per-actor: no node of the cluster has {gpus:g} GPUs and {cpus} CPUs; lower it, or leave it out to "
+            "predict on CPUs"
+        )
+    actors = given.actors or max(1, fit)
+    if actors > fit:
+        raise SettingsError(
+            f"--actors: {actors} × {cpus} CPUs, the cluster's nodes have room for {fit}; lower --actors or "
+            "--cpus-per-actor"
+        )
+    began = time.monotonic()
+    result = predict_files(
+        given.bundle, readers, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
+    )
+    seconds = time.monotonic() - began
+    documents, errors = result["documents"], result["errors"]
+    print(f"{documents:,} texts, {errors:,} of them with an error, in {seconds:,.1f} s")
+    if 0 < errors < documents:
+        print(f"The first error: {result['first_error']}")
+    files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
+    print(f"Predictions: {given.output} ({files} and predictions.json)")
+    if 0 < errors == documents:
+        advice = "--source, --text-field and --title-field say how to read the files"
+        print(f"error: no text could be predicted, such as {result['first_error']}; {advice}", file=sys.stderr)
+        raise SystemExit(1)

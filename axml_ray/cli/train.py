@@ -1,0 +1,107 @@
+"""The main job: prepare a corpus if necessary, train an ensemble, and evaluate it on the test split.
+
+    axml-ray train --config quickstart
+    ray job submit --working-dir . -- python jobs/train_ensemble.py --config configs/quickstart.yaml
+
+After a stop, the same command continues: finished levels are not trained again.
+
+    axml-ray train --continue runs/mine --corpus.train more.jsonl
+
+trains a new run that goes on from the weights of a finished one, with its texts and the new ones.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from axml_ray.cli.console import Command
+from axml_ray.cli.stored_settings import continued
+from axml_ray.core.paths import absolute
+from axml_ray.core.run_layout import RunLayout
+from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import read_settings, with_flags
+
+if TYPE_CHECKING:
+    from axml_ray.inference.predict.first_scores import FirstScores
+
+OWN_TEXTS = """  For texts of your own, write JSON lines {"text": …, "labels": […]}, and name the files:
+  axml-ray train --config mine --corpus.train FILE; --help explains every setting."""
+
+
+def train(settings: Experiment) -> None:
+    """Run the main job, and print its scores and the next commands."""
+    from rich.console import Console
+
+    from axml_ray.core.run_layout import RunLayout
+    from axml_ray.evaluation.reports.report import scores_table
+    from axml_ray.workflow.train import run
+
+    console = Console(width=None if Console().is_terminal else 110)
+
+    def print_first(scores: "FirstScores", seconds: float) -> None:
+        console.print(scores.table(seconds))
+        print("The networks are trained now. The last row of the table at the end tells what they add.")
+
+    metrics = run(settings, print_first)
+    console.print(scores_table(metrics))
+    print(f"Run: {settings.run_directory} (metrics.json, predictions/test, tree-*/level-*)")
+    print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
+    print(next_steps(settings))
+
+
+def parse(words: list[str] | None) -> tuple[Experiment]:
+    """Return the settings by command-line words, or by the process's own: of a run from scratch, or of a continued one.
+
+    Raises:
+        SettingsError: `--continue` does not name a run, or a run that cannot be continued with these settings.
+    """
+    words = sys.argv[1:] if words is None else words
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_continue(finder)
+    directory = finder.parse_known_args(words)[0].continue_run
+    if directory is None or {"-h", "--help"} & set(words):
+        return (with_flags(__doc__ or "", _add_continue, words)[0],)
+    read_settings(directory)  # raises if there is no run, while `with_flags` would speak of a missing config
+    own = ["--config", str(RunLayout(directory).settings)]
+    settings, _ = with_flags(__doc__ or "", _add_continue, [*own, *words])  # a later --config wins
+    return (continued(settings, directory),)
+
+
+def _add_continue(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--continue",
+        type=absolute,
+        dest="continue_run",
+        metavar="RUN",
+        help="directory of a finished run: start from its settings, texts, label trees and weights; corpus.train names "
+        "further texts, --name the new run",
+    )
+
+
+main = Command(parse, train)
+
+
+def next_steps(settings: Experiment) -> str:
+    """Return the commands that evaluate, export, use and serve a finished run, with its paths."""
+    run = settings.run_directory
+    bundle = run.parent.parent / "bundles" / run.name
+    commands = (
+        ("evaluate", "--run", run, "--open"),
+        ("export", "--run", run, "--to", bundle),
+        ("predict", "--bundle", bundle, "--input", "new.jsonl", "--output", "predictions"),
+        ("serve", "--bundle", bundle),
+    )
+    lines = [f"  axml-ray {shlex.join(map(str, _as_typed(command)))}" for command in commands]
+    if settings.corpus.source == "installed_packages":
+        lines.append(OWN_TEXTS)
+    return "\n".join(["Next:", *lines])
+
+
+def _as_typed(command: tuple[str | Path, ...]) -> list[str | Path]:
+    """Return the words of a command, with paths below the current directory made relative."""
+    here = Path.cwd()
+    return [
+        word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word for word in command
+    ]

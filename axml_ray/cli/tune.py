@@ -1,0 +1,114 @@
+"""Search for good settings by trials on a part of the corpus, and write the best as a config.
+
+    axml-ray tune --config quickstart --space tune_spaces.tree --trials 20
+    ray job submit --working-dir . -- python jobs/tune.py --config configs/quickstart.yaml --space tune_spaces.tree
+
+After a stop, the same command continues: finished trials are not run again. Further flags are settings, as for the
+other jobs, and apply to every trial. See docs/tuning.md.
+"""
+
+import argparse
+import re
+from dataclasses import replace
+
+from axml_ray.cli.console import count, job_with_flags
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.extras import require_extra
+from axml_ray.settings import NAME, Experiment
+
+
+def _above(least: float, most: float) -> type[float]:
+    def number(word: str) -> float:
+        try:
+            value = float(word)
+        except ValueError:
+            value = least
+        if not least < value <= most:
+            raise argparse.ArgumentTypeError(f"expected a number above {least:g}, at most {most:g} (given: {word!r})")
+        return value
+
+    return number  # type: ignore[return-value]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command to a parser."""
+    group = parser.add_argument_group("the sweep")
+    add = group.add_argument
+    add(
+        "--space",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="modules or files of search spaces, each with :function if needed",
+    )
+    add("--trials", type=count, default=20, metavar="N", help="number of trials (20)")
+    add("--sweep", metavar="NAME", help="directory below runs; by default the config's name and the space's")
+    add("--part", type=_above(0, 1), default=0.25, metavar="SHARE",
+        help="share of the training documents that a trial trains on (0.25); or set --training.documents")  # fmt: skip
+    add("--search", choices=("tpe", "random"), default="tpe", help="how settings are drawn (tpe)")
+    add("--objective", choices=("accuracy", "accuracy,cost"), default="accuracy",
+        help="nDCG@5 on validation, alone or with CPU milliseconds per text (accuracy)")  # fmt: skip
+    add("--no-early-stopping", action="store_true", help="let every trial train to its end")
+    add("--grace", type=_above(0, 1e6), default=1.0, metavar="EPOCHS",
+        help="epochs of a level before a trial may be stopped (1)")  # fmt: skip
+    add("--reduction", type=_above(1, 1e3), default=2.0, metavar="R",
+        help="1/R of the trials at a rung continue (2)")  # fmt: skip
+    add("--at-once", type=count, metavar="N", help="number of concurrent trials; by default as many as fit")
+
+
+@job_with_flags(__doc__, add_flags)
+def main(settings: Experiment, given: argparse.Namespace) -> None:
+    """Run the sweep, and print its trials and the next command.
+
+    Raises:
+        SettingsError: the packages of the extra `tune` are not installed, or the space or a setting is wrong.
+    """
+    require_extra("tune")
+    from rich.console import Console
+
+    from axml_ray.cluster.connection import connect
+    from axml_ray.tracking.kinds import check_installed
+    from axml_ray.tracking.tracked_run import CLOSE_SECONDS
+    from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, front, table, write_outcome
+    from axml_ray.tuning.run_sweep import run_sweep, track_sweep
+    from axml_ray.tuning.space import Space
+    from axml_ray.tuning.sweep import Sweep
+    from axml_ray.workflow.train import adapted, prepare_corpus
+
+    check_installed(settings.tracking)
+    space = Space.load(given.space)
+    sweep = Sweep(
+        settings=settings,
+        space=space,
+        name=_name(given.sweep or f"{settings.name}-{space.short_name}"),
+        trials=given.trials,
+        part=given.part,
+        search=given.search,
+        objective=given.objective,
+        early_stopping=not given.no_early_stopping,
+        grace=given.grace,
+        reduction=given.reduction,
+        at_once=given.at_once,
+    )
+    corpus = prepare_corpus(settings)
+    sweep = replace(sweep, settings=adapted(settings, corpus))
+    connect()
+    with track_sweep(sweep, corpus) as tracked:
+        trials = run_sweep(sweep, corpus, begun=lambda: tracked.open(CLOSE_SECONDS))  # trials need its id
+        best = write_outcome(sweep, corpus, trials)
+        tracked.scores({"valid_nDCG@5": best.score or 0.0, "best_trial": best.number})
+        for name in (OUTCOME, PAGE, BEST):
+            tracked.artifact("report", sweep.directory / name)
+    pareto = front(trials)
+    Console(width=None if Console().is_terminal else 110).print(table(trials, pareto or [best]))
+    print(f"Pictures: {sweep.directory / PAGE}")
+    print(f"Next: axml-ray train --config {sweep.directory / BEST}")
+
+
+def _name(word: str) -> str:
+    if not re.fullmatch(NAME, word):
+        raise SettingsError(
+            "--sweep: a name consists of letters, digits, '-', '_' and '.', and starts with a letter or digit "
+            f"(given: {word!r})"
+        )
+    return word

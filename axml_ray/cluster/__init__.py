@@ -1,0 +1,1 @@
+"""Connection to Ray: joining or starting a cluster, tokens."""

@@ -1,1 +1,0 @@
-"""Combiners of the members' scores into the ensemble's. `combiner.py` has the interface and the registry."""

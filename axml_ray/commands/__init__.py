@@ -1,1 +1,0 @@
-"""The commands of `axml-ray`, one module each; the scripts in `jobs/` call the same functions."""

@@ -1,0 +1,1 @@
+"""What every room uses: ragged arrays, files, run layout, limits of the machine."""

@@ -1,0 +1,1 @@
+"""The label index, label names and label features."""

@@ -1,0 +1,235 @@
+"""TF-IDF label centroids, from which a label tree is clustered (paper, "Building Shallow and Wide PLT").
+
+The vector of a label is the L2-normalised sum of the L2-normalised TF-IDF vectors of its training documents. Term
+frequencies enter as 1 + ln(tf), as in the linear trees with which ours is compared.
+
+`label_centroids` computes them in memory. `label_feature_sums.py` computes the same for corpora whose sums do not fit
+into memory, from the `DocumentFeatures` and `LabelPairs` of each file of training documents.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.tokenizer import UNKNOWN
+
+RANGE_TERMS = 12_000_000
+"""Approximate number of terms that are added in a range of labels."""
+TABLE_TERMS = 1 << 19
+"""Maximum number of terms of a dense table in which the largest terms of rows are selected."""
+FILE_DOCUMENTS = 1 << 15
+"""Number of training documents of a feature file, except for the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFeatures:
+    """The TF-IDF vectors of the documents of a file, in CSR form.
+
+    Attributes:
+        words: int32 [terms], word ids, ascending within a document.
+        weights: float32 [terms]; a document's vector has length one, or is empty if the document has no known word.
+        offsets: int64 [documents + 1].
+    """
+
+    words: np.ndarray
+    weights: np.ndarray
+    offsets: np.ndarray
+
+    def save(self, stem: Path) -> None:
+        """Write `<stem>.words.npy`, `<stem>.weights.npy` and `<stem>.offsets.npy`."""
+        for name in ("words", "weights", "offsets"):
+            np.save(stem.with_name(f"{stem.name}.{name}.npy"), getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPairs:
+    """The (label, document) pairs of a file, sorted by label, then by document.
+
+    Attributes:
+        labels: int32 [pairs].
+        documents: int32 [pairs], positions in the whole split.
+    """
+
+    labels: np.ndarray
+    documents: np.ndarray
+
+    def save(self, stem: Path) -> None:
+        """Write `<stem>.labels.npy` and `<stem>.documents.npy`."""
+        np.save(stem.with_name(f"{stem.name}.labels.npy"), self.labels)
+        np.save(stem.with_name(f"{stem.name}.documents.npy"), self.documents)
+
+
+def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) -> sparse.csr_matrix:
+    """Count the words of documents, float32 CSR [documents, words]; padding and unknown words are not counted.
+
+    Args:
+        tokens: word ids.
+        words: size of the vocabulary.
+        times: float32 [tokens], the weight of each token; by default 1.
+    """
+    if times is None:
+        times = np.ones(len(tokens.values), np.float32)
+    counts = sparse.csr_matrix(
+        (times, tokens.values, tokens.offsets),
+        shape=(len(tokens), words),
+        copy=True,  # sum_duplicates sorts in place, and the order of the tokens is the text
+    )
+    counts.sum_duplicates()
+    counts.data[counts.indices <= UNKNOWN] = 0
+    counts.eliminate_zeros()
+    return counts
+
+
+def indicator_matrix(rows: Ragged, columns: int) -> sparse.csr_matrix:
+    """Return float32 CSR [rows, columns] with a 1 at (row, value) for each value of each row.
+
+    Repeated values are stored repeatedly, so they add up. Values of `columns` or more are dropped.
+    """
+    width = max(columns, int(rows.values.max(initial=-1)) + 1)
+    ones = np.ones(len(rows.values), np.float32)
+    return sparse.csr_matrix((ones, rows.values, rows.offsets), shape=(len(rows), width))[:, :columns]
+
+
+def idf_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
+    """Compute the smoothed inverse document frequency of each word, float32 [words].
+
+    Args:
+        frequency: int64 [words], number of training documents that contain each word.
+        documents: number of training documents.
+    """
+    weights: np.ndarray = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
+    return weights
+
+
+def document_features(tokens: Ragged, weights: np.ndarray) -> DocumentFeatures:
+    """Compute the TF-IDF vectors of documents.
+
+    Args:
+        tokens: word ids.
+        weights: float32 [words], from `idf_weights`.
+    """
+    bag = bag_of_words(tokens, len(weights))
+    apply_tf_idf(bag, weights)
+    return DocumentFeatures(bag.indices.astype(np.int32), bag.data, bag.indptr.astype(np.int64))
+
+
+def apply_tf_idf(counts: sparse.csr_matrix, weights: np.ndarray) -> None:
+    """Turn counts into TF-IDF vectors of length one, in place.
+
+    Args:
+        counts: float32 CSR with values of 1 or more.
+        weights: float32 [columns], from `idf_weights`.
+    """
+    counts.data = (np.log(counts.data) + 1) * weights[counts.indices]
+    normalize_rows(counts)
+
+
+def normalize_rows(rows: sparse.csr_matrix) -> None:
+    """Scale each row of a float32 CSR matrix to Euclidean length one, in place; rows of zeros are unchanged."""
+    terms = np.diff(rows.indptr)
+    filled = np.flatnonzero(terms)
+    if len(filled):
+        lengths = np.sqrt(np.add.reduceat(rows.data.astype(np.float64) ** 2, rows.indptr[filled]))
+        lengths[lengths == 0] = 1
+        rows.data = (rows.data / np.repeat(lengths, terms[filled])).astype(np.float32)
+
+
+def sort_pairs(labels: Ragged, first: int) -> LabelPairs:
+    """Return the sorted pairs of a file whose documents are numbered from `first` on."""
+    documents = np.repeat(np.arange(first, first + len(labels), dtype=np.int32), labels.lengths)
+    order = np.argsort(labels.values, kind="stable")
+    return LabelPairs(labels.values[order], documents[order])
+
+
+def label_ranges(counts: np.ndarray, terms: float) -> list[tuple[int, int]]:
+    """Cut labels into ranges with about `RANGE_TERMS` terms to add each, or with one label.
+
+    Args:
+        counts: int64 [L], number of training documents of each label.
+        terms: mean number of distinct words of a document.
+
+    Returns:
+        First label of each range, and the label after its last.
+    """
+    cost = np.cumsum(counts * max(terms, 1.0))
+    ranges, begin = [], 0
+    while begin < len(counts):
+        before = cost[begin - 1] if begin else 0.0
+        end = max(begin + 1, int(np.searchsorted(cost, before + RANGE_TERMS, side="right")))
+        ranges.append((begin, end))
+        begin = end
+    return ranges
+
+
+def keep_strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
+    """Keep the terms with the largest absolute values of each row, and scale the rows to length one.
+
+    Args:
+        rows: float32 CSR.
+        most: maximum number of terms of a row; None for no limit. Of equal terms, those of the lowest columns are kept.
+    """
+    lengths = np.diff(rows.indptr)
+    if most is not None and lengths.max(initial=0) > most:
+        sizes = np.abs(rows.data)
+        thresholds = _kth_largest(sizes, rows.indptr, most)
+        kept = np.flatnonzero(sizes >= np.repeat(thresholds, lengths))
+        offsets = np.searchsorted(kept, rows.indptr)
+        # Terms equal to the threshold can exceed the limit.
+        too_long = np.flatnonzero(np.diff(offsets) > most)
+        if len(too_long):
+            surplus = [_surplus(rows, kept[offsets[row] : offsets[row + 1]], thresholds[row], most) for row in too_long]
+            kept = np.setdiff1d(kept, np.concatenate(surplus), assume_unique=True)
+            offsets = np.searchsorted(kept, rows.indptr)
+        rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
+    rows.sort_indices()
+    normalize_rows(rows)
+    return rows
+
+
+def _surplus(rows: sparse.csr_matrix, positions: np.ndarray, threshold: np.float32, most: int) -> np.ndarray:
+    """Return those of a row's `positions` that equal the threshold and exceed the limit of `most` terms."""
+    equal = positions[np.abs(rows.data[positions]) == threshold]
+    equal = equal[np.argsort(rows.indices[equal])]  # the columns of a sparse product are in no particular order
+    return equal[most - len(positions) :] if len(positions) > most else equal[:0]
+
+
+def _kth_largest(sizes: np.ndarray, offsets: np.ndarray, k: int) -> np.ndarray:
+    """Return the `k`-th largest of each row's `sizes` (float32 [terms]), float32 [rows]; 0 for rows of at most k."""
+    lengths = np.diff(offsets)
+    kth_largest = np.zeros(len(lengths), dtype=np.float32)
+    long = np.flatnonzero(lengths > k)
+    long = long[np.argsort(lengths[long], kind="stable")]
+    begin = 0
+    while begin < len(long):
+        # A dense table of rows of similar length, padded with zeros.
+        width = int(lengths[long[begin]] * 1.25) + 1
+        end = int(np.searchsorted(lengths[long], width, side="right"))
+        end = min(end, begin + max(1, TABLE_TERMS // width))
+        chosen = long[begin:end]
+        inside = np.arange(width) < lengths[chosen, None]
+        table = np.zeros(inside.shape, dtype=np.float32)
+        positions = offsets[chosen, None] + np.arange(width)
+        table[inside] = sizes[positions[inside]]
+        table.partition(width - k, axis=1)
+        kth_largest[chosen] = table[:, width - k]
+        begin = end
+    return kth_largest
+
+
+def label_centroids(tokens: Ragged, labels: Ragged, words: int, trained: int) -> sparse.csr_matrix:
+    """Compute the vector of each label, float32 CSR [trained, words], of length one, or zero without any known word.
+
+    Args:
+        tokens: word ids of the training documents.
+        labels: label ids of the documents, less than `trained`.
+        words: size of the vocabulary.
+        trained: number of labels with training documents.
+    """
+    bag = bag_of_words(tokens, words)
+    frequency = np.bincount(bag.indices, minlength=words)
+    features = document_features(tokens, idf_weights(frequency, len(tokens)))
+    vectors = sparse.csr_matrix((features.weights, features.words, features.offsets), shape=(len(tokens), words))
+    return keep_strongest((indicator_matrix(labels, trained).T.tocsr() @ vectors).tocsr(), None)

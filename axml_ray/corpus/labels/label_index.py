@@ -1,0 +1,105 @@
+"""Maps labels to ids and holds their readable names and training frequencies.
+
+Ids are ranked by training frequency, then by label; in a corpus that continues another one, the labels of that come
+first, with their old ids. The labels `[0, trained)` have training documents; trees and
+networks are built over them. The others occur only in validation or test documents. They cannot be predicted, but they
+are true labels, and metrics count them as missed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from axml_ray.core.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class LabelIndex:
+    """The labels of a corpus, by id.
+
+    Attributes:
+        labels: the label as written in the corpus.
+        names: readable name; the label itself if it has none.
+        counts: int64 [L], number of training documents of each label; no zero is before a positive number.
+    """
+
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    counts: np.ndarray
+
+    @classmethod
+    def build(
+        cls,
+        train_counts: Mapping[str, int],
+        unseen: Sequence[str] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> "LabelIndex":
+        """Build an index.
+
+        Args:
+            train_counts: number of training documents of each label.
+            unseen: labels of validation and test documents, of which some may be in `train_counts`.
+            names: readable names.
+        """
+        counts = {**dict.fromkeys(unseen, 0), **train_counts}
+        labels = sorted(counts, key=lambda label: (-counts[label], label))
+        readable_names = tuple((names or {}).get(label, label) for label in labels)
+        return cls(tuple(labels), readable_names, np.array([counts[label] for label in labels], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def trained(self) -> int:
+        """Number of labels with at least one training document; their ids come first."""
+        return int(np.count_nonzero(self.counts))
+
+    def by_frequency(self, labels: Sequence[int] | np.ndarray) -> list[int]:
+        """Return label ids by decreasing number of training documents, then by id."""
+        ids = np.sort(np.asarray(labels, dtype=np.int64))
+        ranked: list[int] = ids[np.argsort(-self.counts[ids], kind="stable")].tolist()
+        return ranked
+
+    def encode(self, rows: Sequence[Sequence[str]]) -> Ragged:
+        """Return the sorted label ids of each document, int32; labels that are not in the index are dropped."""
+        ids = {label: i for i, label in enumerate(self.labels)}
+        return Ragged.from_rows(sorted({ids[label] for label in row if label in ids}) for row in rows)
+
+    def save(self, path: Path) -> None:
+        """Write `labels.parquet` with the columns id, label, name and count."""
+        _write(path, pa.array(self.labels, pa.string()), pa.array(self.names, pa.string()), self.counts)
+
+    @classmethod
+    def load(cls, path: Path) -> "LabelIndex":
+        """Load an index that `save` wrote."""
+        table = pq.read_table(path)
+        return cls(
+            tuple(table["label"].to_pylist()),
+            tuple(table["name"].to_pylist()),
+            table["count"].to_numpy().copy(),
+        )
+
+
+def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) -> None:
+    columns = {
+        "id": pa.array(np.arange(len(labels), dtype=np.int32)),
+        "label": labels,
+        "name": names,
+        "count": pa.array(counts, pa.int64()),
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def write_labels(path: Path, labels: pa.Array, counts: np.ndarray) -> None:
+    """Write `labels.parquet` from ranked columns, without a Python object per label; each label is its own name.
+
+    Args:
+        path: path of the file.
+        labels: string [L].
+        counts: int64 [L], number of training documents.
+    """
+    _write(path, labels, labels, counts)

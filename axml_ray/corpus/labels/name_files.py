@@ -1,0 +1,207 @@
+"""Reads files of labels' readable names, as people have them, and gives each label its name.
+
+| lines of the file | the name |
+|---|---|
+| cells, separated by tabs, or in CSV by commas, semicolons or bars | in another column than the label |
+| names | line i names label i |
+| JSON objects, as in the Extreme Classification Repository's `lbl.json` | `title`; line i names label i |
+
+A header line is optional. Labels may be in angle brackets, in the file or in the corpus (`<http://example.org/1>`).
+"""
+
+import csv
+import json
+import logging
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.readers.line_blocks import Damage, read_line_blocks
+from axml_ray.corpus.readers.source_files import format_suffix
+from axml_ray.corpus.records.records import storable
+from axml_ray.corpus.text.composition import composed
+
+log = logging.getLogger(__name__)
+
+MIN_NAMED_SHARE = 0.5
+"""Smallest share of the labels that a file must name."""
+CSV_DELIMITERS = ",;|"
+CSV_SAMPLE_ROWS = 20
+"""Number of rows in which a delimiter must give the same number of cells."""
+_KEY_COLUMN = re.compile(r"(label_?)?(uri|url|iri|u?id|key|code|notation|concept|subject)", re.IGNORECASE)
+_NAME_COLUMN = re.compile(r"((pref|alt)?_?label|name|title|term|text|heading|caption)s?([_@.:-].*)?", re.IGNORECASE)
+_NAMES_HEADER = re.compile(r"(label_?)?names?|labels?|titles?", re.IGNORECASE)
+_BLOCK_BYTES = 1 << 22
+
+Rows = list[tuple[int, list[str]]]
+"""The cells of each line that is not blank, with its number from 1; in a file of names, one cell for every line."""
+
+
+def name_labels(labels: Sequence[str], path: Path) -> list[str]:
+    """Return the name of each label; the label itself if the file has none for it.
+
+    The share of the labels that are named is logged.
+
+    Raises:
+        SettingsError: the file cannot be read, or names fewer than half of the labels.
+    """
+    rows, known = read_rows(path), {_key(label) for label in labels}
+    if len(rows[0][1]) == 1:
+        names, columns = _numbered_names([cells[0] for _, cells in rows], known), "line i names label i"
+    else:
+        names, columns = _tabled_names([cells for _, cells in rows], known)
+    found = [names.get(_key(label)) for label in labels]
+    missing = [label for label, name in zip(labels, found, strict=True) if name is None]
+    named = len(labels) - len(missing)
+    log.info("prepare: %s names %s of %s labels (%s)", path, f"{named:,}", f"{len(labels):,}", columns)
+    if named < MIN_NAMED_SHARE * len(labels):
+        keys = [key for key in names if key not in known]
+        key = keys[min(1, len(keys) - 1)] if keys else next(iter(names))  # the first one may be a header
+        raise SettingsError(
+            f"corpus.label_names: {path} names {named:,} of {len(labels):,} labels ({columns}). It has {key!r}, the "
+            f"corpus {missing[0]!r}; write lines of label, tab, name, with labels as in the corpus"
+        )
+    return [name or label for label, name in zip(labels, found, strict=True)]
+
+
+def read_rows(path: Path) -> Rows:
+    """Read the rows of a file of names.
+
+    Raises:
+        SettingsError: the file cannot be read, is empty, or a line does not fit the others.
+    """
+    lines = _read_lines(path)
+    if not any(line.strip() for line in lines):
+        raise SettingsError(f"corpus.label_names: {path} holds no labels; expected lines of label, tab, name")
+    if any("\t" in line for line in lines):
+        rows = [(number, _tab_cells(line)) for number, line in enumerate(lines, 1) if line.strip()]
+        for number, cells in rows:
+            if len(cells) == 1:
+                raise _invalid(path, number, "expected label, tab, name; found no tab")
+        return rows
+    if delimiter := _csv_delimiter(lines, is_csv=format_suffix(path) == ".csv"):
+        return _csv_rows(path, lines, delimiter)
+    if not lines[-1].strip():
+        lines.pop()
+    if lines[0].lstrip().startswith("{"):
+        return [(number, [_title(path, number, line)]) for number, line in enumerate(lines, 1)]
+    return [(number, [_unquoted(line)]) for number, line in enumerate(lines, 1)]
+
+
+def numbered_from(labels: Collection[str], rows: int) -> int:
+    """Return the label of the first of `rows` rows of which row i belongs to label i: 0, or 1 if that is the first."""
+    return int("0" not in labels and str(rows) in labels)
+
+
+def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
+    """Return the names of labels that are numbers. A first line that can only be a header is skipped."""
+    largest = max((int(label) for label in known if label.isdecimal()), default=0)
+    if _NAMES_HEADER.fullmatch(lines[0]) and len(lines) > largest + ("0" in known):
+        del lines[0]
+    first = numbered_from(known, len(lines))
+    return {str(number): name for number, name in enumerate(lines, first)}
+
+
+def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
+    """Return the name of each label of a table, and which columns were used.
+
+    The labels are in the first column, or, if the header has several columns of keys, in that with the most labels.
+    """
+    width = min(map(len, rows))
+    of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])] or [0]
+    of_label = max(of_keys, key=lambda column: len({_key(cells[column]) for cells in rows} & known))
+    others = [column for column in range(width) if column != of_label]
+    header = rows[0] if _key(rows[0][of_label]) not in known else []
+    of_name = next((column for column in others if header and _NAME_COLUMN.fullmatch(header[column])), others[0])
+    columns = f"names of column {of_name + 1}, labels of column {of_label + 1}"
+    return {_key(cells[of_label]): cells[of_name] for cells in rows}, columns
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines without their ends; storable and composed.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    blocks, content = [], b""
+    try:
+        for block in read_line_blocks(path, _BLOCK_BYTES):
+            if isinstance(block, Damage):
+                raise SettingsError(f"corpus.label_names: {path} cannot be read: {block.reason}")
+            blocks.append(block)
+        content = b"".join(blocks)
+        text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise _invalid(path, 1 + content.count(b"\n", 0, error.start), f"not UTF-8 ({error.reason})") from None
+    except OSError as error:
+        raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
+    return composed(storable(text)).split("\n")
+
+
+def _csv_delimiter(lines: list[str], *, is_csv: bool) -> str | None:
+    """Return the delimiter with which all rows have the same number of cells, None if the lines are names.
+
+    A file that is not called CSV is one only if it has a header.
+    """
+    for delimiter in CSV_DELIMITERS:
+        try:
+            sample = [row for _, row in zip(range(CSV_SAMPLE_ROWS), _csv(lines, delimiter), strict=False) if row]
+        except csv.Error:
+            continue
+        if len(sample[0]) > 1 and len({*map(len, sample)}) == 1:
+            titles = [cell for cell in sample[0] if _KEY_COLUMN.fullmatch(cell) or _NAME_COLUMN.fullmatch(cell)]
+            return delimiter if is_csv or len(titles) > 1 else None
+    return next((delimiter for delimiter in CSV_DELIMITERS if is_csv and delimiter in lines[0]), None)
+
+
+def _csv_rows(path: Path, lines: list[str], delimiter: str) -> Rows:
+    """Return the rows of a CSV file, numbered by the line on which each begins."""
+    reader, begin = _csv(lines, delimiter), 1
+    rows: Rows = []
+    try:
+        for row in reader:
+            if rows and row and len(row) != len(rows[0][1]):
+                raise csv.Error(f"has {len(row)} cells, the first line has {len(rows[0][1])}")
+            if row:
+                rows.append((begin, [cell.strip() for cell in row]))
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise _invalid(path, begin, str(error)) from None
+    return rows
+
+
+def _csv(lines: list[str], delimiter: str) -> Any:
+    return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+
+
+def _title(path: Path, number: int, line: str) -> str:
+    try:
+        title = json.loads(line)["title"]
+    except (ValueError, KeyError, TypeError):
+        title = None
+    if not isinstance(title, str):
+        raise _invalid(path, number, "expected an object with a title, a string")
+    return composed(storable(title)).strip()
+
+
+def _tab_cells(line: str) -> list[str]:
+    return [_unquoted(cell) for cell in line.split("\t")]
+
+
+def _unquoted(cell: str) -> str:
+    """Return a cell without blanks around it, and without quotes around all of it."""
+    cell = cell.strip()
+    inner = cell[1:-1].replace('""', "")
+    return cell[1:-1].replace('""', '"').strip() if len(cell) > 1 and cell[0] == cell[-1] == '"' not in inner else cell
+
+
+def _key(label: str) -> str:
+    """Return a label as it is compared: composed, and without angle brackets around it."""
+    label = composed(label).strip()
+    return label[1:-1].strip() if label.startswith("<") and label.endswith(">") else label
+
+
+def _invalid(path: Path, line: int, reason: str) -> SettingsError:
+    return SettingsError(f"corpus.label_names: {path}:{line}: {reason}")

@@ -1,0 +1,1 @@
+"""Preparation of a corpus with Ray Data, pass by pass."""

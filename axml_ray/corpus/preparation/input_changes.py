@@ -1,0 +1,168 @@
+"""Identifies the inputs of a corpus by their content, and says what changed since it was prepared.
+
+A path or a time is no content: a project may be moved or copied, and a file touched or downloaded again. Hashing reads
+a whole file, so it is done once: as long as size, times and inode of a file are the same, its hash is taken from the
+manifest of the corpus.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import portable
+from axml_ray.corpus.readers.source_files import SourceFile, local_path, stored_version
+from axml_ray.corpus.records.records import file_name
+from axml_ray.settings import SPLITS, CorpusSettings, fingerprint
+
+Stamp = tuple[int, ...]
+"""Size in bytes, the times of the last change of content and of status (ns), and the inode. That of a package has the
+total size, the last times, and the number of source files."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a corpus.
+
+    Attributes:
+        use: its split, if it has documents, else the setting that names it.
+        path: where it is, relative if it lies in the project's directory; or its URL.
+        content: digest of its content; for a file in a store, its version there.
+        stamp: its stamp; empty for a file in a store.
+    """
+
+    use: str
+    path: str
+    content: str
+    stamp: Stamp
+
+    @property
+    def identity(self) -> list[str]:
+        """Return what the corpus depends on: of a path only the name, which is part of the ids of documents."""
+        return [self.use, file_name(self.path) if self.use in ("", *SPLITS) else "", self.content]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The settings and inputs of a corpus.
+
+    Attributes:
+        settings: settings of the corpus.
+        files: the inputs.
+    """
+
+    settings: CorpusSettings
+    files: list[Input]
+
+    @property
+    def key(self) -> str:
+        """Return the fingerprint of settings and contents; a corpus with the same key is up to date."""
+        return fingerprint(self.settings.identity, [file.identity for file in self.files])
+
+
+def input_files(reader: Any) -> list[SourceFile]:
+    """Return the files that a reader reads."""
+    return [reader.path, *([reader.labels_path] if hasattr(reader, "labels_path") else [])]
+
+
+def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, str]) -> list[Input]:
+    """Return the state of inputs.
+
+    Args:
+        files: use and path of each.
+        known: contents of earlier states by their stamps; these are not read again.
+
+    Raises:
+        SettingsError: a file cannot be read.
+    """
+
+    def read(each: tuple[str, SourceFile]) -> Input:
+        use, file = each
+        try:
+            stamp = stamp_of(file)
+            content = known.get(stamp) or content_of(file)
+        except OSError as error:  # that of a remote store has no strerror
+            raise SettingsError(f"corpus: {file} cannot be read: {error.strerror or error}") from None
+        return Input(use, portable(file), content, stamp)
+
+    with ThreadPoolExecutor() as threads:  # hashing releases the lock of the interpreter
+        return list(threads.map(read, files))
+
+
+def stamp_of(file: SourceFile) -> Stamp:
+    """Return the stamp of a local file, or of the source files of a Python package; () for a file in a store.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    path = local_path(file)
+    if path is None:
+        return ()
+    states = [source.stat() for source in (_sources(path) if path.is_dir() else [path])]
+    changed = (max((getattr(state, name) for state in states), default=0) for name in ("st_mtime_ns", "st_ctime_ns"))
+    return sum(state.st_size for state in states), *changed, (len(states) if path.is_dir() else states[0].st_ino)
+
+
+def content_of(file: SourceFile) -> str:
+    """Return a digest of the content of a local file, or of the source files of a Python package.
+
+    For a file in a store, return its version there (`source_files.stored_version`).
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    path = local_path(file)
+    if path is None:
+        return stored_version(str(file))
+    if not path.is_dir():
+        return _sha256(path)
+    digest = hashlib.sha256()
+    for source in _sources(path):
+        digest.update(f"{source.relative_to(path).as_posix()}\0{_sha256(source)}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _sources(package: Path) -> list[Path]:
+    """Return the source files of a package: importing it may write byte code, which is no change."""
+    return sorted(source for source in package.rglob("*.py") if source.is_file())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_contents(manifest: Mapping[str, Any]) -> dict[Stamp, str]:
+    """Return the contents in the manifest of a corpus by their stamps."""
+    return {tuple(row["stamp"]): row["content"] for row in manifest["sources"] if row["stamp"]}
+
+
+def describe_changes(manifest: Mapping[str, Any], inputs: Inputs) -> str:
+    """Describe for a log line why a corpus is out of date: other settings, else other inputs."""
+    if keys := changed_settings(manifest, inputs.settings):
+        return "made with other settings (" + ", ".join(f"corpus.{key}" for key in keys) + ")"
+    before = {(row["use"], row["path"]): row["content"] for row in manifest["sources"]}
+    now = {(file.use, file.path): file.content for file in inputs.files}
+    names = sorted({path for use, path in before.items() ^ now.items() for path in [use[1]]})
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"made from other inputs ({', '.join(names[:3])}{more})"
+
+
+def changed_settings(manifest: Mapping[str, Any], settings: CorpusSettings) -> list[str]:
+    """Return the settings with which a corpus was prepared differently, apart from the paths of its inputs."""
+    now = settings.identity
+    before = manifest.get("identity", now)
+    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+
+
+def old_files_first(readers: Iterable[tuple[str, Any]], inputs: Inputs, manifest: Mapping[str, Any]) -> list[Any]:
+    """Return readers with those of a continued corpus's files first, else in their order.
+
+    Of equal texts, the first one is kept where duplicates are dropped: an old text must keep its labels.
+    """
+    old = {row["content"] for row in manifest["sources"]}
+    content = {file.path: file.content for file in inputs.files}
+    return sorted(readers, key=lambda each: content[portable(each[1].path)] not in old)

@@ -1,0 +1,280 @@
+"""The tasks of preparation, each over some readers, staged blocks or files (see `tasks.run_tasks`).
+
+Arrays stay in files, so the rows that a task returns are small.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from scipy.sparse import save_npz
+
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.file_layout import FILE_DOCUMENTS, FileLayout
+from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
+from axml_ray.corpus.labels.label_features import document_features, idf_weights, sort_pairs
+from axml_ray.corpus.preparation.split_assignment import TRAIN
+from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
+from axml_ray.corpus.preparation.tasks import resolve
+from axml_ray.corpus.records.records import Block, read_blocks
+from axml_ray.corpus.text.cooccurrence import cooccurrences
+from axml_ray.corpus.text.tokenizer import UNKNOWN
+from axml_ray.corpus.text.translation import Translation
+from axml_ray.settings import SPLITS, CorpusSettings
+
+ROW_GROUP_BYTES = 256 << 20
+"""Approximate limit of the text in a row group, which is in memory at a time; few files have more than one."""
+
+
+def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    """Read numbered readers into staged blocks and files of rejections.
+
+    Returns:
+        A row for each block, with its path and number of documents, or for each failure, with its message.
+    """
+    rows: list[dict[str, Any]] = []
+    prefixes = {f"{number:06d}" for number, _ in readers}
+    # Ray restarts a killed task: remove what the killed one wrote.
+    for leftover in [path for path in stage.iterdir() if path.name[:6] in prefixes]:
+        leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
+    for number, reader in readers:
+        try:
+            rows += _stage_reader(number, reader, stage, settings)
+        # Returned as rows, because Ray hides the type of an exception that a task raises.
+        except ValueError as error:
+            rows.append({"path": str(reader.path), "rows": 0, "failure": f"cannot be read: {error}"})
+        except OSError as error:
+            rows.append({"path": str(stage), "rows": 0, "failure": f"cannot be written: {error.strerror or error}"})
+    return rows
+
+
+def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
+    """Read composed blocks, turning read errors into ValueErrors, so that an OSError in the caller is a write error."""
+    try:
+        for block in read_blocks(reader, size):
+            yield block.composed()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
+
+
+def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    pending: list[Block] = []
+
+    def write_pending() -> None:
+        if not pending:
+            return
+        path = stage / f"{number:06d}-{len(rows):06d}"
+        block = Block(
+            ids=pa.concat_arrays([block.ids for block in pending]),
+            texts=pa.concat_arrays([block.texts for block in pending]),
+            labels=pa.concat_arrays([block.labels for block in pending]),
+        )
+        stage_block(path, block, settings)
+        rows.append({"path": str(path), "rows": len(block.texts), "failure": ""})
+        pending.clear()
+
+    size = 0
+    rejections = stage / f"{number:06d}.rejected.jsonl"
+    for block in _blocks_of(reader, settings.block_bytes):
+        if block.rejections:
+            rejected = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
+            with rejections.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in rejected)
+        if len(block.texts):
+            pending.append(block)
+            size += block.texts.nbytes
+        if size >= settings.block_bytes:
+            write_pending()
+            size = 0
+    write_pending()
+    return rows
+
+
+def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+    """Count for each block the documents with each label: `label_counts`, int64 [splits, labels of the block]."""
+    splits = resolve(splits)
+    for number in numbers:
+        block, split = StagedBlock(Path(paths[number])), splits[number]
+        labels = block.rows("label")
+        split_of_label = np.repeat(split, labels.lengths)
+        size = block.table("labels").num_rows
+        counts = [np.bincount(labels.values[split_of_label == i], minlength=size) for i in range(len(SPLITS))]
+        block.save("label_counts", np.stack(counts))
+    return []
+
+
+def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+    """Count for each block the training documents with each word: `word_counts`, int64 [words of the block]."""
+    splits = resolve(splits)
+    for number in numbers:
+        block, split = StagedBlock(Path(paths[number])), splits[number]
+        words = block.rows("word")
+        if (split == TRAIN).all():
+            train = Ragged(np.asarray(words.values), words.offsets)
+        else:
+            train = words.take(np.flatnonzero(split == TRAIN))
+        size = block.table("words").num_rows
+        block.save("word_counts", np.bincount(distinct_values(train).values, minlength=size))
+    return []
+
+
+def count_subwords(numbers: Sequence[int], paths: Sequence[str], splits: Any, max_tokens: int) -> list[dict[str, Any]]:
+    """Count for each block the training documents with each word of the vocabulary, as a word or as a subword."""
+    splits = resolve(splits)
+    for number in numbers:
+        block = StagedBlock(Path(paths[number]))
+        train = _token_ids(block, np.flatnonzero(splits[number] == TRAIN), max_tokens)
+        block.save("subword_counts", np.bincount(distinct_values(train).values))
+    return []
+
+
+def encode_files(
+    files: tuple[str, range],
+    layout: Any,
+    work: Path,
+    features: Path | None,
+    frequency: Any,
+    documents: int,
+    max_tokens: int,
+) -> list[dict[str, Any]]:
+    """Write Parquet files of a split; for the training split also the files from which label features are summed.
+
+    Args:
+        files: split and numbers of the files.
+        layout: the `FileLayout`, or a reference to it.
+        work: directory of the corpus.
+        features: directory of label features (see `label_features`); None writes none.
+        frequency: int64 [words], number of training documents that contain each word, or a reference to it.
+        documents: number of training documents.
+        max_tokens: maximum number of words of a document.
+
+    Returns:
+        A row for each file: its split and its numbers of tokens and labels.
+    """
+    split, numbers = files
+    layout, frequency = resolve(layout), resolve(frequency)
+    written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
+    if split == "train" and features is not None:
+        stem, weights = _feature_stem(numbers, features), idf_weights(frequency, documents)
+        document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)
+        labels = Ragged.concatenate(labels for _, labels in written)
+        sort_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
+    return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
+
+
+def count_translated(files: tuple[str, range], work: Path, translation: Any, features: Path) -> list[dict[str, Any]]:
+    """Count the translated documents of training files that contain each word, and save the counts as `.counts.npy`."""
+    _, numbers = files
+    translation = resolve(translation)
+    tokens = _translated(numbers, work, translation)
+    counts = np.bincount(distinct_values(tokens).values, minlength=len(translation.sides))
+    np.save(_feature_stem(numbers, features).with_suffix(".counts.npy"), counts)
+    return []
+
+
+def translate_features(
+    files: tuple[str, range], work: Path, translation: Any, features: Path, frequency: Any, documents: int
+) -> list[dict[str, Any]]:
+    """Replace the document features that `encode_files` wrote with those of the translated documents."""
+    _, numbers = files
+    tokens, weights = _translated(numbers, work, resolve(translation)), idf_weights(resolve(frequency), documents)
+    document_features(tokens, weights).save(_feature_stem(numbers, features))
+    return []
+
+
+def count_cooccurrences(
+    stripe: int, paths: Sequence[Path], files: Sequence[Path], translation: Any, words: int
+) -> list[dict[str, Any]]:
+    """Count the contexts of the words of a stripe in the training documents; see `cooccurrence.cooccurrences`.
+
+    Args:
+        stripe: number of the stripe.
+        paths: the file to write for each stripe.
+        files: Parquet files of the training documents.
+        translation: the `Translation` of the documents, or a reference to it; None if they are not translated.
+        words: size of the vocabulary.
+    """
+    translation = resolve(translation)
+    documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
+    read = documents if translation is None else map(translation.translated, documents)
+    save_npz(paths[stripe], cooccurrences(read, stripe, len(paths), words), compressed=False)
+    return []
+
+
+def _feature_stem(numbers: range, features: Path) -> Path:
+    """Return the path, without suffix, of the feature files of some training files."""
+    return features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
+
+
+def _translated(numbers: range, work: Path, translation: Translation) -> Ragged:
+    """Return the translated documents of some training files."""
+    files = (pq.read_table(work / "train" / f"{number:06d}.parquet", columns=["tokens"]) for number in numbers)
+    return translation.translated(Ragged.concatenate(Ragged.from_arrow(table["tokens"]) for table in files))
+
+
+def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:
+    """Write a Parquet file, in row groups of about `ROW_GROUP_BYTES` of text, and return its tokens and labels."""
+    tokens, labels = [], []
+    begin = number * FILE_DOCUMENTS
+    pieces = [
+        (StagedBlock(Path(layout.paths[block])), rows)
+        for block, rows in layout.block_rows(split, begin, begin + FILE_DOCUMENTS)
+    ]
+    sizes = [pc.binary_length(block.table("documents")["text"]).to_numpy()[rows] for block, rows in pieces]
+    # The row group of each document, which does not depend on how the input was cut into blocks.
+    ends = np.cumsum(np.concatenate(sizes), dtype=np.int64)
+    group_of = np.split((ends - np.concatenate(sizes)) // ROW_GROUP_BYTES, np.cumsum(list(map(len, sizes)))[:-1])
+    with ExitStack() as stack:
+        writer = None
+        for group in np.unique(np.concatenate(group_of)):
+            chosen = [(block, rows[of == group]) for (block, rows), of in zip(pieces, group_of, strict=True)]
+            table = pa.concat_tables(block.table("documents").take(pa.array(rows)) for block, rows in chosen)
+            token_rows = Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen)
+            label_rows = Ragged.concatenate(
+                _label_ids(block.rows("label").take(rows), block.array("label_ids")) for block, rows in chosen
+            )
+            columns = {
+                "id": table["id"].combine_chunks(),
+                "tokens": token_rows.to_arrow(),
+                "labels": label_rows.to_arrow(),
+                "text": table["text"].combine_chunks(),
+            }
+            content = pa.table(columns)
+            if writer is None:
+                path = work / split / f"{number:06d}.parquet"
+                writer = stack.enter_context(pq.ParquetWriter(path, content.schema, use_dictionary=False))
+            writer.write_table(content)
+            tokens.append(token_rows)
+            labels.append(label_rows)
+    return Ragged.concatenate(tokens), Ragged.concatenate(labels)
+
+
+def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> Ragged:
+    """Return the first `max_tokens` token ids of some documents of a block; an empty text is one unknown word."""
+    rows, ids = block.rows("word").take(documents), block.array("word_ids")
+    if (block.directory / "word_ids_offsets.npy").is_file():
+        # With subwords, each word has several ids: concatenate them, and number them consecutively.
+        subwords = block.rows("word_ids").take(rows.values)
+        rows = Ragged(np.arange(len(subwords.values)), subwords.offsets[rows.offsets]).cut(max_tokens)
+        ids = subwords.values
+    lengths = np.maximum(rows.lengths, 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = np.full(offsets[-1], UNKNOWN, dtype=np.int32)
+    values[np.repeat(rows.lengths > 0, lengths)] = ids[rows.values]
+    return Ragged(values, offsets)
+
+
+def _label_ids(rows: Ragged, ids: np.ndarray) -> Ragged:
+    """Convert label numbers of a block to sorted label ids; labels outside the corpus are dropped."""
+    values = ids[rows.values]
+    in_corpus = values >= 0
+    kept_before = np.concatenate([[0], np.cumsum(in_corpus)])
+    return distinct_values(Ragged(values[in_corpus], kept_before[rows.offsets]))

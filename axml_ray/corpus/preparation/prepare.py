@@ -1,0 +1,157 @@
+"""Prepares a corpus: checks the settings and inputs, and builds the corpus unless it is up to date.
+
+The passes themselves are in `build.py`.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import clear_leftovers, whole_directory, write_json
+from axml_ray.core.paths import portable
+from axml_ray.corpus.labels.name_files import read_rows
+from axml_ray.corpus.preparation.build import build_corpus
+from axml_ray.corpus.preparation.input_changes import (
+    Input,
+    Inputs,
+    describe_changes,
+    input_files,
+    known_contents,
+    old_files_first,
+    read_inputs,
+)
+from axml_ray.corpus.preparation.tasks import Workspace
+from axml_ray.corpus.readers import sources
+from axml_ray.corpus.readers.source_files import SourceFile
+from axml_ray.corpus.records.records import Reader
+from axml_ray.corpus.store import MANIFEST, Corpus
+from axml_ray.corpus.text.dictionary import read_dictionary
+from axml_ray.corpus.text.vector_files import check_vectors
+from axml_ray.progress.heartbeat import Heartbeat, phase
+from axml_ray.settings import SPLITS, CorpusSettings
+
+log = logging.getLogger(__name__)
+
+
+@phase("prepare")
+def prepare(
+    settings: CorpusSettings,
+    directory: Path,
+    *,
+    check_inputs: Callable[[str], None] = lambda key: None,
+    check: Callable[[Corpus], None] = lambda corpus: None,
+) -> Corpus:
+    """Prepare a corpus in `directory`, unless it was already prepared there from the same settings and inputs.
+
+    Everything that can be checked without reading the texts is checked before Ray is started or joined, and a small
+    corpus is prepared without Ray. An older corpus in `directory` stays as it is until the new one is complete.
+
+    Args:
+        settings: settings of the corpus.
+        directory: directory of the corpus.
+        check_inputs: called with the key of settings and inputs (`Inputs.key`) before anything is prepared.
+        check: called with the finished corpus; if it raises, an older corpus in `directory` is kept.
+
+    Raises:
+        SettingsError: an input is missing or empty, has too many bad records, or a split has no labels.
+    """
+    readers = _readers(settings)
+    clear_leftovers(directory)
+    old = _existing(directory)
+    continued = None if settings.continues is None else Corpus.open(settings.continues)
+    inputs = _inputs(settings, readers, [each for each in (old, continued) if each is not None])
+    check_inputs(inputs.key)
+    if old is not None:
+        sources = [asdict(file) for file in inputs.files]
+        if old.manifest["inputs"] == inputs.key:
+            log.info("prepare: %s is up to date", directory)
+            if old.manifest["sources"] != json.loads(json.dumps(sources)):  # moved or touched: not to be hashed again
+                with suppress(OSError):
+                    write_json(directory / MANIFEST, {**old.manifest, "sources": sources})
+            check(old)
+            return old
+        log.info("prepare: %s; preparing %s anew", describe_changes(old.manifest, inputs), directory)
+    if continued is not None:
+        readers = old_files_first(readers, inputs, continued.manifest)
+    entries = read_dictionary(settings.dictionary, settings.segmentation) if settings.dictionary else None
+    directory.parent.mkdir(parents=True, exist_ok=True)  # before Ray starts: it may not be writable
+    with whole_directory(directory) as work:
+        build_corpus(Workspace(settings, work), readers, inputs, entries)
+        check(Corpus.open(work))
+    return Corpus.open(directory)
+
+
+def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
+    """Return split and reader of each source; the split of installed packages is empty.
+
+    Raises:
+        SettingsError: a file is missing, or two splits contain the same file.
+    """
+    if settings.source == "installed_packages":
+        try:
+            return [("", reader) for reader in sources.installed_package_readers()]
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"corpus.source: {error}") from None
+    readers: list[tuple[str, Reader]] = []
+    for split in SPLITS:
+        try:
+            readers += [(split, reader) for reader in sources.open_readers(getattr(settings, split), settings)]
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"corpus.{split}: {error}") from None
+    split_of_file: dict[str, str] = {}
+    for split, reader in readers:
+        path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
+        if (other := split_of_file.setdefault(str(path), split)) != split:
+            raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
+    return list(zip([split for split, _ in readers], sources.name_apart([each for _, each in readers]), strict=True))
+
+
+def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepared: list[Corpus]) -> Inputs:
+    """Check the files that the settings name, and return the state of all inputs.
+
+    Args:
+        settings: settings of the corpus.
+        readers: split and reader of each source.
+        prepared: corpora whose inputs need not be hashed again; the one that this corpus continues is the last.
+
+    Raises:
+        SettingsError: a file cannot be read, or has the wrong format.
+    """
+    files: list[tuple[str, SourceFile]] = [(split, file) for split, reader in readers for file in input_files(reader)]
+    for use in ("label_names", "label_features", "dictionary"):
+        if path := getattr(settings, use):
+            files.append((use, path))
+    if settings.label_names:
+        read_rows(settings.label_names)
+    if vectors := settings.word_vectors_path:
+        check_vectors(vectors)
+        files.append(("word_vectors", vectors))
+        if vectors.suffix == ".npy":
+            files.append(("word_vectors", vectors.with_name("vocab.txt")))
+    known = {stamp: content for corpus in prepared for stamp, content in known_contents(corpus.manifest).items()}
+    with Heartbeat("prepare: looking for changes in the inputs"):
+        inputs = read_inputs(files, known)
+    if settings.continues is not None:
+        inputs.append(Input("continues", portable(settings.continues), prepared[-1].fingerprint, ()))
+    return Inputs(settings, inputs)
+
+
+def _existing(directory: Path) -> Corpus | None:
+    """Return the corpus that was prepared in a directory before, None if there is none, or a broken one.
+
+    Raises:
+        SettingsError: the directory contains something that is not a corpus, such as the user's raw data.
+    """
+    try:
+        return Corpus.open(directory)
+    except SettingsError:
+        is_empty = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+        if is_empty or (directory / MANIFEST).is_file():
+            return None
+        raise SettingsError(
+            f"{directory}: exists and is not a prepared corpus; choose another corpus.name or corpora, or remove it"
+        ) from None

@@ -1,0 +1,129 @@
+"""Staged blocks: documents between the passes of preparation, with words and labels numbered per block.
+
+A staged block is a directory of memory-mapped arrays, so that a pass reads only what it needs:
+
+| file | content |
+|---|---|
+| `documents.arrow` | id and text |
+| `words.arrow`, `labels.arrow` | the block's distinct words and labels, by their number in the block |
+| `word.npy`, `word_offsets.npy` | the words of each document, the first `max_tokens` |
+| `label.npy`, `label_offsets.npy` | the distinct labels of each document |
+| `indicators.npy` | only if all of the block's labels are `values.INDICATORS`: the number of labels of each document |
+| `facts.npy` | `DOCUMENT_FACTS` of each document |
+| `word_counts.npy`, `label_counts.npy` | number of documents that contain each of the block's words and labels |
+| `word_ids.npy`, `label_ids.npy` | their ids in the corpus |
+| `labelled.npy` | whether a document has a label of the corpus |
+| `word_ids_offsets.npy` | only with subwords: where the subword ids of each of the block's words begin in `word_ids` |
+| `subword_counts.npy` | only with subwords: number of training documents that contain each word of the vocabulary |
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.records.records import Block
+from axml_ray.corpus.records.values import INDICATORS
+from axml_ray.corpus.text.words import split_texts
+from axml_ray.settings import CorpusSettings
+
+DOCUMENT_FACTS = np.dtype(
+    [
+        ("high", np.uint64),
+        ("low", np.uint64),
+        ("draw", np.uint64),
+        ("id", np.uint64),
+        ("words", np.int32),
+        ("cut", np.bool_),
+    ]
+)
+"""The two halves of the text's digest; a hash by which subsets are drawn; a hash of the id; number of words, and
+whether it was cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBlock:
+    """A staged block on disk."""
+
+    directory: Path
+
+    def table(self, name: str) -> pa.Table:
+        """Return one of the `.arrow` files, memory-mapped."""
+        with pa.memory_map(str(self.directory / f"{name}.arrow")) as file:
+            return pa.ipc.open_file(file).read_all()
+
+    def array(self, name: str) -> np.ndarray:
+        """Return one of the `.npy` files, memory-mapped."""
+        return np.load(self.directory / f"{name}.npy", mmap_mode="r")
+
+    def rows(self, name: str) -> Ragged:
+        """Return the block's `word` or `label` numbers, one row per document."""
+        return Ragged(self.array(name), self.array(f"{name}_offsets"))
+
+    def save(self, name: str, array: np.ndarray) -> None:
+        """Write one of the `.npy` files."""
+        np.save(self.directory / f"{name}.npy", array)
+
+
+def write_table(path: Path, **columns: pa.Array) -> None:
+    """Write columns as an Arrow file that can be memory-mapped."""
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None:
+    """Split the texts of a block into words, number its words and labels, and write it to a new directory."""
+    directory.mkdir()
+    staged = StagedBlock(directory)
+    words = split_texts(block.texts, settings.max_tokens, settings.segmentation)
+    facts = np.empty(len(block.texts), DOCUMENT_FACTS)
+    digests, draws = text_digests(block.texts, settings.seed)
+    facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
+    facts["id"] = id_hashes(block.ids)
+    facts["words"], facts["cut"] = words.lengths, words.is_cut
+    write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
+    write_table(directory / "words.arrow", word=words.vocabulary)
+    encoded = block.labels.flatten().dictionary_encode()
+    write_table(directory / "labels.arrow", label=encoded.dictionary)
+    lengths = np.diff(block.labels.offsets.to_numpy()).astype(np.int64)
+    if len(encoded.dictionary) <= len(INDICATORS) and INDICATORS.issuperset(encoded.dictionary.to_pylist()):
+        staged.save("indicators", lengths)
+    labels = distinct_values(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))
+    staged.save("word", words.ids)
+    staged.save("word_offsets", np.concatenate([[0], np.cumsum(words.lengths)]))
+    staged.save("label", labels.values)
+    staged.save("label_offsets", labels.offsets)
+    staged.save("facts", facts)
+
+
+def distinct_values(rows: Ragged) -> Ragged:
+    """Return the distinct values of each row, sorted."""
+    if not len(rows.values):
+        return rows
+    # One integer key per value, (row, value), so that a single sort orders all rows.
+    size = int(rows.values.max()) + 1
+    keys = np.repeat(np.arange(len(rows)), rows.lengths) * size + rows.values
+    keys.sort()
+    keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+    counts = np.bincount(keys // size, minlength=len(rows))
+    return Ragged((keys % size).astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
+
+
+def id_hashes(ids: pa.Array) -> np.ndarray:
+    """Return hashes of ids (string [n]), uint64 [n]."""
+    digests = [hashlib.blake2b(name.as_buffer(), digest_size=8).digest() for name in ids]
+    return np.frombuffer(b"".join(digests), np.uint64)
+
+
+def text_digests(texts: pa.Array | pa.ChunkedArray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return digests of texts, uint64 [texts, 2], and seeded hashes by which subsets are drawn, uint64 [texts]."""
+    key = b"draw%d" % seed
+    digests = [hashlib.blake2b(text.as_buffer(), digest_size=16).digest() for text in texts]
+    # Trailing NULs are removed as numpy's byte strings did in earlier versions, because draws must not change.
+    draws = [hashlib.blake2b(digest.rstrip(b"\0"), key=key).digest()[:8] for digest in digests]
+    halves = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
+    return halves, np.frombuffer(b"".join(draws), ">u8").astype(np.uint64)

@@ -1,0 +1,1 @@
+"""Readers of what people have: JSON, CSV, Parquet, plain text, repositories' formats."""

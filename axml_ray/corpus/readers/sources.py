@@ -1,0 +1,164 @@
+"""Opens sources: each file, local or in a store, gets a reader, which one task runs as a stream of documents.
+
+`open_readers` determines the format by file names and content, unless `corpus.source` sets it. `text_streams`
+decompresses and decodes all formats of text.
+
+| format | module |
+|---|---|
+| JSON lines; `trn.json` of the Extreme Classification Repository | `json_lines` |
+| JSON arrays, and JSON objects of several lines | `json_objects` |
+| Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
+| text and label files of the Extreme Classification Repository | `repository` |
+| plain text, a line per text, without labels: only for predictions | `plain_text` |
+| installed Python packages | `installed_packages` |
+
+Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from axml_ray.corpus.readers.installed_packages import InstalledPackage, installed_package_readers
+from axml_ray.corpus.readers.json_lines import JsonLines, is_repository_json
+from axml_ray.corpus.readers.json_objects import JsonObjects, is_json_document
+from axml_ray.corpus.readers.line_blocks import Damage, read_lines
+from axml_ray.corpus.readers.plain_text import PlainText
+from axml_ray.corpus.readers.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
+from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_url, list_files, without_compression
+from axml_ray.corpus.readers.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.records.records import Document, Fields, Reader, Rejection, file_name
+from axml_ray.corpus.records.values import storable
+from axml_ray.settings import ReadingSettings
+
+__all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
+
+_JSON = (".jsonl", ".json")
+_CSV = (".csv", ".tsv", ".tab")
+SUFFIXES = {
+    "json_lines": _JSON,
+    "parquet": (".parquet",),
+    "datasets": (".arrow",),
+    "csv": _CSV,
+    "text_pairs": TEXT_SUFFIXES,
+    "plain_text": (".txt",),
+    "auto": (*_JSON, ".parquet", ".arrow", *_CSV, *TEXT_SUFFIXES),
+}
+_FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
+
+
+def open_readers(
+    patterns: Sequence[str | Path], settings: ReadingSettings, *, labelled: bool = True, otherwise: str = "plain_text"
+) -> list[Reader]:
+    """Return the readers of all files that the patterns name, sorted by path, each file once.
+
+    Args:
+        patterns: files, directories, globs or URLs; see `source_files.list_files`. The directory of a data set saved by
+            Hugging Face `datasets` gives the files of the data set.
+        settings: the format (`source`) and the fields of a record.
+        labelled: if False, records without labels are accepted; a record's labels may then be empty.
+        otherwise: format of a file that neither its name nor its first line tells, with source `auto`.
+
+    Raises:
+        FileNotFoundError: a pattern matches no file; the message names it.
+        ValueError: a directory has no file of the format, or a file's name does not fit the format.
+        OSError: a file cannot be opened.
+    """
+    if settings.source == "installed_packages":
+        return list(installed_package_readers())
+    labels = settings.labels_field
+    fields = Fields(
+        text=settings.text_field,
+        title=settings.title_field,
+        labels=labels[0] if isinstance(labels, tuple) and len(labels) == 1 else labels,
+        id=settings.id_field,
+        separator=settings.label_separator,
+        labelled=labelled,
+    )
+    readers: dict[str, Reader] = {}
+    for pattern in patterns:
+        directory = _saved_dataset(pattern)
+        if directory is not None and settings.source in ("auto", "datasets"):
+            readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
+            continue
+        suffixes = SUFFIXES[settings.source]
+        try:
+            files = list_files(pattern, suffixes)
+        except ValueError:
+            if labelled or settings.source != "auto":
+                raise
+            files = list_files(pattern, (*suffixes, *SUFFIXES["plain_text"]))
+        for file in files:
+            readers[str(file)] = _reader(file, settings, fields, otherwise)
+    return name_apart([reader for _, reader in sorted(readers.items())])
+
+
+def name_apart(readers: Sequence[Reader]) -> list[Reader]:
+    """Return readers with distinct names of their files in ids: those of one name get the directories that differ.
+
+    Example: `a/x/part.jsonl` and `b/x/part.jsonl` are named like that, and `x/part.jsonl` if it is the only one, is
+    `part.jsonl`. What all of them have in common is left out, so that ids stay the same when a project is moved.
+    """
+    parts = [str(reader.path).partition("?")[0].split("/") for reader in readers]
+    groups: dict[str, list[int]] = {}
+    for i, path in enumerate(parts):
+        groups.setdefault(path[-1], []).append(i)
+    named: list[Any] = list(readers)
+    for same in groups.values():
+        longest = max(len(parts[i]) for i in same)
+        length = next((n for n in range(1, longest) if len({tuple(parts[i][-n:]) for i in same}) == len(same)), longest)
+        for i in same if length > 1 else ():
+            named[i] = replace(named[i], fields=replace(named[i].fields, file=storable("/".join(parts[i][-length:]))))
+    return named
+
+
+def _saved_dataset(pattern: str | Path) -> Path | None:
+    """Return the directory that a pattern names if it holds a saved Hugging Face data set, else None."""
+    if is_url(pattern):
+        return None
+    path = Path(pattern).expanduser().absolute()
+    if (path / "dataset_dict.json").is_file():
+        raise ValueError(f"{path}: holds a data set of several splits; name the directory of one, e.g. {path}/train")
+    return path if (path / STATE).is_file() else None
+
+
+def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwise: str) -> Reader:
+    """Return the reader for the format of a file."""
+    form: str = settings.source
+    if form == "auto":
+        is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
+        form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
+        may_be_text = format_suffix(file) not in _JSON if not fields.labelled else format_suffix(file) == ".txt"
+        if form == "json_lines" and may_be_text and not _begins_like_json(file):
+            form = otherwise
+    if form == "parquet":
+        return ParquetRows(file, fields)
+    if form == "datasets":
+        return ArrowRows(file, fields)
+    if form == "csv":
+        return SeparatedValues(file, fields, settings.csv_delimiter)
+    if form == "plain_text":
+        if fields.labelled:
+            raise ValueError(
+                f"{file}: plain text has no labels; give JSON lines, CSV or Parquet, or set corpus.source to its format"
+            )
+        return PlainText(file, fields)
+    if form == "text_pairs":
+        return TextPairs(file, labels_file_of(file), fields)
+    if is_json_document(file):
+        return JsonObjects(file, fields)
+    own = Fields(separator=fields.separator, labelled=fields.labelled)
+    if settings.source == "auto" and fields == own and is_repository_json(file):
+        return JsonLines(file, replace(own, title="title", text="content", labels="target_ind", id="uid"))
+    return JsonLines(file, fields)
+
+
+def _begins_like_json(file: SourceFile) -> bool:
+    """Return whether a file is empty, or its first line that is not blank begins like an object or a list of JSON."""
+    try:
+        lines = (line for _, line in read_lines(file) if isinstance(line, Damage) or line.strip())
+        first = next(lines, b"{")
+    except (OSError, ValueError):
+        return True  # the reader will report the error
+    return isinstance(first, Damage) or first.lstrip().startswith((b"{", b"["))

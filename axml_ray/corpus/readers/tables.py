@@ -1,0 +1,319 @@
+"""Reads tables: Parquet, Arrow files as saved by Hugging Face `datasets`, CSV and TSV; a record is a row.
+
+`Fields` names the columns. A file that lacks one of them is an error; a row with an invalid value is a rejection, and
+so is the row at which a file turns out to be damaged.
+
+`datasets` stores class labels as integers, and their names separately: in `dataset_info.json`, and as JSON in the
+metadata of each Arrow or Parquet file. It need not be installed.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from axml_ray.corpus.readers.line_blocks import decode_line, read_line_blocks
+from axml_ray.corpus.readers.separated_rows import LineStream, read_rows
+from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_unreachable, open_raw
+from axml_ray.corpus.records.records import Document, Fields, Rejection, storable
+from axml_ray.corpus.records.values import top_field
+
+ROWS, BATCH_BYTES = 1000, 32 << 20
+"""Largest number of rows that are converted at a time, and approximately of their bytes."""
+STATE, INFO = "state.json", "dataset_info.json"
+DATASETS_METADATA = b"huggingface"
+"""Key of a schema's metadata under which `datasets` stores the features of a data set, as JSON."""
+DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+"""The exceptions that reading a damaged table raises; a damaged size may exceed the memory."""
+
+
+class MissingColumn(ValueError):
+    """Raised if a table lacks a required column."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """Reads a Parquet file, or consecutive row groups of it."""
+
+    path: SourceFile
+    fields: Fields = field(default_factory=Fields)
+    groups: tuple[int, ...] | None = None
+    """The row groups to read; by default all."""
+    rows_before: int = 0
+    """Number of rows in the file before these row groups."""
+
+    def read(self) -> Iterator[Document | Rejection]:
+        """Stream the rows; see `Reader.read`."""
+        with open_raw(self.path) as raw:
+            row = self.rows_before
+            try:
+                file = pq.ParquetFile(raw)
+                fields = _with_class_names(self.fields, file.schema_arrow)
+                columns = _columns_to_read(fields, file.schema_arrow.names)
+                groups = range(file.num_row_groups) if self.groups is None else self.groups
+                size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+                count = sum(file.metadata.row_group(group).num_rows for group in groups)
+                rows = _rows_at_a_time(size, count)
+                for batch in file.iter_batches(rows, row_groups=list(groups), columns=columns):
+                    yield from _documents(batch, self.path, fields, row)
+                    row += len(batch)
+            except DAMAGE_ERRORS as error:
+                if is_unreachable(error, self.path):
+                    raise
+                yield _damaged(self.path, row, "Parquet", error)
+
+    def split(self, size: int) -> list["ParquetRows"]:
+        """Return readers of consecutive row groups, each of about `size` bytes or one group."""
+        try:
+            with open_raw(self.path) as raw:
+                metadata = pq.read_metadata(raw)
+        except DAMAGE_ERRORS:
+            return [self]
+        parts: list[ParquetRows] = []
+        groups: list[int] = []
+        size_so_far = rows = rows_before = 0
+        for group in range(metadata.num_row_groups):
+            groups.append(group)
+            size_so_far += metadata.row_group(group).total_byte_size
+            rows += metadata.row_group(group).num_rows
+            if size_so_far >= size:
+                parts.append(replace(self, groups=tuple(groups), rows_before=rows_before))
+                groups, size_so_far, rows_before = [], 0, rows
+        if groups:
+            parts.append(replace(self, groups=tuple(groups), rows_before=rows_before))
+        return parts or [self]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """Reads a file in Arrow's stream or file format, such as `data-00000-of-00001.arrow`."""
+
+    path: SourceFile
+    fields: Fields = field(default_factory=Fields)
+
+    def read(self) -> Iterator[Document | Rejection]:
+        """Stream the rows; see `Reader.read`."""
+        with open_raw(self.path) as raw:
+            row = 0
+            try:
+                magic = raw.peek(6)[:6]  # type: ignore[attr-defined]
+                if magic == b"ARROW1":
+                    table = pa.ipc.open_file(raw)
+                    schema, batches = table.schema, map(table.get_batch, range(table.num_record_batches))
+                else:
+                    stream = pa.ipc.open_stream(raw)
+                    schema, batches = stream.schema, iter(stream)
+                fields = _with_class_names(self.fields, schema)
+                columns = _columns_to_read(fields, schema.names)
+                for batch in batches:
+                    rows = _rows_at_a_time(batch.nbytes, len(batch))
+                    for begin in range(0, len(batch), rows):
+                        part = batch.select(columns).slice(begin, rows)
+                        part.validate(full=True)
+                        yield from _documents(part, self.path, fields, row)
+                        row += len(part)
+            except DAMAGE_ERRORS as error:
+                if is_unreachable(error, self.path):
+                    raise
+                yield _damaged(self.path, row, "Arrow", error)
+
+
+def _rows_at_a_time(size: int, rows: int) -> int:
+    """Return how many rows of a table with `size` bytes in `rows` rows are converted at a time."""
+    return max(1, min(ROWS, rows * BATCH_BYTES // max(size, 1)))
+
+
+def saved_dataset_readers(directory: Path, fields: Fields) -> list[ArrowRows]:
+    """Return the readers of a data set that Hugging Face `datasets` saved with `save_to_disk`.
+
+    Class labels stored as numbers are named by the data set's own list.
+
+    Raises:
+        ValueError: the directory holds no such data set, or the data set has a separate index of rows.
+    """
+    try:
+        state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        info = directory / INFO
+        content = json.loads(info.read_text(encoding="utf-8")) if info.is_file() else {}
+        names = _class_names(content.get("features"), fields.labels)
+        files = [directory / entry["filename"] for entry in state["_data_files"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{directory / STATE}: not the state of a saved data set: {error!r}") from None
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise ValueError(f"{directory}: has an index of rows; call flatten_indices() and save it again")
+    return [ArrowRows(file, replace(fields, names=names)) for file in files]
+
+
+def _with_class_names(fields: Fields, schema: pa.Schema) -> Fields:
+    """Return the fields with the names of class labels that a file's metadata contains, unless they have names."""
+    if fields.names:
+        return fields
+    try:
+        info = json.loads((schema.metadata or {}).get(DATASETS_METADATA, b"{}"))
+        return replace(fields, names=_class_names(info.get("info", {}).get("features"), fields.labels))
+    except (ValueError, AttributeError):  # metadata of something else
+        return fields
+
+
+def _class_names(features: Mapping[str, Any] | None, column: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a column's class labels, by number; empty if it does not hold class labels.
+
+    Args:
+        features: features of a data set by column: `{"names": […], "_type": "ClassLabel"}`, or a list of these, which
+            is written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
+        column: name of the column.
+    """
+    feature = (features or {}).get(column) if isinstance(column, str) else None
+    if isinstance(feature, dict):
+        feature = feature.get("feature", feature)
+    if isinstance(feature, list):
+        feature = feature[0] if feature else None
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return tuple(map(str, names or ()))
+
+
+def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
+    """Return those of a table's columns `names` that hold fields of a record.
+
+    Raises:
+        MissingColumn: a required column is missing.
+    """
+    labels = fields.label_fields
+    required = [*([fields.title] if fields.title else []), fields.text, *(labels if fields.labelled else ())]
+    for column in required:
+        if top_field(column, names) is None:
+            fix = (
+                "; for one column of 0 and 1 a label, list them: labels_field: toxic,insult" if column in labels else ""
+            )
+            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}{fix}")
+    columns = (top_field(column, names) for column in (*required, *labels, fields.id))
+    return [name for name in dict.fromkeys(columns) if name is not None]
+
+
+def _documents(batch: pa.RecordBatch, path: SourceFile, fields: Fields, row: int) -> Iterator[Document | Rejection]:
+    for number, record in enumerate(batch.to_pylist(), start=row + 1):
+        yield _document(record, path, fields, number)
+
+
+def _document(record: dict[str, object], path: SourceFile, fields: Fields, number: int) -> Document | Rejection:
+    file = storable(str(path))
+    try:
+        text, labels, record_id = fields.read(record)
+    except ValueError as error:
+        return Rejection(file=file, line=number, reason=str(error))
+    return Document(
+        text=text, labels=labels, file=file, line=number, id=record_id or f"{fields.file_name(path)}:{number}"
+    )
+
+
+def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejection:
+    reason = f"not a {form} file, or damaged from here on: {' '.join(str(error).split())}"
+    return Rejection(file=storable(str(path)), line=row + 1, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SeparatedValues:
+    """Reads a CSV or TSV file; labels are one cell, split at a separator.
+
+    The file begins with a header line, which may follow Excel's line `sep=;`. A tab-separated file of texts and labels
+    may lack it, if its first row has URIs or a label of a later row. A cell of URIs alone, such as
+    `<http://x/1> <http://x/2>`, is a list of labels whatever the separator.
+    """
+
+    path: SourceFile
+    fields: Fields = field(default_factory=Fields)
+    delimiter: str | None = None
+    """Delimiter of cells; by default the one that gives the columns: a tab in .tsv and .tab files, a comma, or else a
+    tab, a semicolon or a vertical bar."""
+
+    def read(self) -> Iterator[Document | Rejection]:
+        """Stream the rows, each numbered by the line on which it begins; see `Reader.read`."""
+        lines = LineStream(read_line_blocks(self.path, 1 << 20))
+        file = storable(str(self.path))
+        delimiter = self.delimiter
+        if stated := re.fullmatch(r'(?i)"?sep=(.)"?\s*', lines.peek()):
+            next(lines)
+            delimiter = delimiter or stated[1]
+        delimiter = delimiter or self._delimiter_of(lines.peek())
+        names: list[str] | None = None
+        for line, row in read_rows(lines, delimiter):
+            if not isinstance(row, str):
+                row = next(filter(None, map(_why_not_utf8, row)), row)
+            if names is None:
+                if isinstance(row, str):
+                    raise ValueError(f"line {line}: {row}")
+                names = row
+                try:
+                    _columns_to_read(self.fields, names)
+                    continue
+                except MissingColumn as error:
+                    if not self._lacks_header(names, delimiter, lines):
+                        advice = "; if that is no header line, put one before it" if " " in "".join(names) else ""
+                        raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
+                    names = [self.fields.text, *self.fields.label_fields]
+            if isinstance(row, str):
+                yield Rejection(file=file, line=line, reason=row)
+                continue
+            record: dict[str, Any] = dict(zip(names, row, strict=True))
+            for name in self.fields.label_fields:
+                if uris := _uris(record.get(name, ""), self.fields.separator):
+                    record[name] = uris
+            yield _document(record, self.path, self.fields, line)
+        for line, reason in lines.damage:
+            yield Rejection(file=file, line=line, reason=reason)
+
+    def _delimiter_of(self, header: str) -> str:
+        """Return the delimiter with which a header line names the required columns, or else the likeliest."""
+        usual = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
+        candidates = dict.fromkeys([usual, *"\t;,|"])
+        for candidate in candidates:
+            with suppress(MissingColumn, csv.Error):
+                _columns_to_read(self.fields, next(csv.reader([header], delimiter=candidate), []))
+                return candidate
+        return next((likely for likely in ("\t", usual) if likely in header), max(candidates, key=header.count))
+
+    def _lacks_header(self, first: list[str], delimiter: str, lines: LineStream) -> bool:
+        """Return whether the first row of a file is data: its second cell has URIs, or a label of a later row."""
+        fields = self.fields
+        if delimiter != "\t" or len(first) != 2 or fields.title or not isinstance(fields.labels, str):
+            return False
+        if _uris(first[1], fields.separator):
+            return True
+        if {fields.text, fields.labels} & {*first}:
+            return False
+        labels = {label.strip() for label in first[1].split(fields.separator)} - {""}
+        later = (line.partition("\t")[2].split(fields.separator) for line in lines.ahead()[0])
+        return any(label.strip() in labels for row in later for label in row)
+
+
+def _why_not_utf8(cell: str) -> str:
+    """Return why a cell with lone surrogates in place of bytes is not UTF-8; an empty string if it is."""
+    if cell.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in cell):
+        return ""
+    try:
+        decode_line(cell.encode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+_BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
+
+
+def _uris(cell: str, separator: str | None) -> list[str]:
+    """Return the URIs in angle brackets or between whitespace of which a cell consists; else an empty list."""
+    if "://" not in cell and "<" not in cell:
+        return []
+    if _BRACKETED_URIS.fullmatch(cell):
+        return re.findall(r"<([^<>\s]+)>", cell)
+    parts = [part.rstrip(";,|") for part in cell.split()]
+    is_uri = (part.startswith(("http://", "https://")) and (separator or " ") not in part for part in parts)
+    return parts if all(is_uri) else []

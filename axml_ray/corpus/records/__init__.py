@@ -1,0 +1,1 @@
+"""One text with its labels: values, ids, separators, records in memory."""

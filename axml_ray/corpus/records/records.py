@@ -1,0 +1,190 @@
+"""The records of a source: each becomes a document, or a rejection with file, line and reason.
+
+- One bad record costs one record: it is yielded as a `Rejection`, in the same stream and order as the documents.
+- Characters that neither Parquet nor a tokenizer can hold become blanks: NUL, and lone surrogates, which escapes in
+  JSON and Python can put into a string although UTF-8 cannot encode them.
+- Title and body are joined by the paper's separator, `/SEP/`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from axml_ray.corpus.records.values import MISSING, is_positive, labels_of, storable, text_of, value_at
+from axml_ray.corpus.text.composition import composed_strings
+from axml_ray.corpus.text.tokenizer import SEPARATOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text and its labels."""
+
+    text: str
+    labels: tuple[str, ...]
+    """Labels, stripped and not empty, in the order of the source; one may be repeated. There may be none."""
+    file: str
+    line: int
+    """Line number, or row number in a table, from 1."""
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A record that could not be read, and the reason."""
+
+    file: str
+    line: int
+    """Line number, or row number in a table, from 1."""
+    reason: str
+
+
+class Reader(Protocol):
+    """Reads a source file, or a part of one; a small value that is sent to the task that runs it."""
+
+    @property
+    def path(self) -> Path | str:
+        """The file: a local path, or a URL."""
+
+    def read(self) -> Iterator[Document | Rejection]:
+        """Stream the documents in the order of the file.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+            ValueError: the file does not have the reader's format; the message is the reason, without the file's name.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Consecutive records of a file, as columns.
+
+    Attributes:
+        ids: string [documents].
+        texts: string [documents], without unstorable characters.
+        labels: list<string> [documents], without unstorable characters, stripped, not empty; a document may repeat one.
+        rejections: the records that could not be read.
+    """
+
+    ids: pa.Array
+    texts: pa.Array
+    labels: pa.Array
+    rejections: tuple[Rejection, ...] = ()
+
+    @classmethod
+    def from_records(cls, records: Sequence[Document | Rejection]) -> "Block":
+        """Convert records to columns."""
+        documents = [record for record in records if isinstance(record, Document)]
+        return cls(
+            ids=pa.array([document.id for document in documents], pa.string()),
+            texts=pa.array([document.text for document in documents], pa.string()),
+            labels=pa.array([document.labels for document in documents], pa.list_(pa.string())),
+            rejections=tuple(record for record in records if isinstance(record, Rejection)),
+        )
+
+    def composed(self) -> "Block":
+        """Return the block with its texts and labels in Unicode's composed form."""
+        labels = pa.ListArray.from_arrays(self.labels.offsets, composed_strings(self.labels.values))
+        return replace(self, texts=composed_strings(self.texts), labels=labels)
+
+
+def read_blocks(reader: Reader, size: int) -> Iterator[Block]:
+    """Read the documents of a reader as blocks of about `size` bytes of text; raises what `Reader.read` raises."""
+    if isinstance(reader, ColumnarReader):
+        yield from reader.read_blocks(size)
+        return
+    records: list[Document | Rejection] = []
+    total = 0
+    for record in reader.read():
+        records.append(record)
+        total += len(record.text) + 100 if isinstance(record, Document) else 100
+        if total >= size:
+            yield Block.from_records(records)
+            records, total = [], 0
+    if records:
+        yield Block.from_records(records)
+
+
+@runtime_checkable
+class ColumnarReader(Protocol):
+    """A reader that can produce columns faster than documents."""
+
+    def read_blocks(self, size: int) -> Iterator[Block]:
+        """Read the documents and rejections of `Reader.read`, in the same order, as blocks of about `size` bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """The names of a record's fields, and how labels are written.
+
+    Its `repr` is part of the identity of a prediction job (`inference/predict_files.py`): changing the name or the
+    order of an attribute makes unfinished jobs start anew.
+    """
+
+    text: str = "text"
+    """Field of the text, or of the body if there is a title."""
+    title: str | None = None
+    """Field of the title; a record without this field has an empty title."""
+    labels: str | tuple[str, ...] = "labels"
+    """Field of the labels; or several fields of ones and zeros, one for each label, which has the field's name."""
+    id: str = "id"
+    """Field of the id, a string or an integer; other records are identified by file name and line."""
+    separator: str = ";"
+    """Separator at which a string of labels is split; the strings of a list are not split."""
+    names: tuple[str, ...] = ()
+    """Names of the classes whose numbers are the labels; if empty, the number itself is the name."""
+    labelled: bool = True
+    """Whether a record must have labels; if False, missing or invalid labels are read as none."""
+    file: str = field(default="", repr=False)
+    """Name of the file in the ids of records without one; by default the last part of its path."""
+
+    def file_name(self, path: Path | str) -> str:
+        """Return the name of a file in the ids of its records."""
+        return self.file or file_name(path)
+
+    @property
+    def label_fields(self) -> tuple[str, ...]:
+        """The field of the labels, or the fields of ones and zeros."""
+        return self.labels if isinstance(self.labels, tuple) else (self.labels,)
+
+    def read(self, record: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str | None]:
+        """Return text, labels and id of a record; the id is None if it has none. A label may be repeated.
+
+        Example: `{"text": "A cat.", "labels": ["pets", " cats", 4], "id": 7}` gives
+        `("A cat.", ("pets", "cats", "4"), "7")`.
+
+        Raises:
+            ValueError: a field is missing or has the wrong type; the message is the reason.
+        """
+        text = text_of(self._value(record, self.text), self.text)
+        title = text_of(value_at(record, self.title), self.title) if self.title else None
+        if text is None and not title:
+            raise ValueError(f"{self.text!r} is null, not a string")
+        text = f"{title or ''} {SEPARATOR} {text or ''}" if self.title else text or ""
+        try:
+            labels = self._labels(record)
+        except ValueError:
+            if self.labelled:
+                raise
+            labels = ()
+        value = value_at(record, self.id)
+        record_id = storable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+        return text, labels, record_id or None
+
+    def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...]:
+        if isinstance(self.labels, tuple):
+            return tuple(field for field in self.labels if is_positive(self._value(record, field), field))
+        return labels_of(self._value(record, self.labels), self.labels, self.separator, self.names)
+
+    def _value(self, record: Mapping[str, Any], field: str) -> Any:
+        value = value_at(record, field)
+        if value is MISSING:
+            raise ValueError(f"{field!r} is missing")
+        return value
+
+
+def file_name(file: Path | str) -> str:
+    """Return the last part of a path or URL."""
+    return storable(file.name if isinstance(file, Path) else file.partition("?")[0].rpartition("/")[2])

@@ -1,0 +1,70 @@
+"""The forms in which ensemble members read a batch of texts, each computed once for all members.
+
+Without a dictionary there is one form. With a dictionary (`corpus/translation.py`), networks and the label-name matcher
+read texts translated into the second language, and TF-IDF features count the words of both languages.
+
+Legend: N texts, T padded words.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.tokenizer import PADDING
+from axml_ray.corpus.text.translation import Translation
+
+T = TypeVar("T")
+
+
+class TextViews:
+    """A batch of texts in every form that a member may read.
+
+    Args:
+        original: word ids of the texts as written, at least one per text.
+        translation: translation of the corpus, if it has a dictionary.
+    """
+
+    def __init__(self, original: Ragged, translation: Translation | None = None):
+        self.original, self.translation = original, translation
+        self._cache: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self.original)
+
+    def get_or_compute(self, key: Any, compute: Callable[[], T]) -> T:
+        """Return the cached result of `compute` for a hashable key; the first call computes it. Thread-safe."""
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = compute()
+            result: T = self._cache[key]
+            return result
+
+    @property
+    def translated(self) -> Ragged:
+        """Word ids of the texts translated into the second language; without a dictionary, the original word ids."""
+        translation = self.translation
+        if translation is None:
+            return self.original
+        return self.get_or_compute("translated", lambda: translation.translated(self.original))
+
+    def padded(self, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the translated texts as a padded array, the input of the networks.
+
+        Args:
+            most: maximum number of words of a text, from its beginning; None for no limit.
+
+        Returns:
+            Word ids, int64 [N, T], padded with 0 on the right; and the number of words of each text, int64 [N].
+        """
+
+        def pad() -> tuple[np.ndarray, np.ndarray]:
+            tokens = self.translated if most is None else self.translated.cut(most)
+            # Widths are multiples of 8, because the CPU library compiles a kernel for each new width.
+            width = -(-int(tokens.lengths.max(initial=1)) // 8) * 8
+            return tokens.padded(PADDING, width).astype(np.int64), tokens.lengths
+
+        return self.get_or_compute(("padded", most), pad)

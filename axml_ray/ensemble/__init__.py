@@ -1,0 +1,1 @@
+"""Members' scores become one: the ensemble and its combiners."""

@@ -1,0 +1,146 @@
+"""Rankings and true labels as arrays: which ranked labels are true, restriction to some labels, validation.
+
+True labels are ragged: document i has ``labels[offsets[i]:offsets[i + 1]]``, in any order, without duplicates.
+A ranking is a row of ``top``, best label first, padded with -1::
+
+    labels  = [3 7 | 2 | 0 3 5]      top = [[7 1 3]      hits = [[1 0 1]
+    offsets = [0 2 3 6]                     [4 2 -1]             [0 1 0]
+                                            [5 0 3]]             [1 1 1]]
+
+Shapes: N documents, K ranked labels per document, L labels, nnz true labels of all documents together.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from axml_ray.core.ragged import Ragged
+
+
+def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Compute which of the ranked labels are true.
+
+    Args:
+        top: int32[N, K], label ids, best first, padded with -1.
+        labels: int32[nnz], true label ids of all documents, concatenated.
+        offsets: int64[N + 1], start of each document's true labels, and nnz.
+
+    Returns:
+        bool[N, K].
+
+    Raises:
+        ValueError: the shapes do not match.
+    """
+    counts = count_true_labels(top, labels, offsets)
+    if not top.size or not len(labels):
+        return np.zeros(top.shape, np.bool_)
+    stride = int(max(top.max(), labels.max())) + 1
+    # A document and a label make one integer key, so that one sorted search answers for all documents.
+    true_keys = np.repeat(np.arange(len(counts)) * stride, counts) + labels
+    true_keys.sort()
+    keys = np.arange(len(counts))[:, None] * stride + top
+    positions = np.searchsorted(true_keys, keys)
+    # The key of the padding -1 is that of the previous document's last possible label, hence `top >= 0`.
+    return (true_keys[np.minimum(positions, len(true_keys) - 1)] == keys) & (top >= 0)
+
+
+def restrict_to(
+    is_member: NDArray[np.bool_], top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.int64]]:
+    """Remove all labels but some from rankings and true labels; the remaining ones keep their order.
+
+    Args:
+        is_member: bool[L], the labels to keep.
+        top: int32[N, K], label ids, best first, padded with -1.
+        labels: int32[nnz], true label ids of all documents, concatenated.
+        offsets: int64[N + 1], start of each document's true labels, and nnz.
+
+    Returns:
+        top (int32[N, K], padded with -1), labels (int32[nnz']) and offsets (int64[N + 1]) of the remaining labels.
+
+    Raises:
+        ValueError: the shapes do not match.
+    """
+    counts = count_true_labels(top, labels, offsets)
+    # The appended entry is what the padding -1 indexes.
+    keep = np.append(is_member, False)[top]
+    order = np.argsort(~keep, axis=1, kind="stable")
+    remaining_top = np.take_along_axis(np.where(keep, top, -1), order, 1)
+    keep_true = is_member[labels]
+    document = np.repeat(np.arange(len(counts)), counts)[keep_true]
+    remaining = np.bincount(document, minlength=len(counts))
+    return remaining_top, labels[keep_true], np.concatenate([[0], np.cumsum(remaining)]).astype(np.int64)
+
+
+def rank_without(
+    pairs: Ragged, top: NDArray[np.integer], scores: NDArray[np.floating]
+) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
+    """Remove pairs of a document and a label from rankings; the remaining labels keep their order.
+
+    Args:
+        pairs: label ids of each of the N documents.
+        top: int32[N, K], label ids, best first, padded with -1.
+        scores: float32[N, K], padded with 0.
+
+    Returns:
+        top and scores of the same shapes, padded likewise.
+    """
+    is_out = hits(top, pairs.values, pairs.offsets)
+    order = np.argsort(is_out, axis=1, kind="stable")
+    top, scores = np.where(is_out, top.dtype.type(-1), top), np.where(is_out, scores.dtype.type(0), scores)
+    return np.take_along_axis(top, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def labels_without(pairs: Ragged, truth: Ragged) -> Ragged:
+    """Remove pairs of a document and a label (`pairs`, label ids of each document) from true labels."""
+    stride = int(max(truth.values.max(initial=0), pairs.values.max(initial=0))) + 1
+    documents, out_documents = (np.repeat(np.arange(len(rows)), rows.lengths) for rows in (truth, pairs))
+    kept = ~np.isin(documents * stride + truth.values, out_documents * stride + pairs.values)
+    lengths = np.bincount(documents[kept], minlength=len(truth))
+    return Ragged(truth.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def first_columns(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:
+    """Return the first k columns of ``top`` [N, K], padded with -1 to k columns."""
+    return np.pad(top[:, :k], ((0, 0), (0, max(0, k - top.shape[1]))), constant_values=-1)
+
+
+def count_true_labels(
+    top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the number of true labels of each document, int64[N], after validating the shapes.
+
+    Raises:
+        ValueError: the shapes do not match, or the offsets are not ascending.
+    """
+    if top.ndim != 2 or len(offsets) != len(top) + 1 or offsets[0] != 0 or offsets[-1] != len(labels):
+        raise ValueError(
+            f"top {top.shape}, labels {labels.shape} and offsets {offsets.shape} do not match: offsets must "
+            "run from 0 to the number of labels, with one more entry than top has rows"
+        )
+    counts = np.diff(offsets)
+    if (counts < 0).any():
+        raise ValueError("offsets must be ascending")
+    return counts
+
+
+def check_labels(top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray[np.int64], size: int) -> None:
+    """Raise on ids outside the label index and on duplicates, which would silently distort scores.
+
+    Args:
+        top: int32[N, K].
+        labels: int32[nnz].
+        counts: int64[N], true labels of each document.
+        size: L.
+
+    Raises:
+        ValueError: an id is outside 0 … L − 1 (in ``top``, -1 is allowed), or a document has a label twice.
+    """
+    for name, ids, lowest in (("predicted", top, -1), ("true", labels, 0)):
+        if ids.size and not (ids.min() >= lowest and ids.max() < size):
+            raise ValueError(f"{name} label ids range from {ids.min()} to {ids.max()}, but there are {size} labels")
+    ranked = np.sort(top, axis=1)
+    if ((ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)).any():
+        raise ValueError("a label is predicted twice for one document")
+    keys = np.sort(np.repeat(np.arange(len(counts)) * size, counts) + labels)
+    if (keys[1:] == keys[:-1]).any():
+        raise ValueError("a document has a true label twice")

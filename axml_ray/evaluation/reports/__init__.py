@@ -1,0 +1,1 @@
+"""The report as table and web page."""

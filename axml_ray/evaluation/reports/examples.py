@@ -1,0 +1,222 @@
+"""Example documents for the report: those that the ensemble labelled best and worst by nDCG@5.
+
+Ties are broken at random. Documents without a true label are left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from axml_ray.evaluation.metrics.metrics import ndcg_at
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.metrics.rankings import hits
+
+EXAMPLES_PER_GROUP = 10
+TOP_LABELS = 5
+EXPLAINED_LABELS = 3
+"""Top labels of a document that are shown with an explanation."""
+MAX_CHARACTERS = 1_200
+
+WordWeights = list[tuple[str, int, int, float]]
+"""Words of a text: word, start and end (exclusive) of its characters, weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelExplanation:
+    """Why a label was predicted for a text.
+
+    Attributes:
+        words: words of the text, weighted by the label's attention.
+        contributions: display name of each member, and its contribution to the score.
+    """
+
+    words: WordWeights
+    contributions: Sequence[tuple[str, float]]
+
+
+Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
+"""Takes a text and label ids, and returns the explanation of each label."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpan:
+    """A part of a text.
+
+    Attributes:
+        text: its characters, unescaped.
+        weight: the label's attention relative to the highest-weighted word, 0 to 1; 0 is not highlighted.
+    """
+
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedLabel:
+    """One of a document's top labels.
+
+    Attributes:
+        name: name of the label.
+        count: number of its training documents.
+        score: the ensemble's score, 0 to 1.
+        is_true: whether the label is true.
+        spans: the text, highlighted where the label attended to it; empty without an explanation.
+        contributions: display name of each member, and its contribution to the score; empty without an explanation.
+    """
+
+    name: str
+    count: int
+    score: float
+    is_true: bool
+    spans: tuple[TextSpan, ...]
+    contributions: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A document with its predicted and its true labels.
+
+    Attributes:
+        id: id of the document.
+        text: the beginning of its text; empty if the corpus stores no texts.
+        is_truncated: whether the text continues.
+        predicted: its top five labels.
+        missed: name and number of training documents of each true label that is not among them.
+    """
+
+    id: str
+    text: str
+    is_truncated: bool
+    predicted: tuple[PredictedLabel, ...]
+    missed: tuple[tuple[str, int], ...]
+
+
+def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], list[int]]:
+    """Select the documents with the highest and those with the lowest nDCG@5.
+
+    Returns:
+        Row numbers of the best documents, best first, and of the worst, worst first: at most ten each, and no document
+        in both.
+    """
+    scores = _ndcg_of_documents(predictions)
+    labelled = np.flatnonzero(~np.isnan(scores))
+    # Shuffled before the stable sort, so that ties are in random order.
+    shuffled = np.random.default_rng(seed).permutation(labelled)
+    order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
+    size = min(EXAMPLES_PER_GROUP, len(order) // 2)
+    return order[:size].tolist(), order[::-1][:size].tolist()
+
+
+def largest_differences(first: Predictions, second: Predictions) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Select the documents whose nDCG@5 rises most, and those whose nDCG@5 falls most, from one run to another.
+
+    Args:
+        first: predictions of a split.
+        second: predictions of the same documents, in any order.
+
+    Returns:
+        The rows of each document in both, the largest difference first: at most ten that rise, and ten that fall.
+    """
+    row_of = {document: row for row, document in enumerate(second.documents()[0])}
+    order = np.array([row_of[document] for document in first.documents()[0]], np.int64)
+    gains = _ndcg_of_documents(second)[order] - _ndcg_of_documents(first)
+    ranked = [row for row in np.argsort(-gains, kind="stable").tolist() if not np.isnan(gains[row])]
+    rising = [row for row in ranked[:EXAMPLES_PER_GROUP] if gains[row] > 0]
+    falling = [row for row in ranked[::-1][:EXAMPLES_PER_GROUP] if gains[row] < 0]
+    return [(row, int(order[row])) for row in rising], [(row, int(order[row])) for row in falling]
+
+
+def _ndcg_of_documents(predictions: Predictions) -> np.ndarray:
+    """Return the ensemble's nDCG@5 of each document, float64[N]; NaN for those without a true label."""
+    parts = []
+    for part in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(part.top, part.truth.values, part.truth.offsets, 5)
+        parts.append(np.where(part.truth.lengths > 0, ndcg, np.nan))
+    return np.concatenate(parts or [np.empty(0)])
+
+
+def build_examples(
+    predictions: Predictions,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    names: Sequence[str],
+    counts: np.ndarray,
+    explain: Explainer | None = None,
+) -> list[Example]:
+    """Collect what the report shows about some documents.
+
+    Args:
+        predictions: predictions of the split.
+        rows: row numbers of the documents, in the order of the predictions.
+        texts: their texts; empty strings if the corpus stores none.
+        names: names of all labels, by id.
+        counts: int64[L], training documents of each label.
+        explain: explains predicted labels, if the run's members can be opened.
+    """
+    ids, _ = predictions.documents()
+    text_of = dict(zip(rows, texts, strict=True))
+    by_row: dict[int, Example] = {}
+    start = 0
+    for part in predictions.read(ENSEMBLE):
+        is_true = hits(part.top, part.truth.values, part.truth.offsets)
+        for row in text_of:
+            if start <= row < start + len(part.truth):
+                by_row[row] = _build_example(
+                    ids[row], text_of[row], part, row - start, is_true[row - start], names, counts, explain
+                )
+        start += len(part.truth)
+    return [by_row[row] for row in rows]
+
+
+def _build_example(
+    document: str,
+    text: str,
+    part: Ranking,
+    row: int,
+    is_true: np.ndarray,
+    names: Sequence[str],
+    counts: np.ndarray,
+    explain: Explainer | None,
+) -> Example:
+    """Collect what is shown about the document in one row of `part`; `is_true` (bool[K]) is of its ranked labels."""
+    labels = [int(label) for label in part.top[row, :TOP_LABELS] if label >= 0]
+    explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
+    predicted = [
+        PredictedLabel(
+            names[label],
+            int(counts[label]),
+            float(part.scores[row, rank]),
+            bool(is_true[rank]),
+            highlight(text, explanations[rank].words) if rank < len(explanations) else (),
+            tuple(explanations[rank].contributions) if rank < len(explanations) else (),
+        )
+        for rank, label in enumerate(labels)
+    ]
+    missed = [int(label) for label in part.truth[row] if label not in part.top[row, :TOP_LABELS]]
+    return Example(
+        document,
+        text[:MAX_CHARACTERS],
+        len(text) > MAX_CHARACTERS,
+        tuple(predicted),
+        tuple((names[label], int(counts[label])) for label in missed),
+    )
+
+
+def highlight(text: str, words: WordWeights) -> tuple[TextSpan, ...]:
+    """Divide the beginning of a text into spans, with the words' weights divided by the largest one.
+
+    Args:
+        text: the whole text.
+        words: weighted words in any order; a word that overlaps an earlier one is left out.
+    """
+    largest = max((weight for *_, weight in words), default=0.0)
+    spans, position = [], 0
+    for _, start, end, weight in sorted(words, key=lambda word: word[1]):
+        if start < position or end > min(len(text), MAX_CHARACTERS) or largest <= 0:
+            continue
+        if start > position:
+            spans.append(TextSpan(text[position:start], 0.0))
+        spans.append(TextSpan(text[start:end], max(0.0, weight / largest)))
+        position = end
+    return (*spans, TextSpan(text[position:MAX_CHARACTERS], 0.0))

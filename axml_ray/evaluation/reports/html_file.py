@@ -1,0 +1,63 @@
+"""HTML pages from templates: one file each, without external resources, so that it opens from disk."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from axml_ray.core.files import whole_file
+from axml_ray.evaluation.metrics.bands import band_name
+from axml_ray.evaluation.metrics.predictions import title_of
+from axml_ray.evaluation.reports.charts import STYLE
+
+
+def write_html(path: Path, template: str, **values: Any) -> None:
+    """Render a template of this package and write it atomically.
+
+    Args:
+        path: file to write; its directories are created.
+        template: file name of the template, which escapes all values.
+        values: what the template shows, in addition to `style` (of charts) and `today`.
+    """
+    today = datetime.now().strftime("%Y-%m-%d")
+    html = _environment().get_template(template).render(style=Markup(STYLE), today=today, **values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    """Return the environment of the templates, which keeps those that it has compiled."""
+    environment = Environment(
+        loader=PackageLoader("axml_ray.evaluation.reports", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "score": _format_score,
+        "interval": _format_interval,
+        "thousands": lambda number: f"{number:,}",
+        "p_value": _format_p_value,
+        "title_of": title_of,
+        "band_name": band_name,
+    }
+    return environment
+
+
+def _format_score(number: float | None) -> str:
+    return "–" if number is None else f"{number:.2f}"
+
+
+def _format_interval(limits: Sequence[float] | None) -> str:
+    return "" if limits is None else f"{limits[0]:.1f} – {limits[1]:.1f}"
+
+
+def _format_p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

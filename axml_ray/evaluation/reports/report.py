@@ -1,0 +1,129 @@
+"""A run's ``metrics.json``: atomic write, and tables for the terminal.
+
+- The table of scores has a row for each member and for the ensemble; its columns are the metrics of the paper's tables.
+- A missing score is shown as a dash, so that an incomplete run can be shown.
+- Floats are stored with four decimals, two more than a table shows.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray.core.files import whole_file
+from axml_ray.evaluation.metrics.bands import band_name
+from axml_ray.evaluation.metrics.predictions import title_of
+
+COLUMNS = tuple(f"{family}@{k}" for family in ("P", "nDCG", "PSP") for k in (1, 3, 5))
+BAND_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@10")
+DECIMALS = 4
+
+
+def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics.json`` atomically, with floats rounded to four decimals.
+
+    Args:
+        path: file to write; its directory exists.
+        metrics: content of the file.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    text = json.dumps(_rounded(metrics), indent=2, allow_nan=False) + "\n"
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def scores_table(metrics: Mapping[str, Any]) -> Table:
+    """Build the table of the scores of every member and of the ensemble, with the seconds of each phase below.
+
+    Args:
+        metrics: content of ``metrics.json``: ``corpus``, ``split``, ``documents``, ``ensemble`` (scores in percent by
+            metric), ``members`` (the same by member), ``seconds`` (by phase); any of them may be missing.
+    """
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=_title(metrics),
+        caption=_seconds(metrics.get("seconds", {})),
+        show_edge=False,
+    )
+    table.add_column()
+    for name in COLUMNS:
+        table.add_column(name, justify="right")
+    for name, scores in metrics.get("members", {}).items():
+        table.add_row(title_of(name), *_cells(scores))
+    table.add_section()
+    ensemble = metrics.get("ensemble", {})
+    table.add_row("ensemble", *_cells(ensemble), style="bold")
+    if first := metrics.get("without_networks"):
+        gain = {name: ensemble[name] - first[name] for name in first.keys() & ensemble.keys()}
+        table.add_row("over first scores", *_cells(gain, "+.2f"), style="green")
+    return table
+
+
+def bands_table(metrics: Mapping[str, Any]) -> Table:
+    """Build the table of the ensemble's scores in each frequency band, with their confidence intervals.
+
+    Args:
+        metrics: content of ``metrics.json``.
+    """
+    table = Table(box=box.SIMPLE_HEAD, title="by training documents of the label; 95 % intervals", show_edge=False)
+    for name in ("", "labels", "documents", *BAND_COLUMNS):
+        table.add_column(name, justify="right" if name else "left")
+    for band in metrics["bands"]:
+        scores, intervals = band.get("ensemble", {}), band.get("intervals", {}).get("ensemble", {})
+        cells = [
+            f"{scores[name]:.2f} ({intervals[name][0]:.1f}–{intervals[name][1]:.1f})" if name in scores else "–"
+            for name in BAND_COLUMNS
+        ]
+        table.add_row(band_name(band), f"{band['labels']:,}", f"{band['documents']:,}", *cells)
+    return table
+
+
+def comparison_table(metrics: Mapping[str, Any]) -> Table:
+    """Build the table of score differences between the run and another one.
+
+    Args:
+        metrics: content of ``metrics.json``, with ``against``.
+    """
+    comparison = metrics["against"]
+    table = Table(
+        box=box.SIMPLE_HEAD, title=Text(f"points above {comparison['run']}, on the same documents"), show_edge=False
+    )
+    for name in ("", "difference", "95 % interval", "p"):
+        table.add_column(name, justify="right" if name else "left")
+    for name in COLUMNS:
+        result = comparison["measures"][name]
+        low, high = result["interval"]
+        table.add_row(name, f"{result['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{result['p']:.3f}")
+    return table
+
+
+def _title(metrics: Mapping[str, Any]) -> Text:
+    documents = f"{metrics['documents']:,} documents" if "documents" in metrics else ""
+    parts = [str(metrics.get("corpus", "")), str(metrics.get("split", "")), documents]
+    # A Text, not a string: rich would interpret a corpus named "[x]" as markup.
+    return Text(" · ".join(part for part in parts if part))
+
+
+def _seconds(phases: Mapping[str, float]) -> Text:
+    return Text(" · ".join(f"{phase} {seconds:,.1f} s" for phase, seconds in phases.items()))
+
+
+def _cells(scores: Mapping[str, float], form: str = ".2f") -> list[str]:
+    return [f"{scores[name]:{form}}" if name in scores else "–" for name in COLUMNS]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    if isinstance(value, float | np.floating):
+        return round(float(value), DECIMALS)
+    return value

@@ -1,0 +1,149 @@
+"""The HTML report of a run: one file without scripts or external resources, so it opens from disk.
+
+Names and texts come from users: the template escapes everything, and charts escape theirs.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from axml_ray.evaluation.metrics.metrics import CUTS
+from axml_ray.evaluation.reports.charts import Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.reports.examples import Example
+from axml_ray.evaluation.reports.html_file import write_html
+
+METRIC_FAMILIES = {
+    "P": "precision: share of true labels among the top k",
+    "nDCG": "normalized discounted cumulative gain: like precision, but higher ranks count more",
+    "PSP": "propensity-scored precision: rare labels count more",
+    "PSnDCG": "propensity-scored nDCG",
+    "R": "recall: share of the true labels that are among the top k",
+}
+SINGLE_METRICS = {
+    "RP@5": "R-precision: true labels among the top five, over min(5, true labels)",
+    "F1@5": "2 · true labels among the top five / (5 + true labels)",
+    "nDCG@10/all": "nDCG of the top ten against an ideal ranking of all true labels",
+}
+MEMBER_COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "RP@5", "F1@5")
+BAND_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@5", "R@10")
+COMPARED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "RP@5", "F1@5")
+
+
+def write_page(
+    path: Path,
+    metrics: Mapping[str, Any],
+    *,
+    name: str,
+    journals: Sequence[Path] = (),
+    best: Sequence[Example] = (),
+    worst: Sequence[Example] = (),
+) -> None:
+    """Write the report atomically.
+
+    Args:
+        path: file to write; its directories are created.
+        metrics: content of `metrics.json`.
+        name: name of the run.
+        journals: `training.jsonl` of each tree; missing files are skipped.
+        best: documents with the best predictions.
+        worst: documents with the worst predictions.
+    """
+    write_html(
+        path,
+        "report.html.jinja",
+        metrics=metrics,
+        name=name,
+        cuts=CUTS,
+        metric_families=METRIC_FAMILIES,
+        single_metrics=SINGLE_METRICS,
+        member_columns=MEMBER_COLUMNS,
+        band_columns=BAND_COLUMNS,
+        compared=COMPARED,
+        training_charts=training_charts(journals),
+        frequency_chart=frequency_chart(metrics["frequency"]),
+        score_histogram=score_histogram(metrics["calibration"]),
+        reliability_chart=reliability_chart(metrics["calibration"], metrics.get("probabilities")),
+        example_groups=[("Best predictions", "best", best), ("Worst predictions", "worst", worst)],
+        is_explained=any(label.spans for example in (*best, *worst) for label in example.predicted),
+    )
+
+
+def training_charts(journals: Sequence[Path]) -> list[Markup]:
+    """Draw loss and validation nDCG@5 of each level, with one line per tree."""
+    levels = _read_journals(journals)
+    charts = []
+    for level, trees in sorted(levels.items()):
+        for key, title, y in (
+            ("loss", "Loss", Axis(label="loss (cross-entropy)")),
+            ("valid_nDCG@5", "Validation nDCG@5", Axis(label="validation nDCG@5, %")),
+        ):
+            lines = [
+                Line(
+                    name=f"tree {tree + 1}", points=[(step, record.get(key)) for step, record in sorted(steps.items())]
+                )
+                for tree, steps in sorted(trees.items())
+            ]
+            charts.append(line_chart(f"{title} of level {level}", Axis(label="training step"), y, lines))
+    return charts
+
+
+def _read_journals(journals: Sequence[Path]) -> dict[int, dict[int, dict[int, dict[str, Any]]]]:
+    """Read the journals' records of training steps, by level, tree and step."""
+    levels: dict[int, dict[int, dict[int, dict[str, Any]]]] = {}
+    for journal in journals:
+        if not journal.is_file():
+            continue
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # the last line of a job that was killed
+                continue
+            if "step" in record:
+                # A resumed job repeats the steps since its checkpoint; the later record belongs to the final weights.
+                levels.setdefault(record["level"], {}).setdefault(record["tree"], {})[record["step"]] = record
+    return levels
+
+
+def frequency_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Draw precision and recall at five against the labels' number of training documents."""
+    bins = [row for row in rows if row["from"] > 0]  # unseen labels cannot be shown on a logarithmic axis
+    x = Axis(label="training documents of the label (log scale)", log=True)
+    y = Axis(label="%", minimum=0, maximum=100)
+    centres = [(row["from"] * row["to"]) ** 0.5 for row in bins]
+    lines = [
+        Line(name=name, points=[(centre, row[key]) for centre, row in zip(centres, bins, strict=True)])
+        for key, name in (("precision", "precision of the top five"), ("recall", "recall within the top five"))
+    ]
+    return line_chart("Precision and recall by label frequency", x, y, lines)
+
+
+def score_histogram(calibration: Mapping[str, Any]) -> Markup:
+    """Draw the number of predicted labels by score, separately for true and false labels."""
+    bins = [f"{edge:.2f}" for edge in calibration["edges"][:-1]]
+    true = calibration["true"]
+    false = [labels - correct for labels, correct in zip(calibration["labels"], true, strict=True)]
+    y = Axis(label="predicted labels (log scale)", log=True)
+    x = Axis(label="score (lower edge of the bin)")
+    return bar_chart(
+        "Scores of true and of false labels",
+        x,
+        y,
+        bins,
+        [Bars(name="true", values=true), Bars(name="false", values=false)],
+    )
+
+
+def reliability_chart(scores: Mapping[str, Any], probabilities: Mapping[str, Any] | None) -> Markup:
+    """Draw the share of true labels against the score, and against the calibrated probability if there is one."""
+    lines = []
+    for name, curve in (("score", scores), ("calibrated probability", probabilities)):
+        if curve is not None:
+            bins = zip(curve["mean_score"], curve["true"], curve["labels"], strict=True)
+            points = [(mean, correct / labels) for mean, correct, labels in bins if mean is not None]
+            lines.append(Line(name=name, points=points))
+    x = Axis(label="mean of the labels in a bin", minimum=0, maximum=1)
+    y = Axis(label="share of true labels", minimum=0, maximum=1)
+    return line_chart("Reliability", x, y, lines, diagonal=True)

@@ -1,0 +1,1 @@
+"""Bundles: what serving needs of a run, in one directory."""

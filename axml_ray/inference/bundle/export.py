@@ -1,0 +1,185 @@
+"""Export of a finished run as a bundle: weights in a chosen number format, calibration on validation, a model card."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from axml_ray import __version__
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json, whole_directory, write_json
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.store import TRANSLATION, Split
+from axml_ray.ensemble.combiner import Validation, out_of_fold
+from axml_ray.evaluation.metrics.metrics import Scores
+from axml_ray.inference.bundle.bundle import VECTORS, Bundle, BundleSettings
+from axml_ray.inference.bundle.calibration import Calibration
+from axml_ray.inference.bundle.manifest import (
+    CALIBRATION,
+    CARD,
+    COMBINER,
+    FEATURES,
+    FORMAT,
+    LABELS,
+    MANIFEST,
+    SETTINGS,
+    TOKENIZER,
+    VERSION,
+    WORD_VECTORS,
+    Manifest,
+    MemberEntry,
+    entries,
+    tree_file,
+)
+from axml_ray.inference.bundle.model_card import ValidationScores, licence_identifier, render_card
+from axml_ray.members.topk import TopK
+from axml_ray.members.weight_files import Weights, save_weights
+from axml_ray.runs.run import Run
+from axml_ray.settings import ReadingSettings
+from axml_ray.settings.members import kinds
+
+MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """The result of an export."""
+
+    directory: Path
+    """Directory of the bundle."""
+    bytes: int
+    """Size of all its files in bytes."""
+    documents: int
+    """Number of validation documents from which the scores are computed."""
+    scores: dict[str, dict[str, float]]
+    """Scores in percent by number format ("float32" and the exported one) and measure."""
+
+
+def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, licence: str | None = None) -> Exported:
+    """Write a bundle of a finished run; an existing bundle is replaced atomically.
+
+    Args:
+        run: the run, with all of its members fitted.
+        directory: where to write: a new path, an empty directory, or a bundle, which is replaced.
+        weights: number format of matrices.
+        licence: licence of the model as an SPDX identifier, for its card; by default none is stated.
+
+    Raises:
+        SettingsError: the run is not finished or has no validation documents, `directory` has other content, or the
+            licence is not an identifier.
+    """
+    licence = licence_identifier(licence)
+    _check_target(directory)
+    corpus, valid = run.corpus, run.corpus.split("valid")
+    if not len(valid):
+        raise SettingsError(
+            f"{corpus.directory}: no validation documents, which calibration needs; set corpus.valid_documents"
+        )
+    with whole_directory(directory) as work:
+        bundle = _write(run, work, weights)
+        ensemble = bundle.ensemble()
+        of_members = ensemble.rank_members(valid.tokens)
+        ranking = ensemble.combination.rank(of_members)
+        validation = Validation(
+            run.member_weights, [of_members[each.name] for each in run.members], valid.labels, corpus.labels.counts
+        )
+        held_out = out_of_fold(type(ensemble.combination.combiner), validation, ensemble.combination.top_labels)
+        calibration = Calibration.fit(*held_out, valid.labels)
+        write_json(work / CALIBRATION, calibration.as_json())
+        rankings = {weights: ranking}
+        if weights != "float32":
+            rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
+        scores: dict[str, dict[str, float]] = {
+            name: accuracy(each, valid, corpus.labels) for name, each in rankings.items()
+        }
+        reported = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
+        card = render_card(run, bundle.manifest, reported, licence)
+        (work / CARD).write_text(card, encoding="utf-8")
+        manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
+        write_json(work / MANIFEST, manifest.model_dump(mode="json"))
+    return Exported(
+        directory=directory,
+        bytes=sum(entry.bytes for entry in manifest.files.values()),
+        documents=len(valid),
+        scores=scores,
+    )
+
+
+def accuracy(ranking: TopK, split: Split, labels: LabelIndex) -> dict[str, float]:
+    """Return the `MEASURES` of predictions in percent; empty if no document has a label."""
+    scores = Scores(np.ones(len(labels)))
+    scores.add(ranking.labels, split.labels.values, split.labels.offsets)
+    result = scores.result() if scores.documents else {}
+    return {name: result[name] for name in MEASURES if name in result}
+
+
+def _check_target(directory: Path) -> None:
+    """Check that a bundle can be written to a directory without overwriting anything else.
+
+    Raises:
+        SettingsError: the directory has other content.
+    """
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    try:
+        is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError):
+        is_bundle = False
+    if not is_bundle:
+        raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
+
+
+def _write(run: Run, work: Path, weights: Weights) -> Bundle:
+    """Write all files of a bundle except calibration, model card and manifest, and return it opened."""
+    settings, corpus = run.settings, run.corpus
+    run.open_ensemble()  # raises an error that names what is missing, before anything is written
+    trees = [run.open_tree(number) for number in range(settings.ensemble.trees)]
+    for number, tree in enumerate(trees):
+        path = work / tree_file(number)
+        path.parent.mkdir(exist_ok=True)
+        tree.save(path)
+    members, needs_vectors = [], False
+    for spec in run.members:
+        config = spec.config.model_dump(mode="json")
+        entry = MemberEntry(name=spec.name, kind=spec.kind, tree=spec.tree, weight=spec.weight, config=config)
+        to = work / entry.path
+        to.mkdir(parents=True)
+        needs_vectors |= kinds()[spec.kind].load().export(spec, to, weights)
+        members.append(entry)
+    if needs_vectors:
+        save_weights({VECTORS: torch.from_numpy(corpus.word_vectors())}, work / WORD_VECTORS, weights)
+    if run.needs_features:
+        shutil.copyfile(run.layout.features, work / FEATURES)
+    combiner = run.open_combiner()
+    (work / COMBINER).mkdir()
+    combiner.save(work / COMBINER)
+    shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
+    if corpus.translation is not None:
+        shutil.copyfile(corpus.directory / TRANSLATION, work / TRANSLATION)
+    known, trained = corpus.labels, slice(corpus.trained)
+    LabelIndex(known.labels[trained], known.names[trained], known.counts[trained]).save(work / LABELS)
+    kept = BundleSettings(
+        name=settings.name,
+        max_tokens=settings.corpus.max_tokens,
+        top_labels=settings.ensemble.top_labels,
+        precision=settings.training.precision,
+        **{name: getattr(settings.corpus, name) for name in ReadingSettings.model_fields},
+    )
+    text = yaml.safe_dump(kept.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    (work / SETTINGS).write_text(text, encoding="utf-8")
+    manifest = Manifest(
+        format=FORMAT,
+        version=VERSION,
+        axml_ray=__version__,
+        weights=weights,
+        labels=corpus.trained,
+        words=len(corpus.tokenizer),
+        level_sizes=tuple(tree.level_sizes for tree in trees),
+        members=tuple(members),
+        combiner=settings.ensemble.combiner,
+        files=dict(entries(work)),
+    )
+    return Bundle(work, manifest, kept)

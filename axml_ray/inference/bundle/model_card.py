@@ -1,0 +1,204 @@
+"""The model card of a bundle: Markdown for people, with a YAML header for the Hugging Face Hub.
+
+It is made from the run's settings, the corpus's numbers and, if the run was evaluated, its `metrics.json`. It names no
+file or directory of the machine.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json
+from axml_ray.core.run_layout import TEST
+from axml_ray.evaluation.metrics.bands import band_name
+from axml_ray.evaluation.metrics.predictions import Predictions, title_of
+from axml_ray.inference.bundle.manifest import Manifest
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
+
+MEASURES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "F1@5")
+"""Measures of test documents that a card shows."""
+FREQUENT_LABELS = 10
+RARE_BELOW = 10
+"""Number of training documents below which a card calls a label rare."""
+LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+TAGS = (
+    "axml-ray",
+    "attentionxml",
+    "multi-label-classification",
+    "extreme-multi-label-classification",
+    "arxiv:1811.01727",
+)
+GROUPS = ("preset", "seed", "tree", "network", "training", "features", "members", "ensemble")
+"""Groups of settings that a card shows; the others are about files and machines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationScores:
+    """Scores on the validation documents, by number format of the weights."""
+
+    documents: int
+    """Number of validation documents."""
+    measures: tuple[str, ...]
+    """Names of the measures."""
+    scores: Mapping[str, Mapping[str, float]]
+    """In percent, by number format and measure."""
+
+
+def licence_identifier(licence: str | None) -> str | None:
+    """Return a licence as the Hub writes it: SPDX's identifier in lower case.
+
+    Raises:
+        SettingsError: it is not an identifier.
+    """
+    if licence is None:
+        return None
+    if not LICENCE.fullmatch(licence.lower()):
+        raise SettingsError(
+            f"--licence: expected an identifier such as apache-2.0 or cc-by-4.0, or other (given: {licence!r})"
+        )
+    return licence.lower()
+
+
+def render_card(run: Run, manifest: Manifest, validation: ValidationScores, licence: str | None) -> str:
+    """Return the model card of a bundle.
+
+    Args:
+        run: the exported run.
+        manifest: manifest of the bundle; its `files` may be incomplete.
+        validation: scores on the validation documents.
+        licence: what `licence_identifier` returned.
+    """
+    settings, corpus = run.settings, run.corpus
+    metrics = _test_metrics(run)
+    scores = _scores(metrics)
+    index, trained = corpus.labels, corpus.trained
+    environment = Environment(
+        loader=PackageLoader("axml_ray.inference.bundle", ""),
+        autoescape=False,  # it is not HTML: the filter `md` escapes what comes from the corpus
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": _escape_markdown, "title_of": title_of}
+    return environment.get_template("model_card.md.jinja").render(
+        metadata=_to_yaml(_metadata(run, metrics, scores, licence)),
+        name=settings.name,
+        manifest=manifest,
+        has_titles=settings.corpus.title_field is not None,
+        frequent=[
+            (index.labels[label], index.names[label], int(index.counts[label]))
+            for label in index.by_frequency(np.arange(len(index)))[:FREQUENT_LABELS]
+        ],
+        scores=scores,
+        documents=metrics.get("documents", 0),
+        bands=_bands(metrics),
+        validation=validation,
+        corpus={
+            "name": settings.corpus.name,
+            **{split: corpus.documents(split) for split in ("train", "valid", "test")},
+            "unseen": len(index) - trained,
+        },
+        seed=settings.seed,
+        settings=_to_yaml(_shown_settings(settings)),
+        rare_below=RARE_BELOW,
+        rare=int((index.counts[:trained] < RARE_BELOW).sum()),
+        max_tokens=settings.corpus.max_tokens,
+        holds_texts=any(member.kind == "knn" for member in manifest.members),
+        licence=licence,
+    )
+
+
+def _metadata(
+    run: Run, metrics: Mapping[str, Any], scores: list[tuple[Any, ...]], licence: str | None
+) -> dict[str, Any]:
+    """Return the header of the card, in the fields of the Hub."""
+    metadata: dict[str, Any] = {"license": licence} if licence else {}
+    metadata |= {"library_name": "axml-ray", "pipeline_tag": "text-classification", "tags": list(TAGS)}
+    if not scores:
+        return metadata
+    corpus = run.settings.corpus.name
+    result = {
+        "task": {"type": "text-classification"},
+        "dataset": {"type": corpus, "name": corpus, "split": TEST},
+        "metrics": [{"type": measure, "name": measure, "value": round(score, 2)} for measure, score, _, _ in scores],
+    }
+    return metadata | {
+        "metrics": ["precision", "recall", "f1"],
+        "model-index": [{"name": run.settings.name, "results": [result]}],
+    }
+
+
+def _test_metrics(run: Run) -> dict[str, Any]:
+    """Return the content of the run's `metrics.json`; empty if it has none of these members and this corpus."""
+    try:
+        metrics = read_json(run.layout.metrics(TEST))
+        is_current = metrics["fingerprint"] == run.corpus.fingerprint and set(metrics["members"]) == set(
+            run.member_names
+        )
+        stored = Predictions.open(run.layout.predictions(TEST))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    if stored is not None and stored.made_by not in (None, run.predictions_key):
+        return {}
+    return dict(metrics) if is_current else {}
+
+
+def _scores(metrics: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return measure, score, and both ends of its interval, in percent, for each of `MEASURES` that is known."""
+    scores = metrics.get("ensemble", {})
+    intervals = metrics.get("intervals", {}).get("ensemble", {})
+    return [(name, scores[name], *intervals[name]) for name in MEASURES if name in scores and name in intervals]
+
+
+def _bands(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the table by label frequency."""
+
+    def cell(band: Mapping[str, Any], measure: str) -> str:
+        score = band.get("ensemble", {}).get(measure)
+        interval = band.get("intervals", {}).get("ensemble", {}).get(measure)
+        return "–" if score is None or interval is None else f"{score:.2f} ({interval[0]:.1f} – {interval[1]:.1f})"
+
+    return [
+        {
+            "name": band_name(band),
+            "labels": band["labels"],
+            "documents": band["documents"],
+            "ndcg": cell(band, "nDCG@5"),
+            "recall": cell(band, "R@10"),
+        }
+        for band in metrics.get("bands", [])
+    ]
+
+
+def _shown_settings(settings: Experiment) -> dict[str, Any]:
+    """Return the settings of a card as plain values, without members that are not in the ensemble."""
+    shown = _without_directories(settings.model_dump(include=set(GROUPS)))
+    shown["members"] = {kind: own for kind, own in shown["members"].items() if kind in settings.members.chosen}
+    return dict(shown)
+
+
+def _without_directories(value: Any) -> Any:
+    """Return settings as plain values, each path reduced to the name of its file."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_directories(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_directories(each) for each in value]
+    return value.name if isinstance(value, Path) else value
+
+
+def _to_yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+
+
+def _escape_markdown(text: str) -> str:
+    """Return text of one line in which no character has a meaning in Markdown or HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""Why a label was given: words, members, and the API's answers."""

@@ -1,0 +1,1 @@
+"""Prediction of files and splits with Ray."""

@@ -1,0 +1,127 @@
+"""First scores of a run: those of the members without networks, which are fitted minutes before the networks.
+
+They are computed twice: while the run is made, as soon as these members are fitted, from at most `MOST_DOCUMENTS`
+documents, so that they come early on a large corpus, too; and in the end from the stored predictions of all documents,
+so that the gain by the networks is measured on the same documents. The members are combined by their weighted mean,
+because other combiners are fitted on all members.
+"""
+
+from dataclasses import dataclass
+from itertools import starmap
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from axml_ray.ensemble.combiner import Mean
+from axml_ray.ensemble.ensemble import Combination, Ensemble
+from axml_ray.evaluation.metrics.metrics import Scores
+from axml_ray.evaluation.metrics.predictions import Predictions, title_of
+from axml_ray.inference.bundle.export import MEASURES, accuracy
+from axml_ray.members.topk import TopK
+from axml_ray.runs.run import Run
+
+MOST_DOCUMENTS = 10_000
+TABLE_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class FirstScores:
+    """The scores of the members without networks.
+
+    Attributes:
+        corpus: name of the corpus.
+        split: name of the split.
+        documents: number of documents that were ranked.
+        of: number of documents of the split.
+        members: scores in percent by member and measure (`MEASURES`).
+        together: scores in percent of the members' mean by measure.
+    """
+
+    corpus: str
+    split: str
+    documents: int
+    of: int
+    members: dict[str, dict[str, float]]
+    together: dict[str, float]
+
+    def table(self, seconds: float) -> Table:
+        """Return the scores as a table for a rich console.
+
+        Args:
+            seconds: seconds from the start of the command until now.
+        """
+        documents = f"{self.documents:,}" + (f" of {self.of:,}" if self.documents < self.of else "")
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            title=Text(f"{self.corpus} · first scores · {documents} {self.split} documents"),
+            caption=f"without networks, after {seconds:,.0f} s",
+            show_edge=False,
+            min_width=TABLE_WIDTH,
+        )
+        table.add_column()
+        for name in MEASURES:
+            table.add_column(name, justify="right")
+        for member, scores in self.members.items():
+            table.add_row(title_of(member), *(f"{scores[name]:.2f}" for name in MEASURES))
+        table.add_section()
+        table.add_row("together", *(f"{self.together[name]:.2f}" for name in MEASURES), style="bold")
+        return table
+
+
+def first_scores(run: Run, split: str, most: int = MOST_DOCUMENTS) -> FirstScores | None:
+    """Rank a random part of a split by the members without networks.
+
+    Args:
+        run: a run with these members fitted; the others need not be.
+        split: name of the split.
+        most: largest number of documents to rank.
+
+    Returns:
+        The scores; None if there are no such members, or if no document has a label.
+    """
+    combination = _combination(run)
+    documents = run.corpus.split(split).part(most)
+    if not combination.members or not len(documents.labels.values):
+        return None
+    featurizer = run.open_features() if run.needs_features else None
+    members = {info.name: run.open_member(run.spec(info.name), featurizer) for info in combination.members}
+    rankings = Ensemble(combination, members, run.corpus.translation).rank_members(documents.tokens)
+    return FirstScores(
+        corpus=run.settings.corpus.name,
+        split=split,
+        documents=len(documents),
+        of=run.corpus.documents(split),
+        members={name: accuracy(ranking, documents, run.corpus.labels) for name, ranking in rankings.items()},
+        together=accuracy(combination.rank(rankings), documents, run.corpus.labels),
+    )
+
+
+def scores_without_networks(
+    run: Run, predictions: Predictions, inverse_propensity: np.ndarray
+) -> dict[str, float] | None:
+    """Return the scores that stored predictions would have without the networks, in percent by metric.
+
+    Args:
+        run: the run.
+        predictions: predictions of a split by all members of the run.
+        inverse_propensity: 1 / propensity of each label, float64 [L].
+
+    Returns:
+        The scores; None if the run has no networks, or nothing else.
+    """
+    combination = _combination(run)
+    if not 0 < len(combination.members) < len(run.member_infos):
+        return None
+    scores = Scores(inverse_propensity)
+    names = [info.name for info in combination.members]
+    for arrays, truth in predictions.read_all(names):
+        rankings = dict(zip(names, starmap(TopK, arrays), strict=True))
+        scores.add(combination.rank(rankings).labels, truth.values, truth.offsets)
+    return scores.result()
+
+
+def _combination(run: Run) -> Combination:
+    """Return the mean of the members without networks."""
+    return Combination(run.members_without_networks, Mean(), run.settings.ensemble.top_labels)

@@ -1,0 +1,134 @@
+"""Prediction of a split of a run's prepared corpus with all of the run's members.
+
+A split of several blocks is predicted by a pool of Ray Data actors. Starting an actor takes longer than predicting one
+block, which this process does itself, unless predictors use GPUs: this machine may have none.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+import torch
+
+from axml_ray.cluster.connection import connect, max_processes, quiet_data
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import whole_directory, whole_file
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.store import Corpus
+from axml_ray.ensemble.combiner import Combiner
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, MADE_BY
+from axml_ray.inference.predict.actor_pool import ROWS, map_with_actors
+from axml_ray.network.backends.devices import reserved_device
+from axml_ray.network.backends.precision import use_threads
+from axml_ray.progress.heartbeat import Heartbeat
+from axml_ray.runs.run import Run
+from axml_ray.settings import Experiment
+
+BLOCKS_HERE = 1
+"""Largest number of blocks of a split that this process predicts itself."""
+
+
+class EnsemblePredictor:
+    """All members of a run, open for prediction; the class of the Ray Data actors.
+
+    Args:
+        settings: settings of the run.
+        directory: where files are written.
+        combiner: combiner of the members' scores; None takes the run's.
+    """
+
+    def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
+        use_threads(settings.resources.threads_of_worker)
+        device = reserved_device(settings.resources.gpus_per_predictor)
+        run = Run(settings, Corpus.open(settings.corpus_directory))
+        self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
+        self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Predict `ROWS` rows of a split's file from row `start` on, write them, and return their number."""
+        table = pq.read_table(row["file"], columns=["id", "tokens", "labels"]).slice(row["start"], ROWS)
+        member_rankings = self.ensemble.rank_members(Ragged.from_arrow(table["tokens"]))
+        rankings = {ENSEMBLE: self.ensemble.combination.rank(member_rankings), **member_rankings}
+        columns = {"id": table["id"], "labels": table["labels"]}
+        for name, (labels, scores) in rankings.items():
+            columns[f"{name}.labels"], columns[f"{name}.scores"] = (
+                _lists(labels, pa.int32()),
+                _lists(scores, pa.float32()),
+            )
+        with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
+            pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
+        return {"rows": len(table)}
+
+
+def predict_split(run: Run, split: str, directory: Path | None = None, combiner: Combiner | None = None) -> Path:
+    """Predict a split of the corpus with the run's members. Ray is started or joined if the split has several blocks.
+
+    Args:
+        run: the run, with all of its members fitted.
+        split: name of the split.
+        directory: where to write; by default the run's predictions of that split.
+        combiner: combiner of the members' scores; by default the run's.
+
+    Returns:
+        A directory of Parquet files with the columns id, labels (the true ones), and for the ensemble and each member
+        `<name>.labels` and `<name>.scores`, fixed-size lists, best first.
+
+    Raises:
+        SettingsError: no node of the cluster has the CPUs or GPUs of an actor.
+        RuntimeError: an actor failed.
+    """
+    directory = directory or run.layout.predictions(split)
+    slices = []
+    for file in run.corpus.files(split):
+        rows = pq.read_metadata(file).num_rows
+        slices += [{"file": str(file), "start": start} for start in range(0, rows, ROWS)]
+    blocks = [{"number": number, **one} for number, one in enumerate(slices)]
+    predict = _by_actors
+    if len(blocks) <= BLOCKS_HERE and not run.settings.resources.gpus_per_predictor:
+        predict = _in_this_process
+    with whole_directory(directory) as work:
+        arguments = run.settings, work, combiner
+        with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
+            for row in predict(blocks, arguments, split):
+                heartbeat.add(int(row["rows"]))
+        assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
+    return directory
+
+
+def _in_this_process(blocks: list[dict[str, Any]], arguments: tuple[Any, ...], split: str) -> Iterator[dict[str, Any]]:
+    """Yield what the predictor returns for each block."""
+    threads = torch.get_num_threads()
+    try:
+        yield from map(EnsemblePredictor(*arguments), blocks)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _by_actors(blocks: list[dict[str, Any]], arguments: tuple[Any, ...], split: str) -> Iterator[dict[str, Any]]:
+    """Yield what actors return for each block, in any order.
+
+    Raises:
+        SettingsError, RuntimeError: as in `predict_split`.
+    """
+    settings: Experiment = arguments[0]
+    resources = settings.resources
+    connect()
+    if not max_processes({"CPU": resources.cpus_per_worker}):
+        raise SettingsError(
+            f"resources.cpus_per_worker: no node of the cluster has {resources.cpus_per_worker:g} CPUs. Lower it"
+        )
+    quiet_data()
+    # Several blocks per actor, so that all actors are busy until the end.
+    items = ray.data.from_items(blocks, override_num_blocks=max(1, min(len(blocks), 4 * resources.predictors)))
+    then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
+    actors = resources.predictors, resources.of_a_predictor
+    yield from map_with_actors(items, EnsemblePredictor, arguments, *actors, then=then)
+
+
+def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Convert [rows, k] to an array of fixed-size lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), kind), values.shape[1])

@@ -1,0 +1,1 @@
+"""What differs by device: backends, precisions."""

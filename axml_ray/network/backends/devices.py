@@ -1,0 +1,45 @@
+"""The device that a setting names."""
+
+import torch
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.network.backends.backend import backend_for
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device of a name such as "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        SettingsError: there is no such device.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"device: there is no {name!r}; choose cpu or cuda") from None
+    kind, number = name.partition(":")[0], device.index or 0
+    if kind not in ("cpu", "cuda"):
+        raise SettingsError(f"device: {name!r} is not supported; choose cpu or cuda")
+    if kind == "cuda" and number >= torch.cuda.device_count():
+        raise SettingsError(
+            f"device: {name!r} is required, but PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPUs "
+            "here; install PyTorch with CUDA and check nvidia-smi, or choose cpu"
+        )
+    backend_for(device)  # a GPU's backend sets what the libraries read before their first use
+    return device
+
+
+def reserved_device(gpus: float, name: str = "cuda") -> torch.device:
+    """Return the device of a process for which Ray reserves a number of GPUs.
+
+    Args:
+        gpus: the number; 0 is the CPU. With a share of a GPU, the process can take no more than that share of its
+            memory, so that one that needs more fails instead of the others.
+        name: of the GPU, among those that the process sees.
+
+    Raises:
+        SettingsError: a GPU is reserved, but PyTorch sees none.
+    """
+    device = device_named(name if gpus else "cpu")
+    if 0 < gpus < 1:
+        backend_for(device).limit_memory(device, gpus)
+    return device

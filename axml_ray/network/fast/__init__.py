@@ -1,0 +1,1 @@
+"""The same equations, computed faster."""

@@ -1,0 +1,69 @@
+"""A trained network made ready to predict: no gradients, and weights once in the format that products are computed in.
+
+- Nothing is drawn or copied that is then overwritten: the network is made without memory and given its weights.
+- The LSTM's weights, which each batch would otherwise turn into bfloat16, are kept in it.
+- Tables (word and attention vectors) too, if that costs little memory. A large one stays as it was given, such as
+  mapped from a file that other processes map as well, and the rows that a batch needs are turned as they are read.
+- Head, bottleneck and filters are small and stay float32, as the sums that they end in are.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.precision import product_format
+from axml_ray.network.kinds import build_network
+from axml_ray.network.level_network import TABLE, LevelNetwork
+from axml_ray.network.tree_level import Level
+from axml_ray.settings import NetworkSettings, Precision
+
+CPU = torch.device("cpu")
+WORDS = "encoder.embedding.weight"
+"""Name of the word vectors in every kind of network."""
+
+
+def frozen(
+    level: Level,
+    state: Mapping[str, Tensor],
+    settings: NetworkSettings,
+    precision: Precision = "auto",
+    device: torch.device = CPU,
+) -> LevelNetwork:
+    """Return a network of these weights for prediction alone.
+
+    On a CPU, tensors that are already in the right format are used as they are.
+
+    Args:
+        level: the nodes to tell apart.
+        state: every parameter by name, float32 or bfloat16.
+        settings: kind and sizes.
+        precision: of matrix products.
+        device: where the network computes.
+
+    Raises:
+        ValueError: a parameter is missing, unknown or of another size.
+    """
+    if WORDS not in state or state[WORDS].ndim != 2:
+        raise ValueError(f"{WORDS} is missing or not a table")
+    with torch.device("meta"):
+        network = build_network(level, torch.empty(state[WORDS].shape), settings)
+    narrow = product_format(device, precision)
+    ready = {name: _ready(name, value, narrow, settings.kind, device) for name, value in state.items()}
+    try:
+        network.load_state_dict(ready, assign=True)
+    except RuntimeError as error:
+        raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from None
+    return network.requires_grad_(False).eval().to(device)
+
+
+def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str, device: torch.device) -> Tensor:
+    """Return a parameter in the number format in which it is kept, on the device."""
+    backend = backend_for(device)
+    if name == WORDS or (name == TABLE and kind == "attention"):
+        return backend.frozen_table(value, narrow, device)
+    if name == TABLE:  # the products with it are exact, see `ablations`
+        return value.to(device)
+    recurrent = "_lstm." in name or name.endswith("first_state")
+    return value.to(device, backend.frozen_lstm_dtype(narrow) if recurrent else torch.float32)

@@ -1,0 +1,1 @@
+"""Optimizers, averages of weights, loss scale."""

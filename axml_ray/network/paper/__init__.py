@@ -1,0 +1,1 @@
+"""The paper's equations in plain PyTorch."""

@@ -1,0 +1,1 @@
+"""What people see while they wait: phases, heartbeats, live bars."""

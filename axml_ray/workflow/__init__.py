@@ -1,0 +1,1 @@
+"""What a command does, step by step: train, evaluate, compare."""

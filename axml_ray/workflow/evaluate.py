@@ -1,0 +1,265 @@
+"""Evaluation of a finished run on a split: its predictions, `metrics.json`, and the HTML report.
+
+Stored predictions are reused if the run's current members made them; otherwise the split is predicted, which starts
+Ray.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.run_layout import TEST
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.metrics.filter_pairs import read_pairs
+from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics.prediction_metrics import (
+    TrainingCounts,
+    compare_predictions,
+    evaluate_predictions,
+    inverse_propensity,
+)
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.reports.examples import Explainer, LabelExplanation, best_and_worst, build_examples
+from axml_ray.evaluation.reports.report import write_metrics
+from axml_ray.evaluation.reports.report_page import write_page
+from axml_ray.inference.bundle.calibration import Calibration
+from axml_ray.inference.predict.first_scores import scores_without_networks
+from axml_ray.progress.heartbeat import Heartbeat, phase
+from axml_ray.runs.run import Run
+from axml_ray.settings import EvaluationSettings
+from axml_ray.settings.configuration import read_settings
+from axml_ray.training.progress import JOURNAL
+
+log = logging.getLogger(__name__)
+
+
+def open_run(directory: Path) -> Run:
+    """Open a run with the corpus that it was trained on.
+
+    Raises:
+        SettingsError: the directory is not a run, or its corpus is missing.
+    """
+    settings = read_settings(directory)
+    return Run(settings, Corpus.open(settings.corpus_directory))
+
+
+def evaluate(
+    run: Run,
+    split: str = TEST,
+    *,
+    other: Run | None = None,
+    seconds: Mapping[str, float] | None = None,
+    with_label_sets: bool = False,
+) -> dict[str, Any]:
+    """Evaluate a run on a split, and write its metrics and its report.
+
+    Args:
+        run: a trained run.
+        split: split of the corpus.
+        other: a run to compare it with, on the same documents.
+        seconds: seconds of each phase of the main job; by default those in the existing metrics file.
+        with_label_sets: whether to score the labels above the threshold that is best on validation, for which the
+            validation documents are predicted, too.
+
+    Returns:
+        The content of the metrics file.
+
+    Raises:
+        SettingsError: the split has no documents; or it must be predicted and a member is missing; or the predictions
+            are of other documents; or the two runs cannot be compared.
+    """
+    settings, corpus = run.settings, run.corpus
+    predictions = current_predictions(run, split)
+    training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
+    log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
+    with phase("evaluate"), Heartbeat("evaluate"):
+        scores = evaluate_predictions(predictions, training, settings.evaluation, _open_calibration(run))
+        inverse = inverse_propensity(training, settings.evaluation)
+        if first := scores_without_networks(run, predictions, inverse):
+            scores["without_networks"] = first
+    path = run.layout.metrics(split)
+    metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
+    if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
+        metrics["seconds"] = dict(seconds)
+    if other is not None:
+        metrics["against"] = {
+            "run": other.settings.name,
+            "measures": compare_predictions(
+                predictions, current_predictions(other, split, settings.evaluation), training, settings.evaluation
+            ),
+        }
+    if predictions.left_out is not None:
+        metrics["filter_pairs"] = len(predictions.left_out.values)
+    if with_label_sets and corpus.documents("valid"):
+        threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
+        metrics["label_sets"] = ScoredPairs.read(predictions).scores_above(threshold)
+    write_metrics(path, metrics)
+    log.info("report: explaining the predicted labels of example documents, and writing the page")
+    with phase("report"), Heartbeat("report"):
+        _write_report(run, predictions, metrics)
+    return metrics
+
+
+def current_predictions(run: Run, split: str, settings: EvaluationSettings | None = None) -> Predictions:
+    """Open the run's predictions of a split, after predicting it if they are missing or by other members.
+
+    Args:
+        run: the run.
+        split: split of its corpus.
+        settings: which pairs of test documents and labels are left out; by default the run's.
+
+    Raises:
+        SettingsError: the split has no documents, the predictions are of other documents, the run cannot be opened, or
+            the file of pairs is not of these documents.
+    """
+    if not run.corpus.documents(split):
+        raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
+    stored = Predictions.open(run.layout.predictions(split))
+    if stored is None or set(stored.members) != set(run.member_names):
+        stored = _predict(run, split)
+    _check_documents(stored, run.corpus, split)
+    if not _are_current(run, stored):
+        stored = _predict(run, split)
+    path = (settings or run.settings.evaluation).filter_pairs
+    return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
+
+
+def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
+    """Read pairs of test documents and labels.
+
+    Raises:
+        SettingsError: they do not fit the corpus, or it lacks test documents, so that their numbers are unknown.
+    """
+    made_with, summary = corpus.manifest["settings"], corpus.manifest["summary"]
+    left_out = summary["left_out"]["without_label"][TEST] + summary["left_out"]["duplicates"]
+    if not made_with["test"] or made_with["max_test_documents"] or left_out or summary["rejected"]:
+        raise SettingsError(
+            f"evaluation.filter_pairs: {path} numbers the documents of the test file, but {corpus.directory} lacks "
+            "some: prepare it with corpus.test, without corpus.max_test_documents and drop_duplicates, from records "
+            "that can all be read and have a label"
+        )
+    pairs = read_pairs(path, corpus.documents(TEST), corpus.labels.labels)
+    log.info("evaluate: leaving out %s pairs of %s", f"{len(pairs.values):,}", path)
+    return pairs
+
+
+def _are_current(run: Run, stored: Predictions) -> bool:
+    """Return whether the run's current members made the predictions; true if that cannot be determined."""
+    try:
+        return stored.made_by is None or stored.made_by == run.predictions_key
+    except SettingsError as error:  # the file of a given label hierarchy no longer exists
+        log.info("evaluate: using the stored predictions without checking which members made them (%s)", error)
+        return True
+
+
+def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
+    ids, truth = stored.documents()
+    table = corpus.table(split, ["id", "labels"])
+    labels = Ragged.from_arrow(table["labels"])
+    is_same = np.array_equal(truth.offsets, labels.offsets) and np.array_equal(truth.values, labels.values)
+    if not is_same or ids != table["id"].to_pylist():
+        raise SettingsError(
+            f"{stored.directory}: the predictions are of another corpus than {corpus.directory}. If the run belongs to "
+            "this corpus, remove the directory to predict the split again"
+        )
+
+
+def _open_calibration(run: Run) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return the function from the ensemble's scores to probabilities; None if the run has none for its members."""
+    try:
+        stored = read_json(run.layout.calibration)
+        if stored["key"] != run.predictions_key:
+            return None
+        return Calibration.from_json(stored["calibration"]).probability
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _predict(run: Run, split: str) -> Predictions:
+    # Imported only when needed, so that stored predictions are evaluated without Ray.
+    from axml_ray.inference.predict.predict_split import predict_split
+
+    run.open_ensemble()  # a missing member is reported here in one line, in an actor with Ray's traceback
+    log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
+    with phase("predict"):
+        stored = Predictions.open(predict_split(run, split))
+    assert stored is not None
+    return stored
+
+
+def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
+    """Read the seconds of the main job's phases from a metrics file; empty if there is none for this corpus."""
+    try:
+        content = read_json(path) if path.is_file() else {}
+        is_same = content.get("fingerprint", corpus.fingerprint) == corpus.fingerprint
+        return dict(content.get("seconds", {})) if is_same else {}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
+    split, labels, explain = str(metrics["split"]), run.corpus.labels, _explainer(run)
+    best, worst = (
+        build_examples(predictions, rows, read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
+        for rows in best_and_worst(predictions, seed=run.settings.evaluation.seed)
+    )
+    write_page(
+        run.layout.report(split),
+        metrics,
+        name=run.settings.name,
+        journals=[run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)],
+        best=best,
+        worst=worst,
+    )
+
+
+def _explainer(run: Run) -> Explainer | None:
+    """Return a function that explains predicted labels; None if the run's members cannot be opened."""
+    from axml_ray.inference.explain.explain import explain
+
+    try:
+        ensemble = run.open_ensemble()
+    except SettingsError as error:
+        log.info("report: example documents are shown without explanations (%s)", error)
+        return None
+    tokenizer, index = run.corpus.tokenizer, run.corpus.labels
+
+    def explain_labels(text: str, labels: Sequence[int]) -> list[LabelExplanation]:
+        explanations = explain(ensemble, tokenizer, index, text, labels, run.settings.corpus.max_tokens)
+        return [
+            LabelExplanation(
+                words=[
+                    (word, *span, float(weight))
+                    for word, span, weight in zip(
+                        explanation.words, explanation.spans, explanation.weights, strict=True
+                    )
+                ],
+                contributions=[(each.member.title, each.points) for each in explanation.contributions],
+            )
+            for explanation in explanations
+        ]
+
+    return explain_labels
+
+
+def read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:
+    """Read the texts of some documents; empty strings if the corpus stores none. Only the parts needed are read."""
+    text_of: dict[int, str] = {}
+    start = 0
+    for file in map(pq.ParquetFile, corpus.files(split)):
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            in_group = [row for row in rows if start <= row < end]
+            if in_group and "text" in file.schema_arrow.names:
+                texts = file.read_row_group(group, ["text"])["text"]
+                text_of |= {row: texts[row - start].as_py() or "" for row in in_group}
+            start = end
+    return [text_of.get(row, "") for row in rows]

@@ -1,0 +1,244 @@
+"""The main job: prepare a corpus, build label trees, fit members and combiner, predict the test split, evaluate.
+
+Each step is a function that can be called from a notebook. When the job is started again, preparation and fits continue
+from what is finished; predictions, which take minutes, not hours, are repeated. The settings are stored in the run's
+directory, and a run of the same name with other settings is refused.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import yaml
+
+from axml_ray.cluster.connection import connect
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import whole_file, write_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.run_layout import TEST, RunLayout
+from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.corpus.preparation.prepare import prepare
+from axml_ray.corpus.store import Corpus
+from axml_ray.ensemble.combiner import Combiner, Mean, Validation, combiner_class, out_of_fold
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.inference.bundle.calibration import Calibration
+from axml_ray.inference.predict.first_scores import FirstScores, first_scores
+from axml_ray.inference.predict.predict_split import predict_split
+from axml_ray.members.topk import TopK
+from axml_ray.orchestration.label_trees import build_trees
+from axml_ray.orchestration.members import Follow, fit_members, ignore, show
+from axml_ray.progress.heartbeat import phase
+from axml_ray.runs.continued_run import check_corpora, check_trained, describe_continuation
+from axml_ray.runs.run import Run
+from axml_ray.runs.run_record import RunRecord
+from axml_ray.settings import Experiment, adapt, stored
+from axml_ray.settings.configuration import read_yaml
+from axml_ray.settings.presets import SMALL_DOCUMENTS
+from axml_ray.tracking.kinds import check_installed
+from axml_ray.tracking.tracked_run import scores_of, track
+from axml_ray.tree.kinds import check_hierarchy
+from axml_ray.workflow.evaluate import evaluate, pairs_to_leave_out, read_phase_seconds
+
+log = logging.getLogger(__name__)
+
+ShowFirst = Callable[[FirstScores, float], None]
+
+
+def prepare_corpus(settings: Experiment) -> Corpus:
+    """Prepare the experiment's corpus, unless it is up to date."""
+    return prepare(settings.corpus, settings.corpus_directory)
+
+
+def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, Any]:
+    """Run the whole main job, up to the report; return the content of `metrics.json`.
+
+    Args:
+        settings: settings of the experiment.
+        show_first: called before networks are trained, with the test scores of the members without networks and the
+            seconds since the job began; not called if there are no such members, or if no network is trained.
+
+    Raises:
+        SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
+        RuntimeError: a member failed.
+    """
+    if not settings.corpus.has_test:
+        raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
+    began = time.monotonic()
+    current = begin(settings)
+    if warning := small_corpus_warning(current):
+        log.warning("WARNING: %s", warning)
+
+    def rank_early() -> None:
+        if show_first is None:
+            return
+        with phase("first scores"):
+            first = first_scores(current, TEST)
+        if first is not None:
+            show_first(first, time.monotonic() - began)
+
+    with track(current.settings) as tracked:
+        tracked.open()
+        tracked.artifact("settings", current.layout.settings)
+        seconds = train(current, rank_early, tracked.record)
+        log.info("predict: %s test documents", f"{current.corpus.documents(TEST):,}")
+        with _timed(seconds, "predict"):
+            predict_split(current, TEST)
+        metrics = evaluate(current, seconds=seconds)
+        tracked.scores(scores_of(metrics))
+        tracked.artifact("report", current.layout.report())
+    return metrics
+
+
+def begin(settings: Experiment) -> Run:
+    """Prepare the corpus, and store the settings in the run's directory.
+
+    Raises:
+        SettingsError: as in `run`.
+    """
+    check_installed(settings.tracking)
+    before = RunRecord.read(settings.run_directory)
+    if settings.preset != "auto":
+        before.check_settings(settings)
+    check_hierarchy(settings.tree)
+    check_trained(settings)
+    corpus = prepare(
+        settings.corpus,
+        settings.corpus_directory,
+        check_inputs=partial(before.check_inputs, settings),
+        check=before.check_corpus,
+    )
+    if settings.preset == "auto":  # its settings depend on the size of the corpus
+        settings = adapted(settings, corpus)
+        before.check_settings(settings)
+    current = Run(settings, corpus)
+    if settings.evaluation.filter_pairs is not None:  # a wrong file is found now, not after the training
+        pairs_to_leave_out(settings.evaluation.filter_pairs, corpus)
+    continues: list[str] = []
+    if current.previous is not None:
+        check_corpora(current, current.previous)
+        continues = current.previous.tree_contents(settings.ensemble.trees)
+        before.check_continued(settings, continues)
+        log.info("%s", describe_continuation(current, current.previous))
+    # Only now: a run that failed because of a wrong path must accept the right one.
+    write_run_manifest(
+        settings.run_directory,
+        corpus=corpus.fingerprint,
+        inputs=corpus.manifest["inputs"],
+        hierarchy=settings.tree.identity["hierarchy"],
+        continues=continues,
+    )
+    _keep_settings(settings, current.layout)
+    return current
+
+
+def train(
+    current: Run, before_networks: Callable[[], None] = lambda: None, record: Follow = ignore
+) -> dict[str, float]:
+    """Build the label trees, and fit the members and the combiner, as far as they are not finished.
+
+    Args:
+        current: the run, from `begin`.
+        before_networks: called when all members but networks are fitted, if networks must be trained.
+        record: called with each record that workers write to the trees' journals, which are also logged as lines.
+
+    Returns:
+        Seconds of each phase; a run that is started again adds those of its earlier starts.
+
+    Raises:
+        SettingsError: the cluster is too small, or there are no validation documents to fit the combiner on.
+        RuntimeError: a member failed.
+    """
+    connect()
+    seconds = {"prepare": float(current.corpus.manifest["seconds"])}
+    before = read_phase_seconds(current.layout.metrics(), current.corpus)
+    with _timed(seconds, "cluster"):
+        build_trees(current)
+
+    def follow(entry: dict[str, Any]) -> None:
+        show(entry)
+        record(entry)
+
+    seconds |= fit_members(current, follow, before_networks=before_networks)
+    seconds |= {name: spent + before.get(name, 0) for name, spent in seconds.items() if name != "prepare"}
+    if not current.has_combiner():
+        with _timed(seconds, "combiner"):
+            fit_combiner(current)
+    return seconds
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Store the seconds that the block takes."""
+    began = time.monotonic()
+    with phase(name):
+        yield
+    seconds[name] = time.monotonic() - began
+
+
+def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
+    """Return the settings with the choices of the preset `auto` for a corpus; other presets are unchanged."""
+    settings, choices = adapt(settings, corpus.documents("train"), corpus.trained)
+    for choice in choices:
+        log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
+    return settings
+
+
+def small_corpus_warning(current: Run) -> str | None:
+    """Return a warning if there are too few training texts for a tree of label clusters, else None."""
+    texts = current.corpus.documents("train")
+    if texts >= SMALL_DOCUMENTS or not current.settings.tree.height:
+        return None
+    return (
+        f"{texts:,} training texts are too few to learn a tree of label clusters; one network with linear classifiers "
+        "is faster and as good: give --preset auto, or --tree.height 0, and a new --name"
+    )
+
+
+def fit_combiner(current: Run) -> Combiner:
+    """Fit the combiner on the members' rankings of the validation documents, and the calibration of its scores.
+
+    Ray must be initialised. The evaluation needs the calibration to tell how reliable probabilities are; a bundle has
+    one of its own, fitted with its number format.
+
+    Raises:
+        SettingsError: there are no validation documents.
+    """
+    corpus, layout = current.corpus, current.layout
+    if not corpus.documents("valid"):
+        raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.combiner to mean")
+    log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
+    directory = predict_split(current, "valid", layout.directory / "uncombined", Mean())
+    predictions = Predictions.open(directory)
+    assert predictions is not None
+    validation, top_labels = validation_of(current, predictions), current.settings.ensemble.top_labels
+    combiner = combiner_class(current.settings.ensemble.combiner).fit(validation, top_labels)
+    current.keep_combiner(combiner)
+    calibration = Calibration.fit(*out_of_fold(type(combiner), validation, top_labels), validation.truth)
+    write_json(layout.calibration, {"key": current.predictions_key, "calibration": calibration.as_json()})
+    shutil.rmtree(directory)
+    return combiner
+
+
+def validation_of(current: Run, predictions: Predictions) -> Validation:
+    """Return the stored rankings of the members, as a combiner is fitted on them."""
+    rankings = []
+    truth: list[Ragged] = []
+    for member in current.members:
+        parts = list(predictions.read(member.name))
+        rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("top", "scores"))))
+        truth = [one.truth for one in parts]
+    return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
+
+
+def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
+    now = stored(settings)
+    before = read_yaml(layout.settings) if layout.settings.exists() else now
+    if any(before.get(part) != now.get(part) for part in ("ensemble", "members", "features")):
+        shutil.rmtree(layout.all_predictions, ignore_errors=True)  # made by another ensemble
+    with whole_file(layout.settings) as temporary:
+        temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")

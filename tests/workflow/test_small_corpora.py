@@ -1,0 +1,44 @@
+"""configs/mine.yaml on 240 texts in one file: it prepares, its preset adapts to few texts, and the run is good."""
+
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from axml_ray.runs.run import Run
+from axml_ray.settings import SPLITS, Experiment
+from axml_ray.settings.configuration import load
+from axml_ray.workflow.train import adapted, prepare_corpus, run, small_corpus_warning
+
+MINE = Path(__file__).parents[2] / "configs" / "mine.yaml"
+
+pytestmark = pytest.mark.slow
+
+
+def mine(directory: Path, preset: str) -> Experiment:
+    written = synthetic.write(directory / "texts", train=240)
+    corpus = {"train": written["train"], "test": []}
+    return load(MINE, preset=preset, runs=directory / "runs", corpora=directory / "corpora", corpus=corpus)
+
+
+def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> None:
+    corpus = prepare_corpus(mine(tmp_path, "recommended"))
+    documents = {split: corpus.documents(split) for split in SPLITS}
+    assert sum(documents.values()) == 240 and 10 < documents["test"] < 40
+    assert documents["valid"] == (documents["train"] + documents["valid"]) // 10
+    assert small_corpus_warning(Run(mine(tmp_path, "recommended"), corpus)) is not None
+
+    settings = mine(tmp_path, "auto")
+    small = adapted(settings, corpus)
+    weights = {kind: own.weight for kind, own in small.members.chosen.items()}
+    assert (small.tree.height, small.ensemble.trees) == (0, 1)
+    assert (weights["network_tree"], weights["linear_tree"]) == (0.2, 0.65)
+    assert small_corpus_warning(Run(small, corpus)) is None
+    metrics = run(settings)
+    assert metrics["documents"] == documents["test"]
+    # A tree without levels between root and leaves.
+    models = settings.run_directory.glob("tree-*/network_tree/level-*/model.safetensors")
+    assert [path.parent.relative_to(settings.run_directory).as_posix() for path in models] == [
+        "tree-0/network_tree/level-1"
+    ]
+    assert metrics["ensemble"]["P@1"] > 80  # each label has a word of its own
