@@ -6,7 +6,7 @@ This module computes all cache keys and member specifications; others receive pa
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -15,16 +15,18 @@ from axml_ray.configuration import read_settings
 from axml_ray.corpus.continued import previous_words
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble import Combination, Ensemble
-from axml_ray.files import content_digest, read_json, write_json
+from axml_ray.files import content_digest, read_json, write_json, write_json_once
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberInfo, MemberSpec
+from axml_ray.network.precision import chosen_format
 from axml_ray.seeds import derived_seed
-from axml_ray.settings import Experiment, SettingsError, fingerprint
+from axml_ray.settings import Experiment, Precision, SettingsError, fingerprint
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.storage.array_file import key_of
 from axml_ray.storage.layout import RunLayout
 from axml_ray.storage.run_manifest import read_run_manifest
 from axml_ray.training.continuation import PreviousNetworks
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
 RETRAIN = "run axml-ray train"
@@ -116,6 +118,21 @@ class Run:
         if implementation.uses_features:
             parts.append(self.features_key)
         return fingerprint(*parts)
+
+    def decided_precision(self, context: DistributedContext) -> Precision:
+        """Return the number format of all networks of the run; all workers of a member call this together.
+
+        What "auto" is depends on the machine, so the first worker of the run that asks decides it for the others, and
+        for a later start elsewhere. GPUs have a decision of their own.
+        """
+        precision = self.settings.training.precision
+        if precision != "auto":
+            return precision
+        precision = chosen_format(context.device, context.agree_on_precision(precision))
+        if context.is_first:
+            precision = write_json_once(self.layout.number_format(context.device.type), precision)
+        names: tuple[Precision, ...] = get_args(Precision)
+        return names[int(context.from_first(torch.tensor([names.index(precision)])))]
 
     # Label trees
 
