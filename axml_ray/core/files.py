@@ -240,6 +240,23 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
+def write_json_once(path: Path, content: Any) -> Any:
+    """Write `content` to `path` as JSON unless the file exists; return what it contains.
+
+    Of several processes, on one machine or a shared file system, the first decides for all.
+    """
+    if not path.exists():
+        mine = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        write_json(mine, content)
+        try:
+            os.link(mine, path)  # fails if another process was first, as a rename does not
+        except OSError:
+            if not path.exists():  # the file system has no hard links
+                mine.replace(path)
+        mine.unlink(missing_ok=True)
+    return read_json(path)
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 

@@ -3,6 +3,7 @@
 <run>/
   settings.yaml          exactly what ran
   run.json               what identifies its corpus and the run that it continues (`run_manifest.py`)
+  computed-in-cpu.json   the number format that `training.precision: auto` chose for all its trees; -cuda on GPUs
   tracking.json          ids of the run in trackers; tensorboard/, wandb/, their files
   tree-0/                label tree 0: tree.safetensors, tree.json, training.jsonl, tensorboard/
     <kind>/              the tree's member of this kind
@@ -37,6 +38,10 @@ class RunLayout:
     def manifest(self) -> Path:
         """Return the file of what identifies the run's corpus and the run that it continues, JSON."""
         return self.directory / "run.json"
+
+    def number_format(self, device_type: str) -> Path:
+        """Return the file of the number format of the run's networks on devices of a type such as cpu, JSON."""
+        return self.directory / f"computed-in-{device_type}.json"
 
     @property
     def tracking(self) -> Path:

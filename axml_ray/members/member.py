@@ -129,6 +129,7 @@ class FitInputs:
         context: the distributed context, if the kind is `trained_by_workers`.
         report: called on the first worker with records of progress.
         previous: trained networks to continue from, if the kind `continues` and the run continues another one.
+        precision: number format of the run's networks, if the kind is `trained_by_workers`.
     """
 
     corpus: Corpus
@@ -140,6 +141,7 @@ class FitInputs:
     context: DistributedContext = field(default_factory=DistributedContext)
     report: Report = lambda record: None
     previous: PreviousNetworks | None = None
+    precision: Precision = "auto"
 
     @cached_property
     def train(self) -> Split:

@@ -102,7 +102,7 @@ class NetworkTree(Member):
             inputs.train,
             inputs.label_tree,
             network=config.network,
-            training=config.training,
+            training=config.training.model_copy(update={"precision": inputs.precision}),
             beam=config.beam,
             max_tokens=config.max_tokens,
             checkpoint_seconds=60 * config.checkpoint_minutes,

@@ -35,7 +35,7 @@ END_SECONDS = 30.0
 Follow = Callable[[dict[str, Any]], None]
 
 
-class Stopped(JobError):
+class TrainingCancelledError(JobError):
     """Training was cancelled by the caller."""
 
 
@@ -73,7 +73,7 @@ def fit_members(
     Raises:
         SettingsError: the cluster is too small for one group of workers.
         RuntimeError: a member failed; the levels that it finished are kept.
-        Stopped: `stopped` returned true.
+        TrainingCancelledError: `stopped` returned true.
     """
     by_kind: dict[str, list[MemberSpec]] = {}
     for spec in run.members:
@@ -135,7 +135,7 @@ def _finished_members(
 
     Raises:
         RuntimeError: a task failed; the others are cancelled.
-        Stopped: `stopped` returned true.
+        TrainingCancelledError: `stopped` returned true.
     """
     waiting = dict(tasks)
     while waiting:
@@ -143,7 +143,7 @@ def _finished_members(
         poll()
         if stopped():
             _end(list(waiting))
-            raise Stopped("training was stopped")
+            raise TrainingCancelledError("training was stopped")
         for finished in done:
             spec = waiting.pop(finished)
             try:

@@ -83,7 +83,10 @@ def fit_member(
     """
     spec.directory.mkdir(parents=True, exist_ok=True)
     implementation: type[Member] = kinds()[spec.kind].load()
-    more: dict[str, Any] = {"context": context or DistributedContext()}
+    context = context or DistributedContext()
+    more: dict[str, Any] = {"context": context}
+    if implementation.trained_by_workers:
+        more["precision"] = run.decided_precision(context)
     if report is not None:
         more["report"] = report
     elif spec.tree is not None:

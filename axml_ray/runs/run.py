@@ -6,13 +6,13 @@ This module computes all cache keys and member specifications; others receive pa
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from axml_ray.core.array_file import key_of
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import content_digest, read_json, write_json
+from axml_ray.core.files import content_digest, read_json, write_json, write_json_once
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import read_run_manifest
 from axml_ray.core.seeds import derived_seed
@@ -22,10 +22,12 @@ from axml_ray.ensemble.combiner import Combiner, MemberWeights, combiner_class
 from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberInfo, MemberSpec
-from axml_ray.settings import Experiment, fingerprint
+from axml_ray.network.backends.precision import chosen_format
+from axml_ray.settings import Experiment, Precision, fingerprint
 from axml_ray.settings.configuration import read_settings
 from axml_ray.settings.members import MemberSettings, kinds
 from axml_ray.training.continuation import PreviousNetworks
+from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
 RETRAIN = "run axml-ray train"
@@ -117,6 +119,21 @@ class Run:
         if implementation.uses_features:
             parts.append(self.features_key)
         return fingerprint(*parts)
+
+    def decided_precision(self, context: DistributedContext) -> Precision:
+        """Return the number format of all networks of the run; all workers of a member call this together.
+
+        What "auto" is depends on the machine, so the first worker of the run that asks decides it for the others, and
+        for a later start elsewhere. GPUs have a decision of their own.
+        """
+        precision = self.settings.training.precision
+        if precision != "auto":
+            return precision
+        precision = chosen_format(context.device, context.agree_on_precision(precision))
+        if context.is_first:
+            precision = write_json_once(self.layout.number_format(context.device.type), precision)
+        names: tuple[Precision, ...] = get_args(Precision)
+        return names[int(context.from_first(torch.tensor([names.index(precision)])))]
 
     # Label trees
 

@@ -50,8 +50,12 @@ class RunRecord:
     def _places(self, settings: Experiment) -> list[str]:
         """Return the settings that name files or directories, whose contents are compared instead."""
         assert self.settings is not None
-        had_vectors = self.settings["corpus"]["word_vectors"] not in ("train", "random")
-        vectors = ["corpus.word_vectors"] if had_vectors and settings.corpus.word_vectors_path else []
+        vectors_before = (self.settings.get("corpus") or {}).get("word_vectors", "train")
+        vectors = (
+            ["corpus.word_vectors"]
+            if vectors_before not in ("train", "random") and settings.corpus.word_vectors_path
+            else []
+        )
         return ["continue_from", "tree.hierarchy", *(f"corpus.{name}" for name in INPUTS), *vectors]
 
     def check_settings(self, settings: Experiment) -> None:

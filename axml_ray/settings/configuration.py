@@ -22,6 +22,7 @@ from axml_ray.core.run_manifest import project_of, read_run_manifest
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import PRESETS
+from axml_ray.settings.renamed import describe_renamed
 
 FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
 """Groups of settings that may change when a run is started again or evaluated: no trained part depends on them."""
@@ -226,6 +227,19 @@ class _Parser(argparse.ArgumentParser):
         if not self._own & set(words):
             group.add_argument(*words, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; a flag may be written with hyphens for underscores, or the other way round."""
+        arguments = sys.argv[1:] if args is None else args
+        return super().parse_known_args([self._as_added(word) for word in arguments], namespace)
+
+    def _as_added(self, word: str) -> str:
+        flag, sign, value = word.partition("=")
+        if not flag.startswith("--") or flag in self._option_string_actions:
+            return word
+        spelled = (f"--{flag[2:].replace('-', '_')}", f"--{flag[2:].replace('_', '-')}")
+        known = [each for each in spelled if each in self._option_string_actions]
+        return f"{known[0]}{sign}{value}" if known else word
+
     def format_usage(self) -> str:
         """Return the usage without hidden flags."""
         self._tidy()
@@ -265,6 +279,8 @@ class _Parser(argparse.ArgumentParser):
         if unrecognized != message:
             flag = unrecognized.split()[0].partition("=")[0]
             if flag.startswith("-"):
+                if renamed := describe_renamed(flag.lstrip("-").replace("-", "_")):
+                    raise SettingsError(f"command line: --{renamed}")
                 near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
                 fix = f"did you mean '{near[0]}'?" if near else "--help lists all"
                 raise SettingsError(f"command line: {flag}: unknown setting; {fix}")
@@ -324,10 +340,14 @@ def _build(
 
     `config` is the path of the file, for messages; `flags` are the values of `_read_flags`.
     """
+    overrides = overrides or {}
+    for given, place in ((content, f"{config}: "), (overrides, "")):
+        if renamed := [message for key in _keys(given) if (message := describe_renamed(key))]:
+            raise SettingsError(place + "; ".join(renamed))
     _check_groups(content, config)
     kinds()  # so that the model has the settings of plugins
     flags = flags or {}
-    chosen = _merged(_merged(content, overrides or {}), flags)
+    chosen = _merged(_merged(content, overrides), flags)
     preset = chosen.get("preset", DEFAULT_PRESET)
     # The model refuses an unknown preset, like any other wrong value.
     values = _merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen

@@ -32,6 +32,7 @@ class TrainingSettings(Settings):
     """Include the children of a text's true nodes among a level's candidates, even where the beam missed them (the
     paper). Without it, candidates are the children of the beam alone, as in prediction."""
     precision: Precision = "auto"
-    """Number format of matrix products. `auto` takes the fastest that the hardware has: bfloat16 on newer GPUs and some
-    CPUs, float16 on GPUs from Volta on, else float32. `float16` trains with loss scaling. `tf32` is float32 whose
-    products a GPU rounds to 10 bits. On a CPU, `float16` and `tf32` are float32. Master weights are float32."""
+    """Number format of matrix products. `auto` takes the fastest that the hardware of the first tree to start has, for
+    all trees of the run: bfloat16 on newer GPUs and some CPUs, float16 on GPUs from Volta on, else float32. `float16`
+    trains with loss scaling. `tf32` is float32 whose products a GPU rounds to 10 bits. On a CPU, `float16` and `tf32`
+    are float32. Master weights are float32."""

@@ -32,7 +32,7 @@ from axml_ray.training.continuation import PreviousNetworks, copy_label_vectors,
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.level import LevelTraining, Validation
-from axml_ray.training.level_files import format_of_level, is_saved, load_level, save_level
+from axml_ray.training.level_files import is_saved, load_level, save_level
 from axml_ray.tree.label_tree import LabelTree
 
 Report = Callable[[dict[str, Any]], None]
@@ -109,12 +109,7 @@ class TreeTraining:
         train = self.train.translated(translation).cut(self.max_tokens)
         valid = self.corpus.split("valid").translated(translation).cut(self.max_tokens)
         vectors = torch.from_numpy(self.corpus.word_vectors())
-        precision = self.training.precision
-        first = level_directory(self.directory, 1)
-        if precision == "auto" and self._as_first_worker(is_saved(first, level_key(self.key, 1))):
-            # A tree that is continued keeps its number format, whatever this machine computes faster in.
-            precision = format_of_level(first, self.context.device) or precision
-        precision = self.context.agree_on_precision(precision)
+        precision = self.context.agree_on_precision(self.training.precision)
         levels = len(self.tree.level_sizes)
         shared_parameters: dict[str, Tensor] | None = None
         beams: DocumentBeams | None = None

@@ -23,7 +23,7 @@ from axml_ray.corpus.store import Corpus, Split
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import Stopped, fit_members, never
+from axml_ray.orchestration.members import TrainingCancelledError, fit_members, never
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.tracking.tensorboard_tracker import EVENTS
@@ -81,7 +81,7 @@ class TrialRunner:
             reporter = ScoringReporter(settings, run.corpus, report)
             for record in earlier_scorings(settings):
                 reporter.record(record)
-            with track(settings, sweep=self.directory.parent, stops=(Stopped,)) as tracked:
+            with track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked:
                 tracked.open()
                 self._share_trees(run)
 
@@ -93,7 +93,7 @@ class TrialRunner:
                 score, milliseconds = self._judge(run, reporter)
                 cost = {} if milliseconds is None else {"milliseconds": milliseconds}
                 tracked.scores({"valid_nDCG@5": score, **cost})
-        except Stopped:
+        except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
             report({"failed": f"{error}" or type(error).__name__, "seconds": time.monotonic() - began})

@@ -22,10 +22,10 @@ from results_file import Result  # noqa: E402
 from timed_parts import measure_within  # noqa: E402
 from tiny_corpus import write_corpus  # noqa: E402
 
+from axml_ray.core.errors import SettingsError  # noqa: E402
 from axml_ray.network.backends.backend import backend_for, replaced_backend  # noqa: E402
 from axml_ray.network.backends.cpu_backend import CpuBackend  # noqa: E402
 from axml_ray.network.backends.cuda_backend import CudaBackend  # noqa: E402
-from axml_ray.settings import SettingsError  # noqa: E402
 
 pytestmark = pytest.mark.processes  # git, for the commit in the results
 

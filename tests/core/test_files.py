@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from axml_ray.core.files import (
     whole_directory,
     whole_file,
     write_json,
+    write_json_once,
 )
 
 
@@ -93,6 +95,14 @@ def test_json_makes_the_round_trip_as_readable_text(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(path, {"set": {1}})
     assert read_json(path) == content
+
+
+def test_the_first_content_stays(tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    with ThreadPoolExecutor(8) as threads:
+        chosen = set(threads.map(lambda number: write_json_once(path, number), range(8)))
+    assert len(chosen) == 1 and chosen == {write_json_once(path, 9)}
+    assert names(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff\xfe"])

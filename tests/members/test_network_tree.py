@@ -15,6 +15,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "
 
 from tiny_corpus import experiment, write_corpus  # noqa: E402
 
+from axml_ray.core.errors import SettingsError  # noqa: E402
 from axml_ray.core.ragged import Ragged  # noqa: E402
 from axml_ray.corpus.text.text_views import TextViews  # noqa: E402
 from axml_ray.members.network_tree import NetworkTree  # noqa: E402
@@ -22,7 +23,6 @@ from axml_ray.network.candidate_selection import Candidates  # noqa: E402
 from axml_ray.network.level_network import Beam  # noqa: E402
 from axml_ray.runs.fitting import fit_run  # noqa: E402
 from axml_ray.runs.run import Run  # noqa: E402
-from axml_ray.settings import SettingsError  # noqa: E402
 from axml_ray.training.beam_step import expand_rows  # noqa: E402
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS  # noqa: E402
 

@@ -26,7 +26,7 @@ from axml_ray.inference.predict.first_scores import FirstScores
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import Stopped, fit_members
+from axml_ray.orchestration.members import TrainingCancelledError, fit_members
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
@@ -303,7 +303,7 @@ def test_two_gloo_workers_train_a_tree_and_one_that_is_killed_costs_no_finished_
 def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Path) -> None:
     current = prepared(small(tmp_path, ensemble={"trees": 1}, training={"epochs": [500], "patience": 10_000}))
     begun: list[dict[str, Any]] = []
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingCancelledError):
         fit_members(current, begun.append, lambda: bool(begun))
     assert not current.members[0].is_fitted
 

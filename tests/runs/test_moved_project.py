@@ -182,6 +182,14 @@ def test_a_continued_run_is_known_by_its_weights(project: Path, monkeypatch: pyt
     assert open_run(place / "runs/small-continued").members[0].is_fitted
 
 
+def test_a_run_whose_settings_were_edited_is_refused(project: Path) -> None:
+    settings = settings_of()
+    train(settings)
+    (settings.run_directory / "settings.yaml").write_text("name: edited\n")
+    with pytest.raises(SettingsError, match="other settings"):
+        begin(settings)
+
+
 def test_a_run_of_an_earlier_version_is_refused_in_one_line(project: Path) -> None:
     synthetic.write(Path("texts"))
     settings = settings_of()

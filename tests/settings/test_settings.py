@@ -21,6 +21,7 @@ from axml_ray.settings import (
 )
 from axml_ray.settings.configuration import from_command_line, load, read_yaml
 from axml_ray.settings.members import KINDS
+from axml_ray.settings.renamed import RENAMED
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 GROUPS = {
@@ -200,6 +201,34 @@ def test_without_config_or_files_the_missing_keys_are_named(capsys: pytest.Captu
         load()
 
 
+def test_all_settings_of_older_versions_are_named_with_their_successors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RENAMED, "forest", "tree")
+    path = config(tmp_path, PACKAGES + "  word_vector_epochs: 5\nforest: {height: 2}\n")
+    said = message(capsys, "--config", path)
+    assert said.startswith(f"{path}: corpus.word_vector_epochs: was removed: ")
+    assert said.endswith("; forest.height: is now tree.height")
+    assert message(capsys, "--forest.height", "3") == "command line: --forest.height: is now tree.height"
+    assert "word-vector-epochs" not in message(capsys, "--corpus.word-vector-epochs", "3")
+    with pytest.raises(SettingsError, match=r"^forest\.height: is now tree\.height$"):
+        load(forest={"height": 2})
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of all settings and groups of settings."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from keys(field.annotation, f"{prefix}{name}.")
+
+
+def test_old_names_are_free_and_new_ones_exist() -> None:
+    known = set(keys(Experiment))
+    assert not known & RENAMED.keys()
+    assert {now for now in RENAMED.values() if " " not in now} <= known
+
+
 def test_mappings_may_be_merged(tmp_path: Path) -> None:
     path = config(tmp_path, PACKAGES + "tree: &b {height: 2, <<: {beam: 7, height: 1}}\n")
     assert (load(path).tree.height, load(path).tree.beam) == (2, 7)
@@ -229,6 +258,12 @@ def test_the_command_line_wins_over_the_file_over_the_default(tmp_path: Path) ->
 def test_a_value_per_level(tmp_path: Path, words: list[str]) -> None:
     path = config(tmp_path, PACKAGES)
     assert from_command_line("A job.", ["--config", path, "--training.epochs", *words]).training.epochs == (6, 4)
+
+
+@pytest.mark.parametrize("flag", ["--training.batch_size", "--training.batch-size"])
+def test_hyphens_serve_as_underscores(tmp_path: Path, flag: str) -> None:
+    for words in ([flag, "9"], [f"{flag}=9"]):
+        assert from_command_line("A job.", ["--config", config(tmp_path, PACKAGES), *words]).training.batch_size == 9
 
 
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_run_whose_artifact_fails_still_ends(
 
 
 def test_trials_are_nested_in_their_sweep(home: Path, settings: Experiment, client: Any) -> None:
-    class Stopped(RuntimeError):
+    class Interruption(RuntimeError):
         pass
 
     sweep, tracking = home / "runs" / "rates", with_address(settings.tracking, settings.runs)
@@ -127,9 +127,9 @@ def test_trials_are_nested_in_their_sweep(home: Path, settings: Experiment, clie
     trial = settings.model_copy(update={"runs": sweep / "trials", "name": "000", "tracking": tracking})
     with TrackedRun("rates", sweep, tracking, parameters, sweep=sweep) as tracked:
         tracked.open(60)
-        with pytest.raises(Stopped), track(trial, sweep=sweep, stops=(Stopped,)) as tracked_trial:
+        with pytest.raises(Interruption), track(trial, sweep=sweep, stops=(Interruption,)) as tracked_trial:
             tracked_trial.record(RECORDS[2])
-            raise Stopped
+            raise Interruption
         tracked.scores({"valid_nDCG@5": 33.0})
     by_name = {run.info.run_name: run for run in runs(client, settings)}
     assert by_name["rates"].data.params == {key: str(value) for key, value in parameters.items()}

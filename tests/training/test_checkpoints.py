@@ -31,7 +31,7 @@ MARK = "0123456789ab"
 STEPS, SETTINGS = 15, {"epochs": (3,), "average_after": (1,), "score_every": 4}
 
 
-class Stopped(BaseException):
+class Interruption(BaseException):
     """As if the worker were killed."""
 
 
@@ -47,7 +47,7 @@ class Stopping(Checkpoints):
         if self.left is not None:
             self.left -= 1
             if not self.left:
-                raise Stopped
+                raise Interruption
 
 
 def training_of(
@@ -96,7 +96,7 @@ def assert_same_end(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def stopped(directory: Path, level: Level, last: int, **changes: Any) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(Interruption):
         training_of(level, Stopping(directory, last), **changes).run()
 
 
@@ -126,7 +126,7 @@ class TestGoesOnAsIfItHadNeverStopped:
             assert checkpoints.resume(training) == (step > 1)
             if step == 1:
                 training = training_of(LEVELS[name], checkpoints, score_every=1)
-            with pytest.raises(Stopped):
+            with pytest.raises(Interruption):
                 training.run()
         checkpoints = Stopping(tmp_path / "checkpoint")
         last = training_of(LEVELS[name], checkpoints, seed=99, score_every=1)
@@ -259,10 +259,10 @@ class TestPassedOver:
 
             def killed(*arguments):
                 save(*arguments)
-                raise Stopped
+                raise Interruption
 
             patch.setattr(module, name, killed)
-            with pytest.raises(Stopped):
+            with pytest.raises(Interruption):
                 training.run()
         assert [path.name for path in tmp_path.iterdir()] == ["level-1.checkpoint"] * earlier
         again = training_of(WIDE, checkpoints)
@@ -317,7 +317,7 @@ def go_on(rank: int, home: str, count: int) -> None:
         losses[name] = curve_of(training)
         try:
             training.run()
-        except Stopped:
+        except Interruption:
             continue
         raise AssertionError("it was to stop")
     torch.save(losses, Path(home) / f"{rank}-of-{count}.pt")
@@ -335,7 +335,7 @@ def handed_on(tmp_path_factory) -> Path:
     for name, level in LEVELS.items():
         training = training_of(level, Stopping(home / name, last=1), **LONG)
         losses = curve_of(training)
-        with pytest.raises(Stopped):
+        with pytest.raises(Interruption):
             training.run()
         torch.save(losses, home / f"{name}.pt")
     for count in (2, 3):

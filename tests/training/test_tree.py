@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from tiny_corpus import experiment, train_tree, write_corpus
 
 import axml_ray.training.document_beams as scored
 import axml_ray.training.tree as module
+from axml_ray.core.files import read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.attention_xml import AttentionXML
@@ -167,16 +167,23 @@ class TestTraining:
     def test_what_auto_decided_once_is_kept(self, decided, home, corpus):
         """By the level that is trained next, and by processes that predict, whatever is faster where they run."""
         settings = experiment(home, epochs=(1,), precision="auto").model_copy(update={"name": f"auto-{decided}"})
-        train_tree(settings, corpus)
-        shutil.rmtree(level_directory(networks_of(settings), 2))
-        first = level_file(settings, 1, LEVEL_MANIFEST)
-        first.write_text(json.dumps(json.loads(first.read_text()) | {"computed_in": decided}))
-        train_tree(settings, corpus)
-        assert json.loads(level_file(settings, 2, LEVEL_MANIFEST).read_text())["computed_in"] == decided
         run = Run(settings, corpus)
+        run.layout.directory.mkdir(parents=True)
+        # Another tree of the run was the first to start, perhaps on another machine.
+        write_json(run.layout.number_format("cpu"), decided)
+        train_tree(settings, corpus)
+        for level in (1, 2):
+            assert json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())["computed_in"] == decided
         run.spec("network_tree-0").mark_fitted()
         assert run.open_member(run.spec("network_tree-0"), None).precision == decided
         assert format_of_level(level_directory(networks_of(settings), 1), torch.device("cuda")) is None
+
+    def test_the_first_tree_decides_what_auto_is(self, home, corpus):
+        settings = experiment(home, tree={"height": 0}, epochs=(1,), precision="auto")
+        settings = settings.model_copy(update={"name": "auto-first"})
+        train_tree(settings, corpus)
+        computed_in = json.loads(level_file(settings, 1, LEVEL_MANIFEST).read_text())["computed_in"]
+        assert read_json(Run(settings, corpus).layout.number_format("cpu")) == computed_in
 
     def test_two_levels_of_clusters(self, home, corpus):
         settings = experiment(home, tree={"height": 2, "cluster_size": 2, "beam": 3})
