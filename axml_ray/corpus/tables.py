@@ -193,10 +193,10 @@ def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
     required = [*([fields.title] if fields.title else []), fields.text, *(labels if fields.labelled else ())]
     for column in required:
         if top_field(column, names) is None:
-            fix = (
-                "; for one column of 0 and 1 a label, list them: labels_field: toxic,insult" if column in labels else ""
-            )
-            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}{fix}")
+            setting = "text_field" if column == fields.text else "title_field"
+            if column in labels:
+                setting = "labels_field (to several, such as toxic,insult, if each label has a column of 0 and 1)"
+            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}; set {setting}")
     columns = (top_field(column, names) for column in (*required, *labels, fields.id))
     found = [name for name in dict.fromkeys(columns) if name is not None]
     if repeated := [name for name in found if names.count(name) > 1]:
