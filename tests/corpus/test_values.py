@@ -226,7 +226,7 @@ def test_columns_of_labels_in_a_corpus(run: Prepare, tmp_path: Path) -> None:
     pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
     corpus = run(train=(tmp_path / "a.csv",), test=(), labels_field="toxic, insult")
     assert sorted(corpus.labels.labels) == ["insult", "toxic"]
-    assert "labels_field: toxic,insult" in error_of(run, train=(tmp_path / "a.csv",), test=())
+    assert "set labels_field (to several, such as toxic,insult" in error_of(run, train=(tmp_path / "a.csv",), test=())
 
 
 @pytest.mark.parametrize("wrong", ["", "a,,b", [], ["a", ""], 3])
