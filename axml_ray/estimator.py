@@ -114,10 +114,11 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         """
         texts = column_of(X, "X")
         names, classes = read_labels(y, self.classes)
-        records = labelled_texts(texts, names)
         is_indicator = classes is not None
-        if classes is None:
+        if not is_indicator:
             check_not_one_hot(names)
+        records = labelled_texts(texts, names)
+        if classes is None:
             classes = np.array(sorted({label for _, labels in records for label in labels}), dtype=object)
         home = self._new_directory(records)
         remove = weakref.finalize(self, shutil.rmtree, home, ignore_errors=True) if self.directory is None else None

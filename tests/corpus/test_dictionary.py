@@ -37,7 +37,7 @@ def test_dings_format(tmp_path: Path) -> None:
 
 
 def test_tabs(tmp_path: Path) -> None:
-    text = "Talo\thouse\tbuilding\n\n# a comment\nkoira\tdog\ntalo\tbuilding\ntwo words\tx\nhyvä\t\n"
+    text = "\ufeffTalo\thouse\tbuilding\n\n# a comment\nkoira\tdog\ntalo\tbuilding\ntwo words\tx\nhyvä\t\n"
     assert read_dictionary(written(tmp_path / "fi.tsv", text)) == {
         "talo": [("building",), ("house",)],
         "koira": [("dog",)],

@@ -193,10 +193,10 @@ def test_texts_and_labels_are_as_the_corpus_stores_them():
 
 
 def test_lists_of_zeros_and_ones():
-    for rows in ([[0, 1, 0], [1, 0, 0]], [[0.0, 1.0], [1.0, 0.0]], [[True, False], [False, True]]):
+    for rows in ([[0, 1, 0], [1, 0, 0]], [[0.0, 1.0], [1.0, 0.0]], [[True, False], [False, True]], [["0", "1", "0"]]):
         with pytest.raises(ValueError, match=r"np\.array"):
             check_not_one_hot(read_labels(rows, None)[0])
-    for rows in ([[0], [1], [0, 1]], [["0", "1", "0"]], [[], []], [[0, 1, 1], [0, 1, 2]]):
+    for rows in ([[0], [1], [0, 1]], [["0", "x", "1"]], [[], []], [[0, 1, 1], [0, 1, 2]]):
         check_not_one_hot(rows)
 
 

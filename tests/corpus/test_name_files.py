@@ -73,6 +73,7 @@ def test_the_share_is_logged_and_below_half_is_an_error(tmp_path: Path, caplog: 
     with caplog.at_level(logging.INFO, logger="axml_ray"):
         assert name_labels(URIS[:2], path) == ["http://x/1", "dog"]
     assert "1 of 2" in caplog.text
+    assert "'http://x/2': 'dog'" in caplog.text
     for labels, lines in (
         (URIS, "x/1\tcat\nx/2\tdog\n"),
         (["cat", "dog"], "Cat\nDog\n"),
@@ -92,6 +93,9 @@ def test_the_share_is_logged_and_below_half_is_an_error(tmp_path: Path, caplog: 
         ("n.tsv", b"a\tb\nc\t\xe9\n", "n.tsv:2: not UTF-8"),
         ("n.tsv", None, "n.tsv cannot be read: [Errno 2] No such file"),
         ("n.tsv", gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "n.tsv cannot be read"),
+        ("n.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "n.xlsx cannot be read"),
+        ("n.json", b'["cats", "dogs"]\n', "n.json:1: a JSON array"),
+        ("n.json", b'[\n {"uri": "a", "label": "b"}]\n', "n.json:1: a JSON array"),
         ("n.csv", b"a,b\nc,d\ne,f,g\n", "n.csv:3: has 3 cells"),
         ("n.csv", b'a,b\nc,"d\ne,f\n', "n.csv:2: unexpected end of data"),
         ("lbl.json", b'{"title": "First"}\n{"uid": "b"}\n', "lbl.json:2: expected an object with a title"),

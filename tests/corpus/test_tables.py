@@ -65,6 +65,10 @@ def test_a_table_without_a_column_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("body,labels\nx,a\n")
     with pytest.raises(ValueError, match="has no column 'text'; its columns are body, labels"):
         list(SeparatedValues(tmp_path / "a.csv").read())
+    for content in ("text,labels,labels\nx,a,b\n", "text;text;labels\nx;y;a\n"):
+        (tmp_path / "a.csv").write_text(content)
+        with pytest.raises(ValueError, match="several columns"):
+            list(SeparatedValues(tmp_path / "a.csv").read())
     (tmp_path / "b.csv").write_text("text\nx\n")
     assert len(list(SeparatedValues(tmp_path / "b.csv", Fields(labelled=False)).read())) == 1
 
@@ -294,6 +298,14 @@ def test_quotes_in_tsv_are_what_makes_more_rows(tmp_path: Path) -> None:
         (60_002, '"Tis a story.', "books"),
         (60_003, "A third.", "news"),
     ]
+
+
+def test_nulls_and_blanks_around_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text, labels , id\na,\\N,\\N\n\\N,x,7\nc, x; \\N,8\n")
+    first, second, third = SeparatedValues(tmp_path / "a.csv").read()
+    assert isinstance(first, Document) and (first.labels, first.id) == ((), "a.csv:2")
+    assert isinstance(second, Rejection)
+    assert isinstance(third, Document) and (third.labels, third.id) == (("x", r"\N"), "8")
 
 
 @pytest.mark.parametrize("first", ["sep=;\r\n", '"sep=;"\r\n', "SEP=;\n"])

@@ -37,6 +37,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": lambda content: bz2.compress(content[:999]) + bz2.compress(content[999:]),
     "xz": lzma.compress,
+    "lzma": lambda content: lzma.compress(content, format=lzma.FORMAT_ALONE),
     "zst": lambda content: pa.compress(content, "zstd", asbytes=True),
     "lz4": lambda content: pa.Codec("lz4").compress(content, asbytes=True),
     "zip": lambda content: zipped(content),
@@ -103,6 +104,7 @@ pq.write_table(pa.table({"text": ["a"]}), PARQUET)
         (gzip.compress(b"a.jsonl".ljust(257, b"\0") + b"ustar\x0000" + bytes(300), mtime=0), "unpack"),
         (PARQUET.getvalue(), "parquet"),
         (b"7z\xbc\xaf\x27\x1c\0\4", "unpack"),
+        (b"\x1f\x9d\x90abc", "uncompress"),
     ],
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.xlsx", "a.csv"])
@@ -170,6 +172,9 @@ def test_carriage_returns_end_lines(tmp_path: Path, encoding: str, compress: Cal
             records = read(place)
             assert [record.line for record in records] == list(range(1, 3001) if name == "a.jsonl" else range(2, 3002))
             assert all(isinstance(record, Document) and "Köln" in record.text for record in records)
+    # Excel for Mac writes line feeds within cells.
+    path.write_bytes(compress('text,labels\r"a\nb",x\rc,y\r'.encode(encoding)))
+    assert [(r.text, r.labels) for r in read(path) if isinstance(r, Document)] == [("a\nb", ("x",)), ("c", ("y",))]
     # Broken bytes cost their line only.
     path.write_bytes(compress(b"text,labels\rna\xefve,a\rb,c\r"))
     assert [(record.line, type(record)) for record in read(path)] == [(2, Rejection), (3, Document)]

@@ -60,7 +60,19 @@ NAN = float("nan")
         ("[]", []),
         ("[['a'], ['b']]", ["a", "b"]),
         ("[sic] art", ["[sic] art"]),
-        ("[draft]", ["[draft]"]),
+        ("[fine art, law]", ["fine art", "law"]),
+        ("[art; law]", ["art", "law"]),
+        ("[art]", ["art"]),
+        ('{art,"fine \\"art\\"",law}', ["art", 'fine "art"', "law"]),
+        ("{}", []),
+        ("['it's', 'law']", ["['it's', 'law']"]),
+        ("[np.int64(1), np.int64(2)]", ["1", "2"]),
+        ("[np.str_('art (x)'), np.float64(nan)]", ["art (x)"]),
+        ("['np.int64(1)']", ["np.int64(1)"]),
+        ("http://x/1 urn:x:2", ["http://x/1", "urn:x:2"]),
+        ("<http://x/1>; <urn:x:2>", ["http://x/1", "urn:x:2"]),
+        ("fine art\r\nlaw; order", ["fine art", "law", "order"]),
+        ("info: a note", ["info: a note"]),
         ("[Art Law]; (x)", ["[Art Law]", "(x)"]),
         ("['x'] and ['y']", ["['x'] and ['y']"]),
         ("['x", ["['x"]),
@@ -105,6 +117,20 @@ def test_texts() -> None:
     for wrong in (3, True, {"en": "a"}, [3]):
         with pytest.raises(ValueError, match="'text' is"):
             text_of(wrong, "text")
+
+
+def test_ids() -> None:
+    for value, expected in (("a", "a"), (7, "7"), (7.0, "7"), (7.5, None), (NAN, None), (True, None), ("", None)):
+        assert Fields().read({"text": "t", "labels": [], "id": value})[2] == expected
+
+
+def test_a_map_of_arrow_is_no_list_of_labels(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    pq.write_table(pa.table({"text": ["a"], "labels": pa.array([[("art", 1)]], kind)}), tmp_path / "a.parquet")
+    [reader] = open_readers([tmp_path / "a.parquet"], CorpusSettings(train=("a",)))
+    [record] = reader.read()
+    assert isinstance(record, Rejection)
+    assert "labels.art" in record.reason
 
 
 def test_values_inside_of_objects() -> None:
@@ -208,7 +234,7 @@ def test_columns_of_labels_in_a_corpus(run: Prepare, tmp_path: Path) -> None:
     pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
     corpus = run(train=(tmp_path / "a.csv",), test=(), labels_field="toxic, insult")
     assert sorted(corpus.labels.labels) == ["insult", "toxic"]
-    assert "labels_field: toxic,insult" in error_of(run, train=(tmp_path / "a.csv",), test=())
+    assert "set labels_field (to several, such as toxic,insult" in error_of(run, train=(tmp_path / "a.csv",), test=())
 
 
 @pytest.mark.parametrize("wrong", ["", "a,,b", [], ["a", ""], 3])

@@ -55,7 +55,8 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
     found = [names.get(_key(label)) for label in labels]
     missing = [label for label, name in zip(labels, found, strict=True) if name is None]
     named = len(labels) - len(missing)
-    log.info("prepare: %s names %s of %s labels (%s)", path, f"{named:,}", f"{len(labels):,}", columns)
+    example = next((f", such as {label!r}: {name!r}" for label, name in zip(labels, found, strict=True) if name), "")
+    log.info("prepare: %s names %s of %s labels (%s%s)", path, f"{named:,}", f"{len(labels):,}", columns, example)
     if named < MIN_NAMED_SHARE * len(labels):
         keys = [key for key in names if key not in known]
         key = keys[min(1, len(keys) - 1)] if keys else next(iter(names))  # the first one may be a header
@@ -75,6 +76,8 @@ def read_rows(path: Path) -> Rows:
     lines = _read_lines(path)
     if not any(line.strip() for line in lines):
         raise SettingsError(f"corpus.label_names: {path} holds no labels; expected lines of label, tab, name")
+    if re.match(r'\s*\[\s*(["{]|$)', lines[0]):
+        raise _invalid(path, 1, "a JSON array; write lines of label, tab, name")
     if any("\t" in line for line in lines):
         rows = [(number, _tab_cells(line)) for number, line in enumerate(lines, 1) if line.strip()]
         for number, cells in rows:
@@ -129,13 +132,13 @@ def _read_lines(path: Path) -> list[str]:
     try:
         for block in read_line_blocks(path, _BLOCK_BYTES):
             if isinstance(block, Damage):
-                raise SettingsError(f"corpus.label_names: {path} cannot be read: {block.reason}")
+                raise OSError(block.reason)
             blocks.append(block)
         content = b"".join(blocks)
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise _invalid(path, 1 + content.count(b"\n", 0, error.start), f"not UTF-8 ({error.reason})") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"corpus.label_names: {path} cannot be read: {error}") from None
     return composed(storable(text)).split("\n")
 

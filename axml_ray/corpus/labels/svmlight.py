@@ -87,8 +87,11 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
             for line in text.removesuffix("\n").split("\n"):
                 number += 1
                 yield number, line
-    except OSError as error:
-        raise SettingsError(f"corpus.label_features: {path} cannot be read: {error.strerror or error}") from None
+    except SettingsError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"corpus.label_features: {path} cannot be read: {reason}") from None
 
 
 def _header(line: str) -> list[int]:

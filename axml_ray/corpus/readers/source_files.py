@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-COMPRESSION_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".lz4", ".zip")
+COMPRESSION_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".lzma", ".lz4", ".zip")
 
 SourceFile = Path | str
 """A local path, or a URL such as `s3://bucket/train.jsonl`."""

@@ -15,6 +15,7 @@ decompresses and decodes all formats of text.
 Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,8 +130,7 @@ def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwi
     if form == "auto":
         is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
         form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
-        may_be_text = format_suffix(file) not in _JSON if not fields.labelled else format_suffix(file) == ".txt"
-        if form == "json_lines" and may_be_text and not _begins_like_json(file):
+        if form == "json_lines" and format_suffix(file) not in _JSON and not _begins_like_json(file):
             form = otherwise
     if form == "parquet":
         return ParquetRows(file, fields)
@@ -141,7 +141,8 @@ def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwi
     if form == "plain_text":
         if fields.labelled:
             raise ValueError(
-                f"{file}: plain text has no labels; give JSON lines, CSV or Parquet, or set corpus.source to its format"
+                f"{file}: reads like plain text, which has no labels; give JSON lines, CSV or Parquet, or set "
+                "corpus.source to its format"
             )
         return PlainText(file, fields)
     if form == "text_pairs":
@@ -161,4 +162,4 @@ def _begins_like_json(file: SourceFile) -> bool:
         first = next(lines, b"{")
     except (OSError, ValueError):
         return True  # the reader will report the error
-    return isinstance(first, Damage) or first.lstrip().startswith((b"{", b"["))
+    return isinstance(first, Damage) or re.match(rb'\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))', first) is not None

@@ -24,13 +24,15 @@ from axml_ray.corpus.readers.line_blocks import decode_line, read_line_blocks
 from axml_ray.corpus.readers.separated_rows import LineStream, read_rows
 from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 from axml_ray.corpus.records.records import Document, Fields, Rejection, storable
-from axml_ray.corpus.records.values import top_field
+from axml_ray.corpus.records.values import URI, top_field
 
 ROWS, BATCH_BYTES = 1000, 32 << 20
 """Largest number of rows that are converted at a time, and approximately of their bytes."""
 STATE, INFO = "state.json", "dataset_info.json"
 DATASETS_METADATA = b"huggingface"
 """Key of a schema's metadata under which `datasets` stores the features of a data set, as JSON."""
+NULL = r"\N"
+"""Null in files that MySQL, PostgreSQL and Hive export."""
 DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
 """The exceptions that reading a damaged table raises; a damaged size may exceed the memory."""
 
@@ -185,21 +187,25 @@ def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
 
     Raises:
         MissingColumn: a required column is missing.
+        ValueError: several columns have the name of a field.
     """
     labels = fields.label_fields
     required = [*([fields.title] if fields.title else []), fields.text, *(labels if fields.labelled else ())]
     for column in required:
         if top_field(column, names) is None:
-            fix = (
-                "; for one column of 0 and 1 a label, list them: labels_field: toxic,insult" if column in labels else ""
-            )
-            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}{fix}")
+            setting = "text_field" if column == fields.text else "title_field"
+            if column in labels:
+                setting = "labels_field (to several, such as toxic,insult, if each label has a column of 0 and 1)"
+            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}; set {setting}")
     columns = (top_field(column, names) for column in (*required, *labels, fields.id))
-    return [name for name in dict.fromkeys(columns) if name is not None]
+    found = [name for name in dict.fromkeys(columns) if name is not None]
+    if repeated := [name for name in found if names.count(name) > 1]:
+        raise ValueError(f"has several columns {repeated[0]!r}; rename them")
+    return found
 
 
 def _documents(batch: pa.RecordBatch, path: SourceFile, fields: Fields, row: int) -> Iterator[Document | Rejection]:
-    for number, record in enumerate(batch.to_pylist(), start=row + 1):
+    for number, record in enumerate(batch.to_pylist(maps_as_pydicts="lossy"), start=row + 1):
         yield _document(record, path, fields, number)
 
 
@@ -250,7 +256,7 @@ class SeparatedValues:
             if names is None:
                 if isinstance(row, str):
                     raise ValueError(f"line {line}: {row}")
-                names = row
+                names = [name.strip() for name in row]
                 try:
                     _columns_to_read(self.fields, names)
                     continue
@@ -262,11 +268,8 @@ class SeparatedValues:
             if isinstance(row, str):
                 yield Rejection(file=file, line=line, reason=row)
                 continue
-            record: dict[str, Any] = dict(zip(names, row, strict=True))
-            for name in self.fields.label_fields:
-                if uris := _uris(record.get(name, ""), self.fields.separator):
-                    record[name] = uris
-            yield _document(record, self.path, self.fields, line)
+            cells = (None if cell == NULL else cell for cell in row)
+            yield _document(dict(zip(names, cells, strict=True)), self.path, self.fields, line)
         for line, reason in lines.damage:
             yield Rejection(file=file, line=line, reason=reason)
 
@@ -276,7 +279,7 @@ class SeparatedValues:
         candidates = dict.fromkeys([usual, *"\t;,|"])
         for candidate in candidates:
             with suppress(MissingColumn, csv.Error):
-                _columns_to_read(self.fields, next(csv.reader([header], delimiter=candidate), []))
+                _columns_to_read(self.fields, [*map(str.strip, next(csv.reader([header], delimiter=candidate), []))])
                 return candidate
         return next((likely for likely in ("\t", usual) if likely in header), max(candidates, key=header.count))
 
@@ -285,7 +288,7 @@ class SeparatedValues:
         fields = self.fields
         if delimiter != "\t" or len(first) != 2 or fields.title or not isinstance(fields.labels, str):
             return False
-        if _uris(first[1], fields.separator):
+        if re.match(rf"\s*{URI}", first[1]):
             return True
         if {fields.text, fields.labels} & {*first}:
             return False
@@ -303,17 +306,3 @@ def _why_not_utf8(cell: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-_BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
-
-
-def _uris(cell: str, separator: str | None) -> list[str]:
-    """Return the URIs in angle brackets or between whitespace of which a cell consists; else an empty list."""
-    if "://" not in cell and "<" not in cell:
-        return []
-    if _BRACKETED_URIS.fullmatch(cell):
-        return re.findall(r"<([^<>\s]+)>", cell)
-    parts = [part.rstrip(";,|") for part in cell.split()]
-    is_uri = (part.startswith(("http://", "https://")) and (separator or " ") not in part for part in parts)
-    return parts if all(is_uri) else []

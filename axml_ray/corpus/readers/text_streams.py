@@ -19,7 +19,7 @@ import pyarrow as pa
 from axml_ray.corpus.readers.source_files import SourceFile, is_unreachable, open_raw
 
 _HEAD_BYTES = 1 << 20
-"""Bytes in which a line feed is looked for; a file without one, but with carriage returns, has these as line ends."""
+"""Bytes in which line ends are looked for; carriage returns are, if they are more than the line feeds."""
 _BUFFER_BYTES = 128 << 10
 
 
@@ -91,11 +91,12 @@ def read_bytes(stream: BinaryIO, size: int) -> tuple[bytes, str]:
 
 
 def _ends_lines_with_carriage_returns(file: SourceFile, head: bytes, encoding: str | None) -> bool:
-    if "\n" in head.decode(encoding or "latin-1", "ignore"):
+    beginning = head.decode(encoding or "latin-1", "ignore")
+    if "\n" in beginning and ("\r" not in beginning or "\r\n" in beginning):
         return False
     with open_decompressed(file) as stream:  # a second time, because not every stream can go back
         text = read_bytes(stream, _HEAD_BYTES)[0].decode(encoding or "latin-1", "ignore")
-    return "\r" in text and "\n" not in text
+    return "\r\n" not in text and text.count("\r") > text.count("\n")  # Excel for Mac has line feeds within cells
 
 
 class _DecompressedStream(io.RawIOBase):
@@ -171,6 +172,7 @@ _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], Callable[[int], bytes]]] = {
     rb"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream).read1,
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": lambda stream: bz2.BZ2File(stream).read1,
     rb"\xfd7zXZ\0": lambda stream: lzma.LZMAFile(stream).read1,  # noqa: SIM115, as its caller closes the stream
+    rb"\x5d\0\0": lambda stream: lzma.LZMAFile(stream).read1,  # noqa: SIM115
     rb"\x28\xb5\x2f\xfd": _arrow_decompressor("zstd"),
     rb"\x04\x22\x4d\x18": _arrow_decompressor("lz4"),
     rb"PK(\x03\x04|\x05\x06)": _open_zip,
@@ -179,6 +181,7 @@ _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], Callable[[int], bytes]]] = {
 _OFFICE = "an Excel, Word or LibreOffice file; save its table as 'CSV UTF-8' and name that file"
 _OTHER_FORMATS = {
     rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _OFFICE,
+    rb"\x1f\x9d": "a file of the program compress; unpack it with uncompress",
     rb"%PDF-": "a PDF; extract its text, for instance with pdftotext, into JSON lines or CSV",
     rb"\{\\rtf": "a file in rich text format; save it as plain text",
     rb"PAR1\x15": "a Parquet file; let its name end in .parquet, or set corpus.source to parquet",

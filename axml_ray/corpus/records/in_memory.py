@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from axml_ray.corpus.records.records import Fields
-from axml_ray.corpus.records.values import are_one_hot, storable
+from axml_ray.corpus.records.values import INDICATORS, are_one_hot, is_missing, storable
 from axml_ray.corpus.text.composition import composed
 
 LabelledText = tuple[str, tuple[str, ...]]
@@ -100,7 +100,7 @@ def read_labels(y: Any, names: Sequence[Any] | np.ndarray | None = None) -> tupl
     if len(columns) == 1:
         return _read_rows(columns[0].tolist()), None
     table = [column.tolist() for column in columns]
-    cells = [cell for column in table for cell in column if not _is_missing(cell)]
+    cells = [cell for column in table for cell in column if not is_missing(cell)]
     if not all(isinstance(cell, str) for cell in cells):
         number, wrong = next(
             (number, cell)
@@ -112,7 +112,7 @@ def read_labels(y: Any, names: Sequence[Any] | np.ndarray | None = None) -> tupl
         raise ValueError(f"y: expected zeros and ones only, or strings only; column {name!r} has {wrong!r}")
     if cells and set(cells) <= {"0", "1"}:
         raise ValueError("y: has the strings '0' and '1'; convert them to numbers, y.astype(int)")
-    return [[cell for cell in row if not _is_missing(cell)] for row in zip(*table, strict=True)], None
+    return [[cell for cell in row if not is_missing(cell)] for row in zip(*table, strict=True)], None
 
 
 def _ones_of(column: np.ndarray) -> np.ndarray | None:
@@ -148,11 +148,11 @@ def _read_rows(rows: list[Any]) -> list[list[Any]]:
     Raises:
         TypeError, ValueError: a row is neither, or lists and single labels are mixed.
     """
-    present = [row for row in rows if not _is_missing(row)]
+    present = [row for row in rows if not is_missing(row)]
     is_single = bool(present) and all(isinstance(row, str | Real) for row in present)
     labels: list[list[Any]] = []
     for number, row in enumerate(rows):
-        if _is_missing(row):
+        if is_missing(row):
             labels.append([])
         elif is_single:
             if isinstance(row, str) and row.strip()[:1] == "[" and row.strip()[-1:] == "]":
@@ -167,18 +167,17 @@ def _read_rows(rows: list[Any]) -> list[list[Any]]:
     return labels
 
 
-def _is_missing(cell: Any) -> bool:
-    """Return whether a cell is empty: None, NaN, or pandas's NA."""
-    return cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ == "NAType"
-
-
 def check_not_one_hot(labels: list[list[Any]]) -> None:
     """Check that the labels of texts are not the rows of an indicator matrix.
 
     Raises:
         ValueError: they are.
     """
-    is_indicator = all(isinstance(each, Real) and each in (0, 1) for row in labels for each in row)
+    values = (each for row in labels for each in row)
+    is_indicator = all(
+        each in INDICATORS if isinstance(each, str) else isinstance(each, Real | np.bool_) and each in (-1, 0, 1)
+        for each in values
+    )
     if is_indicator and are_one_hot(np.array([len(row) for row in labels])):
         raise ValueError("y: the lists hold a 0 or 1 for each label; give np.array(y), or lists of the labels")
 

@@ -6,6 +6,7 @@
 - Title and body are joined by the paper's separator, `/SEP/`.
 """
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -170,6 +171,8 @@ class Fields:
                 raise
             labels = ()
         value = value_at(record, self.id)
+        if isinstance(value, float) and value.is_integer():  # integers with nulls between them, of pandas
+            value = int(value)
         record_id = storable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
         return text, labels, record_id or None
 
@@ -181,7 +184,7 @@ class Fields:
     def _value(self, record: Mapping[str, Any], field: str) -> Any:
         value = value_at(record, field)
         if value is MISSING:
-            raise ValueError(f"{field!r} is missing")
+            raise ValueError(f"{field!r} is missing: the fields are {reprlib.repr(list(record))[1:-1]}")
         return value
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from axml_ray.corpus.preparation.staging import StagedBlock
+from axml_ray.corpus.records.values import URI
 
 SEPARATORS = {"|": "|", ";": ";", ",": ",", "\t": "tab", "/": "/"}
 """Common separators of labels in a cell, and how settings and messages write them."""
-URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
-"""Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
 MIN_SINGLE_SHARE, MIN_CONTAINING_SHARE = 0.95, 0.5
 """Minimum shares of the labelled texts that have exactly one label, and whose label contains another separator."""
 MAX_EXAMPLE_LETTERS = 60

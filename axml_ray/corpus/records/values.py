@@ -3,7 +3,7 @@
 | value | as text | as labels |
 |---|---|---|
 | null, NaN | missing | none |
-| string | itself | the list that it holds (`['art', 'law']`), or its parts between separators |
+| string | itself | the list that it holds (`['art', 'law']`), its URIs, or its parts between separators |
 | number | an error | its decimal text: 3 and 3.0 are `3`, 0.50 is `0.5` |
 | list, also nested | its texts, joined by line feeds | its values; null, NaN and blank strings are left out |
 | boolean, object | an error | an error |
@@ -27,6 +27,13 @@ MISSING = object()
 INDICATORS = frozenset({"-1", "0", "1"})
 """The labels that lists of ones and zeros would give; some data sets write -1 for a label that nobody judged."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
+"""Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
+_BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
+_BARE_LIST = re.compile(r"\[([^\[\]{}]*)\]|\{([^\[\]{}]*)\}")
+"""A list whose strings need no quotes, as Spark (`[fine art, law]`) and PostgreSQL (`{"fine art",law}`) write it."""
+_BARE_PARTS = re.compile(r'\s*"((?:[^"\\]|\\.)*)"|([^,]+)', re.DOTALL)
+_NUMPY_SCALAR = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^()'"]*)\)""")
 _PLAIN = frozenset({str, int})
 """Types of most labels: a list of these needs no flattening."""
 _TOKEN = re.compile(
@@ -88,8 +95,8 @@ def value_at(value: Any, path: str) -> Any:
 def read_literal(text: str) -> list[Any] | dict[str, Any] | None:
     """Return the list or object that a string holds as JSON, Python or NumPy write it, else None.
 
-    Example: `['art', 'law']`, `["art", "law"]`, `('art', 'law')`, `{'art', 'law'}` and `['art' 'law']` are the same
-    list; `[sic] art` and `[draft]` are none.
+    Example: `['art', 'law']`, `["art", "law"]`, `('art', 'law')`, `{'art', 'law'}`, `['art' 'law']` and
+    `[np.str_('art'), np.str_('law')]` are the same list; `[sic] art` and `[draft]` are none.
     """
     text = text.strip()
     if text[:1] + text[-1:] not in ("[]", "()", "{}"):
@@ -102,7 +109,8 @@ def read_literal(text: str) -> list[Any] | dict[str, Any] | None:
                 warnings.simplefilter("ignore")  # of an invalid escape, for example
                 value = ast.literal_eval(_with_commas(text))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return None
+            plain = _NUMPY_SCALAR.sub(r"\1", text)
+            return read_literal(plain) if plain != text else None
     if isinstance(value, set):
         value = sorted(value, key=str)
     return list(value) if isinstance(value, list | tuple) else value if isinstance(value, dict) else None
@@ -158,8 +166,7 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
         ValueError: a label is neither a string nor a number, or no class has its number; the message is the reason.
     """
     if isinstance(value, str):
-        literal = read_literal(value)
-        value = value.split(separator) if literal is None else literal
+        value = _split(value, separator)
     elif isinstance(value, bool):
         raise ValueError(f"{field!r} is a boolean, not a list of labels")
     values = value if type(value) is list and _PLAIN.issuperset(map(type, value)) else list(flat(value))
@@ -168,6 +175,30 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
         values = [name for name, each in zip(names, values, strict=True) if each]
     labels = (_label(each, number, field, names) for number, each in enumerate(values, start=1))
     return tuple(label for label in labels if label)
+
+
+def _split(text: str, separator: str) -> list[Any] | dict[str, Any]:
+    """Return the labels that a string holds: those of a list, URIs, or what is between separators and lines."""
+    literal = read_literal(text)
+    if literal is not None:
+        return literal or []
+    if bare := _BARE_LIST.fullmatch(text.strip()):
+        inside = bare[1] or bare[2] or ""
+        if separator in inside:
+            return inside.split(separator)
+        if not inside.lstrip().startswith("'"):
+            return [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in _BARE_PARTS.findall(inside)]
+    return _uris(text, separator) or [part for line in text.split("\n") for part in line.split(separator)]
+
+
+def _uris(text: str, separator: str) -> list[str]:
+    """Return the URIs in angle brackets or between whitespace of which a string consists; else an empty list."""
+    if ":" not in text:
+        return []
+    if _BRACKETED_URIS.fullmatch(text):
+        return re.findall(r"<([^<>\s]+)>", text)
+    parts = [part.rstrip(";,|") for part in text.split()]
+    return parts if all(re.match(URI, part) and separator not in part for part in parts) else []
 
 
 def _label(value: Any, number: int, field: str, names: Sequence[str]) -> str:
@@ -180,7 +211,9 @@ def _label(value: Any, number: int, field: str, names: Sequence[str]) -> str:
         return ""
     if isinstance(value, dict):
         raise ValueError(f"label {number} is an object, not a string; {_name_of_field(field, value)}")
-    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(f"label {number} is a boolean; name the labels that are true, or give each a field")
+    if not isinstance(value, numbers.Real | Decimal) or not math.isfinite(value):
         raise ValueError(f"label {number} is {json_type(value)}, not a string: {reprlib.repr(value)}")
     if not names:
         return decimal_text(value)

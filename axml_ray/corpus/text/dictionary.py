@@ -69,7 +69,7 @@ def read_dictionary(path: Path, segmentation: Segmentation = "words") -> Entries
     weights: dict[str, dict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
     split = splitter(segmentation).split
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.startswith("#") or not line.strip():
                     continue

@@ -264,8 +264,7 @@ def _check_columns(readers: Sequence[Reader]) -> None:
             next(iter(reader.read()), None)
         except MissingColumn as error:
             raise SettingsError(
-                f"--input: {reader.path}: {error}; name it with --text-field or --title-field, or the format with "
-                "--source"
+                f"--input: {reader.path}: {error}; use --text-field or --title-field, or name the format with --source"
             ) from None
         except (OSError, ValueError):
             continue
