@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from combine.random_rankings import CALIBRATION, COUNTS, rankings
+from ensemble.random_rankings import CALIBRATION, COUNTS, rankings
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

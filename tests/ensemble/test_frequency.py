@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from combine.random_rankings import CALIBRATION, COUNTS, literal_calibration, rankings
+from ensemble.random_rankings import CALIBRATION, COUNTS, literal_calibration, rankings
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

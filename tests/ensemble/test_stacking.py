@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from combine.random_rankings import CALIBRATION, COUNTS, rankings
+from ensemble.random_rankings import CALIBRATION, COUNTS, rankings
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeRegressor
 
 from axml_ray.core.array_file import open_arrays, save_arrays
 from axml_ray.core.ragged import Ragged
+from axml_ray.ensemble import frequency
+from axml_ray.ensemble import stacking as module
 from axml_ray.ensemble.combiner import MemberWeights, Validation
-from axml_ray.ensemble.ensemble import frequency
-from axml_ray.ensemble.ensemble import stacking as module
 from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
 from axml_ray.ensemble.stacking import FILE, LEARNING_RATE, MAX_DEPTH, MAX_LEAVES, NODES, Stacking
 from axml_ray.members.topk import TopK
