@@ -14,7 +14,7 @@ members and combiner the config has.
 - `features`: balanced trees by TF-IDF centroids, word vectors and label names.
 - `K`: clusters of 8 to 128 with H = 2; C decreases as K grows, so that the number of candidates stays the same.
 - `H`: no tree, and 1 to 4 levels of clusters with K = 8.
-- `path`: the weight of a parent's score in its children's, `network.path_weight`.
+- `path`: the weight of a parent's score in its children's, `network.parent_score_exponent`.
 - `networks`: attention, a BiLSTM with max-pooling, and XML-CNN (paper's table of ablations), on the same tree, without
   the config's additions to attention.
 - `averaging`: stochastic weight averaging on and off (paper's table of ablations).
@@ -22,7 +22,8 @@ members and combiner the config has.
   together with other members, one more kind in each row; and with the combiner `calibrated`. `valid` is the score of
   the networks in every row, so it cannot choose among the latter; `benchmarks/member_scores.py` compares members and
   combiners on validation.
-- `candidates`: a level trained with and without the true nodes that the beam above missed, `training.true_candidates`.
+- `candidates`: a level trained with and without the true nodes that the beam above missed,
+    `training.include_true_parents`.
 - `vectors`: word vectors learned from the corpus, drawn at random, and read from `--vectors FILE`.
 - `validation`: 50 to 1,000 validation documents, which choose the best checkpoint of each level. `valid` is a score on
   other documents in each row.
@@ -67,7 +68,7 @@ TABLES = (
 )
 VALID = "valid"
 QUICK_DOCUMENTS = 2_500
-PLAIN_ATTENTION = {"evidence": False, "attention_start": "random"}
+PLAIN_ATTENTION = {"evidence": False, "label_vector_init": "random"}
 Row = tuple[str, dict[str, Any]]
 
 
@@ -85,10 +86,10 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         ],
     }
     networks: dict[str, list[Row]] = {
-        "path": [(f"path={weight:g}", {"path_weight": weight}) for weight in (0, 0.25, 0.5, 1)],
+        "path": [(f"path={weight:g}", {"parent_score_exponent": weight}) for weight in (0, 0.25, 0.5, 1)],
         "networks": [(kind, {"kind": kind, **PLAIN_ATTENTION}) for kind in ("attention", "bilstm", "xml_cnn")],
     }
-    starts = (start for start in ("features", "names") if start != settings.network.attention_start)
+    starts = (start for start in ("features", "names") if start != settings.network.label_vector_init)
     # Weights of the members; the networks always have 0.5. Other settings of members are the config's.
     linear = {"network_tree": 0.5, "linear_tree": 0.5}
     knn = {**linear, "linear_tree": 0.35, "knn": 0.15}
@@ -96,7 +97,7 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
     additions: list[Row] = [
         ("as it is", {}),
         *((f"without {name}", {"network": {name: value}}) for name, value in PLAIN_ATTENTION.items()),
-        *((f"start at {start}", {"network": {"attention_start": start}}) for start in starts),
+        *((f"start at {start}", {"network": {"label_vector_init": start}}) for start in starts),
         ("without both", {"network": PLAIN_ATTENTION}),
         ("with linear trees", {"members": _weights(linear)}),
         ("with linear trees and kNN", {"members": _weights(knn)}),
@@ -111,7 +112,7 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         "additions": additions,
         "averaging": [(f"averaging {word}", {"training": {"averaging": word == "on"}}) for word in ("on", "off")],
         "candidates": [
-            (f"candidates {row}", {"training": {"true_candidates": row == "with true"}})
+            (f"candidates {row}", {"training": {"include_true_parents": row == "with true"}})
             for row in ("with true", "of the beam")
         ],
         "vectors": [

@@ -283,7 +283,7 @@ def _train_corpus(
             "hidden": 16 if quick else 256,
             "fully_connected": [16 if quick else 256],
         },
-        training={"epochs": [1] if quick else [10], "score_every": 400, "precision": "bfloat16"},
+        training={"epochs": [1] if quick else [10], "eval_every_steps": 400, "precision": "bfloat16"},
         ensemble={"trees": 1 if quick else 3, "combiner": "mean"},
         members={"network_tree": {}},
     )

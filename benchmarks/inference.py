@@ -124,7 +124,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "docstrings": {"tree": {"beam": 48}, "network": WIDE},
     "eurlex57k": {
         "tree": {"height": 0},
-        "network": {**WIDE, "max_tokens": None, "evidence": False, "attention_start": "random"},
+        "network": {**WIDE, "max_tokens": None, "evidence": False, "label_vector_init": "random"},
     },
 }
 """Changes of `configs/`, which are tuned for accuracy on few cores."""

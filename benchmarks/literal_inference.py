@@ -29,7 +29,7 @@ class LiteralTree:
         tree: the label tree.
         levels: literal networks, from the top.
         beam: C.
-        path_weight: exponent of a parent's score in its children's; 1 in the paper.
+        parent_score_exponent: exponent of a parent's score in its children's; 1 in the paper.
         max_tokens: number of first words of a text that are read; None for all.
         translation: translation of words; None for a corpus without a dictionary.
     """
@@ -39,13 +39,13 @@ class LiteralTree:
         tree: LabelTree,
         levels: Sequence[LiteralLevel],
         beam: int,
-        path_weight: float,
+        parent_score_exponent: float,
         max_tokens: int | None = None,
         translation: Translation | None = None,
     ):
         self.levels = [level.eval() for level in levels]
         self.max_tokens, self.translation = max_tokens, translation
-        self.beam, self.path_weight = beam, path_weight
+        self.beam, self.parent_score_exponent = beam, parent_score_exponent
         self.labels = torch.from_numpy(tree.label_order.astype(np.int64))
         self.children = [_children(first_child) for first_child in tree.first_child[1:]]
 
@@ -59,7 +59,9 @@ class LiteralTree:
             translation: translation of words; None for a corpus without a dictionary.
         """
         levels = [literal_level(network, evidence) for network in member.networks]
-        return cls(member.tree, levels, member.beam, member.networks[0].path_weight, member.max_tokens, translation)
+        return cls(
+            member.tree, levels, member.beam, member.networks[0].parent_score_exponent, member.max_tokens, translation
+        )
 
     @torch.inference_mode()
     def predict(self, tokens: Ragged, top: int, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +85,7 @@ class LiteralTree:
             candidates_Bn = children[nodes_BC].flatten(1)
             exists_Bn = candidates_Bn >= 0
             logits_Bn = level(tokens_BT, lengths_B, candidates_Bn.clamp_min(0))
-            above_Bn = scores_BC.repeat_interleave(children.shape[1], dim=1) ** self.path_weight
+            above_Bn = scores_BC.repeat_interleave(children.shape[1], dim=1) ** self.parent_score_exponent
             scores_Bn = logits_Bn.sigmoid() * above_Bn * exists_Bn
             scores_BC, places = scores_Bn.topk(wanted, dim=1)
             nodes_BC = candidates_Bn.gather(1, places)

@@ -126,7 +126,7 @@ def train_steps(
     optimizers: Sequence[torch.optim.Optimizer],
     average: AveragedModel | None = None,
     average_from: int = 0,
-    score_every: int = 100,
+    eval_every_steps: int = 100,
 ) -> Iterator[Step]:
     """Train on one batch after another; each is requested after the step before.
 
@@ -137,9 +137,9 @@ def train_steps(
         batches: int64 [B] each, the documents of a step.
         candidates: int64 [documents, n], nodes to score, for a deep level. Other true nodes are ignored.
         optimizers: optimizers of the network.
-        average: takes a snapshot of the network every `score_every` steps.
+        average: takes a snapshot of the network every `eval_every_steps` steps.
         average_from: steps before the first snapshot.
-        score_every: steps between snapshots.
+        eval_every_steps: steps between snapshots.
 
     Yields:
         The step, once it is done.
@@ -155,7 +155,7 @@ def train_steps(
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
-        if average is not None and number % score_every == 0 and number > average_from:
+        if average is not None and number % eval_every_steps == 0 and number > average_from:
             average.update_parameters(network)
         yield Step(len(rows), len(texts.values), loss.item())
 
@@ -198,7 +198,7 @@ def train_first_level(
     average_after: int,
     batch_size: int = 40,
     learning_rate: float = 1e-3,
-    score_every: int = 100,
+    eval_every_steps: int = 100,
     seed: int = 0,
 ) -> float:
     """Train a whole first level, as `LevelTraining` does; return its best nDCG@5 on validation, in percent.
@@ -206,12 +206,12 @@ def train_first_level(
     Args:
         network: network to train.
         train: tokens and true nodes of the training documents.
-        valid: tokens and true nodes of the validation documents, scored every `score_every` steps.
+        valid: tokens and true nodes of the validation documents, scored every `eval_every_steps` steps.
         epochs: passes over the training documents.
         average_after: epochs before averaging of the weights begins.
         batch_size: documents per step.
         learning_rate: learning rate of Adam.
-        score_every: steps between snapshots and evaluations.
+        eval_every_steps: steps between snapshots and evaluations.
         seed: seed of the order of documents and of dropout.
     """
     torch.manual_seed(seed)
@@ -228,11 +228,11 @@ def train_first_level(
         optimizers=optimizers(network, learning_rate),
         average=average,
         average_from=average_from,
-        score_every=score_every,
+        eval_every_steps=eval_every_steps,
     )
     best = 0.0
     for number, _ in enumerate(steps, start=1):
-        if number % score_every == 0 or number == last:
+        if number % eval_every_steps == 0 or number == last:
             scored = average if int(average.n_averaged) else network
             best = max(best, validation_score(scored, *valid))
     return best

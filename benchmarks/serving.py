@@ -56,7 +56,7 @@ USERS = (1, 8, 64)
 MANY = 64
 """Texts of a large request."""
 SERVERS = {"together": True, "apart": False}
-"""Value of the setting `together` of each server."""
+"""Value of the setting `colocate_members` of each server."""
 PASSES = 3
 
 
@@ -66,7 +66,7 @@ def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [f"bundle={bundle}", f"port={port}", f"together={together}", "cpus=0.25"]
+    words = [f"bundle={bundle}", f"port={port}", f"colocate_members={together}", "cpus=0.25"]
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],
         cwd=results_file.ROOT,

@@ -76,7 +76,7 @@ def ours(task: Task, epochs: int, seed: int) -> float:
     network = AttentionXML(task.level, task.vectors, NetworkSettings(hidden=HIDDEN, fully_connected=(HIDDEN,)))
     network.initialise_output_bias(task.rate)
     settings = TrainingSettings(
-        epochs=(epochs,), average_after=(AVERAGE_AFTER,), learning_rate=LEARNING_RATE, score_every=SCORE_EVERY
+        epochs=(epochs,), average_after=(AVERAGE_AFTER,), learning_rate=LEARNING_RATE, eval_every_steps=SCORE_EVERY
     )
     return LevelTraining(network, LevelData(*task.train), Validation(*task.valid), settings, seed).run()
 
@@ -91,7 +91,7 @@ def literal(task: Task, epochs: int, seed: int) -> float:
         network.output.bias.fill_(float(np.log(task.rate / (1 - task.rate))))
     return literal_training.train_first_level(
         network, task.train, task.valid, epochs=epochs, average_after=AVERAGE_AFTER,
-        learning_rate=LEARNING_RATE, score_every=SCORE_EVERY, seed=seed,
+        learning_rate=LEARNING_RATE, eval_every_steps=SCORE_EVERY, seed=seed,
     )  # fmt: skip
 
 

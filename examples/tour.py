@@ -83,7 +83,13 @@ def settings(directory: Path, name: str, **changes: Any) -> Experiment:
         },
         "tree": {"height": 1, "cluster_size": 16, "beam": 8},
         "network": {"hidden": 32, "fully_connected": [32]},
-        "training": {"epochs": [2], "average_after": [1], "batch_size": 20, "learning_rate": 0.005, "score_every": 50},
+        "training": {
+            "epochs": [2],
+            "average_after": [1],
+            "batch_size": 20,
+            "learning_rate": 0.005,
+            "eval_every_steps": 50,
+        },
         "ensemble": {"trees": 1},
         "resources": {"cpus_per_worker": 1},
     }

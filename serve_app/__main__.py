@@ -175,7 +175,7 @@ def check_fits(settings: ApplicationSettings) -> None:
 
     if os.environ.get("RAY_ADDRESS"):
         return  # an existing cluster may scale up
-    deployments = 1 if settings.together else len(group_members(Bundle.open(settings.bundle, verify=False)))
+    deployments = 1 if settings.colocate_members else len(group_members(Bundle.open(settings.bundle, verify=False)))
     replicas = settings.replicas * deployments
     required = replicas * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
     available = ray.cluster_resources().get("CPU", 0)

@@ -3,10 +3,10 @@
 serve run serve_app.app:build bundle=bundles/quickstart [key=value …]
 
 The ingress answers HTTP, tokenises, forms batches and combines the members' scores. The members are in one deployment
-or, with `together=false`, in one for each label tree and another for the members of the whole run. `serve_app.settings`
-lists the settings. To roll out a new bundle, deploy the same application with another `bundle`, or with another
-`revision` after exporting to the same directory again: requests are answered from the old bundle until all deployments
-have opened the new one.
+or, with `colocate_members=false`, in one for each label tree and another for the members of the whole run.
+`serve_app.settings` lists the settings. To roll out a new bundle, deploy the same application with another `bundle`, or
+with another `revision` after exporting to the same directory again: requests are answered from the old bundle until all
+deployments have opened the new one.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Ingress:
     """
 
     def __init__(self, serving: ServingSettings, address: tuple[str, int] | None, *handles: DeploymentHandle):
-        self.service = Service(serving, FanOut(handles, serving.tree_patience_s, serving.time_limit_s))
+        self.service = Service(serving, FanOut(handles, serving.straggler_timeout_s, serving.time_limit_s))
         self._address = address
         self._server: asyncio.Task[None] | None = None
 
@@ -116,7 +116,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
     keys_of_environment()
     edition = Edition.checked(serving.bundle)
     groups: dict[str, list[str] | None] = {"members": None}
-    if not serving.together:
+    if not serving.colocate_members:
         groups = group_members(edition.open())
     threads = serving.threads or max(1, available_cpus() // len(groups))
     scaling: dict[str, Any] = {"num_replicas": serving.replicas}
@@ -125,7 +125,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
             "autoscaling_config": {
                 "min_replicas": serving.replicas,
                 "max_replicas": serving.max_replicas,
-                "target_ongoing_requests": serving.batches_at_once,
+                "target_ongoing_requests": serving.max_inflight_batches,
             }
         }
     members = [

@@ -28,7 +28,7 @@ class Meter:
         self.seconds = metrics.Histogram(
             "axml_ray_seconds", description="Duration of a tagging request.", boundaries=SECONDS
         )
-        self.waiting = metrics.Gauge("axml_ray_waiting_texts", description="Texts in the queue for the members.")
+        self.waiting = metrics.Gauge("axml_ray_max_queued_texts", description="Texts in the queue for the members.")
         self.members = metrics.Gauge("axml_ray_members_used", description="Members that answered the last request.")
 
     @contextmanager
@@ -51,4 +51,4 @@ class Meter:
             self.texts.inc(texts)
         finally:
             self.seconds.observe(time.perf_counter() - started)
-            self.waiting.set(self.service.waiting_texts)
+            self.waiting.set(self.service.max_queued_texts)

@@ -185,7 +185,7 @@ class Service:
 
     def __init__(self, serving: ServingSettings, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
-        at_once, waiting = serving.most_batches, serving.waiting_texts
+        at_once, waiting = serving.most_batches, serving.max_queued_texts
         self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(
             self._rank, serving.batch_words, at_once, waiting
         )
@@ -206,7 +206,7 @@ class Service:
         return self._served
 
     @property
-    def waiting_texts(self) -> int:
+    def max_queued_texts(self) -> int:
         """The number of texts in the queues for the members."""
         return self._rank_batcher.texts + self._path_batcher.texts
 

@@ -40,18 +40,19 @@ Seconds = Annotated[float, Field(gt=0)]
 class ServingSettings(Settings):
     """Settings that do not depend on the bundle."""
 
-    together: bool = True
+    colocate_members: bool = True
     """Put all members into one deployment; with false, the members of each label tree have a deployment of their own,
     and those of the whole run another, so that they can be on several machines."""
     replicas: Positive = 1
-    """Replicas of the members (of each deployment with together=false); the least number if `max_replicas` is set."""
+    """Replicas of the members (of each deployment with colocate_members=false); the least number if `max_replicas` is
+    set."""
     max_replicas: Positive | None = None
     """Largest number of replicas of the members, which then follows the load; by default there is no autoscaling."""
     ingress_replicas: Positive = 1
     """Replicas of the ingress, which answers HTTP, tokenises, and combines the members' rankings."""
     threads: Positive | None = None
     """PyTorch threads of each replica of the members; by default the number of cores, divided among the deployments
-    with together=false."""
+    with colocate_members=false."""
     cpus: Annotated[float, Field(ge=0)] = 0.5
     """CPUs that Ray reserves for each replica of the members; it reserves 0.1 for an ingress."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
@@ -72,13 +73,13 @@ class ServingSettings(Settings):
     """Seconds for an answer; a request that takes longer is answered with 504."""
     body_limit_s: Seconds = 10.0
     """Seconds for a client to send its body; a request that takes longer is answered with 408."""
-    tree_patience_s: Seconds = 1.0
+    straggler_timeout_s: Seconds = 1.0
     """Least time in seconds that a deployment's answer is waited for once the others have answered."""
-    waiting_texts: Positive = 512
+    max_queued_texts: Positive = 512
     """Largest number of texts in the queue for the members; with more, requests are refused (503)."""
     batch_words: Positive = 1 << 13
     """Largest number of words in a batch; a larger request is a batch of its own."""
-    batches_at_once: Positive = 2
+    max_inflight_batches: Positive = 2
     """Batches in flight to each replica of the members: one that it computes and one that waits."""
     allowed_origins: Annotated[tuple[Origin, ...] | None, BeforeValidator(_origins)] = None
     """Origins whose web pages may call the API in browsers (CORS), such as `https://catalogue.example.org`, separated
@@ -103,7 +104,7 @@ class ServingSettings(Settings):
     @property
     def most_batches(self) -> int:
         """The largest number of batches in flight from one replica of the ingress."""
-        return self.batches_at_once * (self.max_replicas or self.replicas)
+        return self.max_inflight_batches * (self.max_replicas or self.replicas)
 
     @property
     def drain_s(self) -> float:

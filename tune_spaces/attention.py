@@ -25,11 +25,11 @@ def network(draw: Draw) -> None:
     if kind == "attention":
         draw.suggest_int("network.fully_connected.0", 64, 512, log=True)
         draw.suggest_categorical("network.evidence", [False, True])
-        draw.suggest_categorical("network.attention_start", ["random", "features", "names"])
+        draw.suggest_categorical("network.label_vector_init", ["random", "features", "names"])
         return
     # The other two kinds have no attention, and refuse these settings of the config.
     draw.fix("network.evidence", False)
-    draw.fix("network.attention_start", "random")
+    draw.fix("network.label_vector_init", "random")
     draw.suggest_int("network.bottleneck", 128, 512, log=True)
     if kind == "xml_cnn":
         draw.suggest_int("network.filters", 32, 256, log=True)

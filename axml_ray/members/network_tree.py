@@ -198,7 +198,7 @@ class NetworkTree(Member):
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)
                 own = self._log_probabilities(network, encodings, lengths, path[number], parents)
-                logs = chain_rule(own, logs, network.path_weight)
+                logs = chain_rule(own, logs, network.parent_score_exponent)
         assert isinstance(logs, Tensor)
         scores: np.ndarray = logs.exp().float().cpu().numpy()
         return scores

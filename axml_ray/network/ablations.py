@@ -67,7 +67,7 @@ class PooledNetwork(LevelNetwork, ABC):
     """
 
     def __init__(self, level: Level, pooled: int, settings: NetworkSettings, shard: Shard = WHOLE):
-        super().__init__(level, settings.bottleneck + 1, shard, settings.path_weight)
+        super().__init__(level, settings.bottleneck + 1, shard, settings.parent_score_exponent)
         self.bottleneck = nn.Linear(pooled, settings.bottleneck)
         nn.init.xavier_uniform_(self.bottleneck.weight)
         self.dropout = settings.encoder_dropout

@@ -33,7 +33,7 @@ class AttentionXML(LevelNetwork):
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
         dimension = 2 * settings.hidden
-        super().__init__(level, dimension, shard, settings.path_weight)
+        super().__init__(level, dimension, shard, settings.parent_score_exponent)
         self.evidence_weight = nn.Parameter(torch.ones(())) if settings.evidence else None
         self.encoder = Encoder.from_settings(vectors, settings)
         self.head = Head(dimension, settings.fully_connected)

@@ -34,7 +34,7 @@ class Beam:
     Attributes:
         nodes: int64 [B, C], best first; -1 where a document has fewer.
         scores: float32 [B, C], log P(z_n=1 | x) by the chain rule (paper, equation 1), or its departure for a
-            `path_weight` below 1; see `chain_rule`.
+            `parent_score_exponent` below 1; see `chain_rule`.
     """
 
     nodes: Tensor
@@ -53,14 +53,14 @@ class LevelNetwork(nn.Module, ABC):
         level: the level whose nodes are scored.
         dimension: D.
         shard: the part of the label table to hold.
-        path_weight: weight of a parent's score in those of its children, 1 in the paper; see `chain_rule`.
+        parent_score_exponent: weight of a parent's score in those of its children, 1 in the paper; see `chain_rule`.
     """
 
     first_child: Tensor | None
 
-    def __init__(self, level: Level, dimension: int, shard: Shard, path_weight: float):
+    def __init__(self, level: Level, dimension: int, shard: Shard, parent_score_exponent: float):
         super().__init__()
-        self.level, self.path_weight = level, path_weight
+        self.level, self.parent_score_exponent = level, parent_score_exponent
         first_child = None if level.first_child is None else torch.from_numpy(level.first_child.astype(np.int64))
         self.register_buffer("first_child", first_child, persistent=False)
         rows = level.nodes if level.first_child is None else len(level.first_child) - 1
@@ -191,7 +191,7 @@ class LevelNetwork(nn.Module, ABC):
         # One score for each slot of a parent's block.
         log_parent = parent_scores_BC.gather(1, candidates.beam_columns)
         log_parent = log_parent.repeat_interleave(self.attention.block_size, dim=1)
-        scores = chain_rule(log_conditional, log_parent, self.path_weight)
+        scores = chain_rule(log_conditional, log_parent, self.parent_score_exponent)
         scores, slots = scores.topk(min(keep, scores.shape[1]), dim=1)
         nodes = self.children_of(candidates.parents).gather(1, slots)
         return Beam(nodes.masked_fill(scores.isneginf(), -1), scores)

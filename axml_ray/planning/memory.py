@@ -255,7 +255,7 @@ def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) ->
 
     Workers memory-map these files, so those on one machine share them, and the system may evict them from memory.
     """
-    kept = 4 + 4 + (4 if settings.training.true_candidates else 0)
+    kept = 4 + 4 + (4 if settings.training.include_true_parents else 0)
     return counts.documents * min(settings.tree.beam, shape.nodes) * kept
 
 

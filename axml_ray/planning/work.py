@@ -84,7 +84,7 @@ def count_steps(settings: Experiment, counts: Counts, level: int) -> int:
 def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bool) -> Work:
     """Return the operations of one level of one tree, of all workers together; `last` says whether it has labels."""
     document = forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
-    scorings = -(-count_steps(settings, counts, shape.number) // settings.training.score_every)
+    scorings = -(-count_steps(settings, counts, shape.number) // settings.training.eval_every_steps)
     return Work(
         document=document,
         training=TRAINING * document * at_level(settings.training.epochs, shape.number) * counts.documents,

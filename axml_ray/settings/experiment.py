@@ -58,7 +58,7 @@ class Experiment(BaseSettings):
             return self
         for key, value, replacement in (
             ("tree.features", self.tree.features, "tfidf"),
-            ("network.attention_start", self.network.attention_start, "random"),
+            ("network.label_vector_init", self.network.label_vector_init, "random"),
         ):
             if value in ("word_vectors", "features", "names"):
                 raise ValueError(

@@ -26,10 +26,10 @@ class NetworkSettings(Settings):
     evidence: bool = False
     """Not in the paper: adds to a label's logit, times one learned weight, how well its attention vector matches the
     text (the log of the mean of the exponentiated attention scores). Learns faster, above all from few documents."""
-    attention_start: Literal["random", "features", "names"] = "random"
+    label_vector_init: Literal["random", "features", "names"] = "random"
     """Initial attention vectors: random, as in the paper, or computed from the words of the label's TF-IDF centroid
     (`features`) or readable name (`names`). In a corpus without names, the label itself serves as its name."""
-    path_weight: Share = 1.0
+    parent_score_exponent: Share = 1.0
     """Exponent of the parent's score in a node's score: 1 is the paper's product of probabilities (equation 1). A level
     is trained on the whole beam of the level above, true nodes or not, so that its output is closer to the probability
     of the node than to that of the node given its parent, and the product counts parents twice. On the validation
@@ -53,8 +53,8 @@ class NetworkSettings(Settings):
         fixes = []
         if self.evidence:
             fixes.append("network.evidence to false")
-        if self.attention_start != "random":
-            fixes.append("network.attention_start to random")
+        if self.label_vector_init != "random":
+            fixes.append("network.label_vector_init to random")
         if fixes and self.kind != "attention":
             raise ValueError(f"network.kind {self.kind} has no attention; set {' and '.join(fixes)}")
         return self

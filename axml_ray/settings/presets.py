@@ -22,15 +22,15 @@ RECOMMENDED: Values = {
         "embedding_dropout": 0.0,
         "encoder_dropout": 0.2,
         "evidence": True,
-        "attention_start": "features",
+        "label_vector_init": "features",
         "output_bias": "positive_rate",
-        "path_weight": 0.25,
+        "parent_score_exponent": 0.25,
     },
     "training": {
         "epochs": [4, 3],
         "average_after": [2, 1],
         "learning_rate": 0.0067,
-        "true_candidates": False,
+        "include_true_parents": False,
     },
     "members": {
         "network_tree": {"weight": 0.5},
@@ -117,7 +117,7 @@ def _training(size: CorpusSize) -> list[Choice]:
         )
         choices.append(Choice("training.batch_size", 200, f"{texts}: the paper's batch size of its large corpora"))
     if size.documents < SMALL_DOCUMENTS:
-        choices.append(Choice("training.score_every", 20, f"{texts}: an epoch has few steps"))
+        choices.append(Choice("training.eval_every_steps", 20, f"{texts}: an epoch has few steps"))
         choices.append(Choice("ensemble.trees", 1, "networks without a tree differ only by their initial weights"))
     return choices
 
@@ -125,7 +125,7 @@ def _training(size: CorpusSize) -> list[Choice]:
 def _members(size: CorpusSize) -> list[Choice]:
     choices = []
     if size.has_names:
-        choices.append(Choice("network.attention_start", "names", "labels have readable names to start attention at"))
+        choices.append(Choice("network.label_vector_init", "names", "labels have readable names to start attention at"))
     if size.documents < SMALL_DOCUMENTS:
         reason = f"{size.documents:,} training texts: linear classifiers learn more than networks from few texts"
         choices.append(Choice("members.network_tree.weight", 0.2, reason))

@@ -4,6 +4,10 @@ An old name is an error, not a synonym: a config says what ran, and each setting
 """
 
 RENAMED = {
+    "network.attention_start": "network.label_vector_init",
+    "network.path_weight": "network.parent_score_exponent",
+    "training.score_every": "training.eval_every_steps",
+    "training.true_candidates": "training.include_true_parents",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
 }
 """By the path of an old setting or group: its new path or, with blanks, the reason why it was removed."""

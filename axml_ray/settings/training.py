@@ -22,13 +22,13 @@ class TrainingSettings(Settings):
     """Learning rate of Adam."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 5.0
     """Gradients are clipped at this multiple of the largest of the last five gradient norms."""
-    score_every: Positive = 100
+    eval_every_steps: Positive = 100
     """Steps between evaluations on the validation split, each of a snapshot of the averaged weights."""
     patience: Positive = 50
     """Early-stopping patience: evaluations without a gain in validation nDCG@5 after which a level stops."""
     documents: Positive | None = None
     """Number of training documents to train on, always the same ones; by default all. Trees are clustered by all."""
-    true_candidates: bool = True
+    include_true_parents: bool = True
     """Include the children of a text's true nodes among a level's candidates, even where the beam missed them (the
     paper). Without it, candidates are the children of the beam alone, as in prediction."""
     precision: Precision = "auto"

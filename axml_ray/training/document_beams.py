@@ -65,7 +65,7 @@ def save_document_beams(
     valid: Ragged,
     valid_beam: Beam | None,
     keep: int,
-    true_candidates: bool,
+    include_true_parents: bool,
     precision: Precision,
     context: DistributedContext,
     report: Callable[[int, int, float], None] = lambda done, documents, seconds: None,
@@ -82,14 +82,14 @@ def save_document_beams(
         valid: word ids of the validation documents.
         valid_beam: their beam of the level above.
         keep: beam width, C.
-        true_candidates: whether true nodes that a beam missed become parents too; else the parents are the beam.
+        include_true_parents: whether true nodes that a beam missed become parents too; else the parents are the beam.
         precision: number format of matrix products.
         context: the distributed context.
         report: called about every ten seconds with the number of training documents done, their total, and the seconds
             so far.
     """
     with write_together(directory, context, MANIFEST, {"format": FORMAT, "fingerprint": key}) as work:
-        arrays = _open_arrays(work, (len(train), keep), true_candidates) if context.is_first else {}
+        arrays = _open_arrays(work, (len(train), keep), include_true_parents) if context.is_first else {}
         began = reported = time.monotonic()
         done = 0
         for rows, best in expand_all(network, train, train_beam, keep, precision=precision, context=context):
@@ -107,10 +107,10 @@ def save_document_beams(
                 array.flush()
 
 
-def _open_arrays(work: Path, shape: tuple[int, int], true_candidates: bool) -> dict[str, np.memmap]:
+def _open_arrays(work: Path, shape: tuple[int, int], include_true_parents: bool) -> dict[str, np.memmap]:
     """Create the memory-mapped arrays of the training documents' beams, by file name."""
     dtypes: dict[str, type] = {NODES: np.int32, SCORES: np.float32}
-    if true_candidates:
+    if include_true_parents:
         dtypes[PARENTS] = np.int32
     arrays = {}
     for name, dtype in dtypes.items():

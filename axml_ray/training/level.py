@@ -1,9 +1,9 @@
 """The training of one level (paper, "Learning AttentionXML"): one worker's loop in plain PyTorch, without Ray.
 
 Each step computes the mean binary cross-entropy of a batch over its candidates, clips the gradients by the history of
-their norms, and updates the touched rows by Adam. Every `score_every` steps after the first `average_after` epochs, the
-weights enter a running average. At the same interval the average (before it begins: the current weights) is evaluated
-by nDCG@5 on the validation documents, and the best weights are kept.
+their norms, and updates the touched rows by Adam. Every `eval_every_steps` steps after the first `average_after`
+epochs, the weights enter a running average. At the same interval the average (before it begins: the current weights) is
+evaluated by nDCG@5 on the validation documents, and the best weights are kept.
 
 After an evaluation the whole state may be saved as a checkpoint. Document orders, dropout masks and first weights
 derive from seed, epoch, step and document, never from earlier draws, so a resumed training gives the same weights as an
@@ -129,7 +129,7 @@ class LevelTraining:
         while self.state.epoch < self.epochs and not self._is_out_of_patience:
             for batch in self.batches():
                 self.step(batch)
-                if self.state.step % self.settings.score_every == 0:
+                if self.state.step % self.settings.eval_every_steps == 0:
                     self._evaluate()
                     self._save_checkpoint()
                     if self._is_out_of_patience:
@@ -139,7 +139,7 @@ class LevelTraining:
                     self._report()
             else:
                 self.state.epoch, self.state.batch = self.state.epoch + 1, 0
-        if not self.best or self.state.step % self.settings.score_every:
+        if not self.best or self.state.step % self.settings.eval_every_steps:
             self._evaluate()
         self._report()
         self.state.seconds = time.monotonic() - self._began

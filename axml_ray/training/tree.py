@@ -25,12 +25,12 @@ from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings, fingerprint
-from axml_ray.training.attention_start import initialise_attention, label_name_features
 from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.continuation import PreviousNetworks, copy_label_vectors, copy_shared_parameters
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
+from axml_ray.training.label_vector_init import initialise_attention, label_name_features
 from axml_ray.training.level import LevelTraining, Validation
 from axml_ray.training.level_files import is_saved, load_level, save_level
 from axml_ray.tree.label_tree import LabelTree
@@ -146,7 +146,7 @@ class TreeTraining:
             save_document_beams(
                 network, directory, key, train=data.tokens, positives=data.positives,
                 train_beam=None if beams is None else beams.train, valid=validation.tokens, valid_beam=validation.beam,
-                keep=min(self.beam, network.level.nodes), true_candidates=self.training.true_candidates,
+                keep=min(self.beam, network.level.nodes), include_true_parents=self.training.include_true_parents,
                 precision=precision, context=self.context, report=partial(self._report_scored, number),
             )  # fmt: skip
             self._report({"level": number, "scored": len(data.tokens), "seconds": time.monotonic() - began})
@@ -228,12 +228,12 @@ class TreeTraining:
         return True
 
     def _start_attention(self, network: LevelNetwork, data: LevelData, precision: Precision) -> None:
-        """Initialise the level's label vectors as `network.attention_start` chooses.
+        """Initialise the level's label vectors as `network.label_vector_init` chooses.
 
         New labels among trained ones start at their features instead of at random, and a level without new labels,
         whose vectors will all be copied, is left as it is.
         """
-        start = self.network.attention_start
+        start = self.network.label_vector_init
         if self.previous is not None:
             is_leaf_level = network.level.number > self.tree.height
             if not is_leaf_level or len(self.tree.label_order) == len(self.previous.tree.label_order):

@@ -9,7 +9,7 @@ Array = TypeVar("Array", bound=Any)
 """A PyTorch tensor or a numpy array."""
 
 
-def chain_rule(log_conditional: Array, log_parent: Array | float, path_weight: float = 1.0) -> Array:
+def chain_rule(log_conditional: Array, log_parent: Array | float, parent_score_exponent: float = 1.0) -> Array:
     """Return log P(z_n=1 | x) = log P(z_n=1 | z_Pa(n)=1, x) + log P(z_Pa(n)=1 | x) for some nodes n.
 
     Applied level by level from the top, it gives the product over the path from the root in equation 1.
@@ -17,9 +17,10 @@ def chain_rule(log_conditional: Array, log_parent: Array | float, path_weight: f
     Args:
         log_conditional: what the model of the node's level says, [..., n].
         log_parent: the result for the parent of each node, of a shape that broadcasts to it; 0 for the root.
-        path_weight: 1 is the paper's equation. Departing from it, a smaller weight lets mistakes of upper levels count
+        parent_score_exponent: 1 is the paper's equation. Departing from it, a smaller weight lets mistakes of upper
+            levels count
             less: the parent's probability enters to that power, and at 0 not at all.
     """
-    if path_weight == 0:  # not 0 · log_parent, which is NaN for a parent of probability 0
+    if parent_score_exponent == 0:  # not 0 · log_parent, which is NaN for a parent of probability 0
         return log_conditional
-    return log_conditional + path_weight * log_parent
+    return log_conditional + parent_score_exponent * log_parent

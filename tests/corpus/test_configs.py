@@ -43,4 +43,4 @@ def test_configs_are_the_papers(name: str) -> None:
     assert settings.ensemble.trees == 3
     assert (corpus.max_tokens, corpus.vocabulary_size) == (500, 500_000)
     assert not network.evidence
-    assert network.attention_start == "random"
+    assert network.label_vector_init == "random"

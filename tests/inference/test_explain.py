@@ -79,7 +79,7 @@ class TestExplain:
                 tree = tagger.ensemble.members[info.name]
                 score = 1.0
                 for network, step in zip(tree.networks, path, strict=True):
-                    score = step.probability * score**network.path_weight
+                    score = step.probability * score**network.parent_score_exponent
                 found += info.weight * score
             assert found == pytest.approx(tag.score, rel=1e-4)
 

@@ -45,7 +45,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     (tmp_path / "mine.py").write_text(SPACE)
     settings = synthetic.experiment(
         tmp_path,
-        training={"epochs": [2], "average_after": [1], "score_every": 5},
+        training={"epochs": [2], "average_after": [1], "eval_every_steps": 5},
         resources={"cpus_per_worker": 1},
         # For the best alone; its trials are of network trees.
         members={"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}},

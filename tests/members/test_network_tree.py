@@ -49,7 +49,7 @@ def run(request, home):
     shape = {"height": request.param, "cluster_size": 2 if request.param == 2 else 4, "beam": 20}
     settings = experiment(directory, tree=shape, epochs=(2,))
     # With evidence no two nodes score alike to the last bit, as they do where all of the head's units are at zero.
-    network = settings.network.model_copy(update={"evidence": True, "path_weight": request.param / 2})
+    network = settings.network.model_copy(update={"evidence": True, "parent_score_exponent": request.param / 2})
     ensemble = settings.ensemble.model_copy(update={"trees": 1, "top_labels": 14})
     settings = settings.model_copy(update={"name": f"h{request.param}", "network": network, "ensemble": ensemble})
     run = Run(settings, corpus)
@@ -82,7 +82,7 @@ def node_probabilities(member: NetworkTree, words: np.ndarray) -> list[list[floa
 
 
 def weight_of(member: NetworkTree) -> float:
-    return member.networks[0].path_weight
+    return member.networks[0].parent_score_exponent
 
 
 def label_probabilities(member: NetworkTree, words: np.ndarray) -> dict[int, float]:

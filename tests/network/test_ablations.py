@@ -245,7 +245,7 @@ class TestAgainstTheLiteralNetworks:
                 average_after=(9,),
                 batch_size=20,
                 learning_rate=0.01,
-                score_every=20,
+                eval_every_steps=20,
                 precision="float32",
             ),
             1,
@@ -339,7 +339,7 @@ class TestNetwork:
         assert gradient.to_dense().any(1).nonzero().flatten().tolist() == [1, 3]
 
     def test_expand_keeps_what_exists(self, kind):
-        one, batch = network(kind, DEEP, path_weight=1).eval(), make_batch(data(DEEP), DEEP, np.arange(4))
+        one, batch = network(kind, DEEP, parent_score_exponent=1).eval(), make_batch(data(DEEP), DEEP, np.arange(4))
         above = torch.tensor([[-0.5, -1.0, -2.0]]).expand(4, 3)
         with torch.inference_mode():
             best = one.expand(encodings(one, batch), batch.lengths, batch.candidates, above, 5)
@@ -402,10 +402,10 @@ class TestSettings:
         ("changes", "fix"),
         [
             ({"evidence": True}, "set network.evidence to false"),
-            ({"attention_start": "features"}, "set network.attention_start to random"),
+            ({"label_vector_init": "features"}, "set network.label_vector_init to random"),
             (
-                {"evidence": True, "attention_start": "features"},
-                "set network.evidence to false and network.attention_start to random",
+                {"evidence": True, "label_vector_init": "features"},
+                "set network.evidence to false and network.label_vector_init to random",
             ),
         ],
     )

@@ -393,12 +393,12 @@ class TestShards:
 
 
 class TestExpand:
-    @pytest.mark.parametrize("path_weight", [0, 0.5, 1])
+    @pytest.mark.parametrize("parent_score_exponent", [0, 0.5, 1])
     @pytest.mark.parametrize("keep", [1, 4, 8, 30])
-    def test_against_the_equations(self, keep, path_weight):
+    def test_against_the_equations(self, keep, parent_score_exponent):
         case = CASES["fewer candidates"]
         network = case.network().double().eval()
-        network.path_weight = path_weight
+        network.parent_score_exponent = parent_score_exponent
         one, p = batch(network, case), parameters_of(network)
         above = torch.log(torch.tensor([[0.5, 0.25, 0.125]] * 4))
         above[torch.tensor(FEWER) < 0] = -torch.inf
@@ -410,7 +410,9 @@ class TestExpand:
             scores = {}
             for node, score in zip(case.nodes()[row], slow, strict=True):
                 parent = np.searchsorted(FIRST_CHILD, node, side="right") - 1
-                scores[node] = torch.sigmoid(score).item() * 0.5 ** (path_weight * (1 + FEWER[row].index(parent)))
+                scores[node] = torch.sigmoid(score).item() * 0.5 ** (
+                    parent_score_exponent * (1 + FEWER[row].index(parent))
+                )
             order = sorted(scores, key=scores.get, reverse=True)[:keep]
             missing = best.nodes.shape[1] - len(order)
             assert best.nodes[row].tolist() == [*order, *[-1] * missing]

@@ -279,7 +279,7 @@ def test_two_gloo_workers_train_a_tree_and_one_that_is_killed_costs_no_finished_
     ray_cluster: None, tmp_path: Path
 ) -> None:
     resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1, "max_failures": 1, "checkpoint_minutes": 0}
-    training = {"epochs": [2, 20], "score_every": 5, "patience": 1_000}
+    training = {"epochs": [2, 20], "eval_every_steps": 5, "patience": 1_000}
     current = prepared(small(tmp_path, resources=resources, ensemble={"trees": 1}, training=training))
     killed: list[int] = []
     followed: list[dict[str, Any]] = []

@@ -266,7 +266,7 @@ def test_operations_are_counted_by_hand() -> None:
 
 
 def test_work_of_a_level() -> None:
-    settings = experiment(training={"epochs": [4, 2], "score_every": 5})
+    settings = experiment(training={"epochs": [4, 2], "eval_every_steps": 5})
     of = counts()
     first, last = level_shapes(of.labels, settings.tree)
     one, two = work.level_work(settings, of, first, last=False), work.level_work(settings, of, last, last=True)

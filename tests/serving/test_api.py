@@ -370,8 +370,8 @@ def test_metrics_count_texts_and_failures(server: str, texts: list[str]) -> None
 
 def test_replicas_that_can_never_start_are_refused(server: str, serving_bundle: Path) -> None:
     check_fits(ApplicationSettings(bundle=serving_bundle, cpus=0.1))
-    for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "together": False}, {"ingress_replicas": 10_000}):
+    for many in ({"replicas": 1_000}, {"cpus": 1_000.0, "colocate_members": False}, {"ingress_replicas": 10_000}):
         with pytest.raises(SettingsError, match="lower replicas or cpus"):
             check_fits(ApplicationSettings(bundle=serving_bundle, **many))
     with pytest.raises(SettingsError, match=rf"{5 * PARTS} replicas of members × 2 CPUs"):
-        check_fits(ApplicationSettings(bundle=serving_bundle, together=False, replicas=5, cpus=2))
+        check_fits(ApplicationSettings(bundle=serving_bundle, colocate_members=False, replicas=5, cpus=2))

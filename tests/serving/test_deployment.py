@@ -37,7 +37,7 @@ def test_files_of_serve_deploy(file: str) -> None:
         content = yaml.safe_load(content["spec"]["serveConfigV2"])
     [application] = ServeDeploySchema.model_validate(content).applications
     assert application.import_path == f"{app.__name__}:{app.build.__name__}"
-    assert ApplicationSettings.from_arguments(application.args).waiting_texts == ServingSettings().waiting_texts
+    assert ApplicationSettings.from_arguments(application.args).max_queued_texts == ServingSettings().max_queued_texts
     assert ApplicationSettings.from_arguments({**application.args, "revision": 2}).revision == "2"  # as YAML has it
     if file.startswith("serve_app"):
         assert content["http_options"]["host"] == "127.0.0.1"
@@ -61,9 +61,9 @@ def test_the_manifest_of_a_training_runs_a_job_that_is_there(monkeypatch: pytest
 
 def test_words_of_the_command_line(tmp_path: Path) -> None:
     settings = ServerSettings.from_arguments(
-        parse_pairs([f"bundle={tmp_path}", "together=false", "port=9000", "cpus=0.25"])
+        parse_pairs([f"bundle={tmp_path}", "colocate_members=false", "port=9000", "cpus=0.25"])
     )
-    assert (settings.bundle, settings.together, settings.port, settings.cpus) == (tmp_path, False, 9000, 0.25)
+    assert (settings.bundle, settings.colocate_members, settings.port, settings.cpus) == (tmp_path, False, 9000, 0.25)
     assert settings.host == "127.0.0.1"
     for words, said in [
         (["bundle"], "expected key=value"),

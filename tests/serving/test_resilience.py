@@ -98,8 +98,8 @@ def process_of(deployment: str) -> int:
 def test_clients_that_leave_and_a_killed_tree_cost_no_answer(
     serve_address: str, serving_bundle: Path, texts: list[str]
 ) -> None:
-    patience = {"tree_patience_s": 0.3, "time_limit_s": 5}
-    with application(serve_address, "apart", serving_bundle, together=False, **patience) as url:
+    patience = {"straggler_timeout_s": 0.3, "time_limit_s": 5}
+    with application(serve_address, "apart", serving_bundle, colocate_members=False, **patience) as url:
         load = Load(url, texts[0])
         load.until(used(MEMBERS), "all members")
         # As the page leaves with each text that is tagged before the former's answer has come.
@@ -164,7 +164,7 @@ def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) 
 def test_more_than_it_can_do_is_refused_and_told_when(
     serve_address: str, serving_bundle: Path, texts: list[str], tagger: Tagger
 ) -> None:
-    few = {"waiting_texts": 1, "batches_at_once": 1}
+    few = {"max_queued_texts": 1, "max_inflight_batches": 1}
     kinds: list[dict[str, Any]] = [{}, {"labels": list(tagger.labels)}, {"explain": True}]
     with application(serve_address, "busy", serving_bundle, **few) as url, ThreadPoolExecutor(24) as pool:
         for kind in kinds:

@@ -39,9 +39,9 @@ def test_a_config_of_the_paper_is_its_table(name):
     if height:
         assert (tree.cluster_size, tree.beam) == (clusters, beam)
     # The product of probabilities along the path, nothing but networks, their mean, no departure in initialisation.
-    assert settings.preset == "paper" and network.path_weight == 1
-    assert (network.output_bias, network.attention_start, network.evidence) == ("default", "random", False)
-    assert training.true_candidates and training.averaging
+    assert settings.preset == "paper" and network.parent_score_exponent == 1
+    assert (network.output_bias, network.label_vector_init, network.evidence) == ("default", "random", False)
+    assert training.include_true_parents and training.averaging
     assert list(settings.members.chosen) == ["network_tree"] and settings.ensemble.combiner == "mean"
     assert (tree.kind, tree.features, settings.ensemble.trees) == ("balanced", "tfidf", 3)
 
@@ -88,7 +88,7 @@ class TestPrecedence:
     @pytest.mark.parametrize("preset", ["paper", "recommended", "auto"])
     def test_stored_settings_are_read_back_as_they_are(self, tmp_path, preset):
         changes = {
-            "training": {"true_candidates": True},
+            "training": {"include_true_parents": True},
             "members": {"network_tree": {"weight": 0}, "knn": {"weight": 1}},
         }
         settings, _ = adapt(load(preset=preset, corpus=OWN, **changes), 300, 40)

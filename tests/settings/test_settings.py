@@ -106,8 +106,8 @@ def test_there_are_shipped_configs() -> None:
         ),
         (PACKAGES + "tree: {cluster_size: 1}", "tree.cluster_size: Input should be greater than or equal to 2"),
         (
-            PACKAGES + "  label_features: f.svm\nnetwork: {attention_start: features}",
-            "config.yaml: network.attention_start is features, which reads label features as words",
+            PACKAGES + "  label_features: f.svm\nnetwork: {label_vector_init: features}",
+            "config.yaml: network.label_vector_init is features, which reads label features as words",
         ),
         (
             PACKAGES + "  label_features: f.svm\ntree: {features: word_vectors}",

@@ -28,7 +28,7 @@ LEVELS = {"all nodes": FLAT, "candidates": WIDE}
 BOTH = pytest.mark.parametrize("name", LEVELS)
 MARK = "0123456789ab"
 # averaging begins with the second of three epochs of five steps
-STEPS, SETTINGS = 15, {"epochs": (3,), "average_after": (1,), "score_every": 4}
+STEPS, SETTINGS = 15, {"epochs": (3,), "average_after": (1,), "eval_every_steps": 4}
 
 
 class Interruption(BaseException):
@@ -105,12 +105,12 @@ class TestGoesOnAsIfItHadNeverStopped:
     # at an epoch's end and in its middle; scoring 1 is before averaging, scorings 2 and 3 are of a running average
     @pytest.mark.parametrize(("every", "last"), [(4, 1), (4, 2), (4, 3), (5, 1), (5, 2), (5, 3)])
     def test_to_the_last_bit(self, name, every, last, tmp_path):
-        expected = finish(training_of(LEVELS[name], score_every=every))
+        expected = finish(training_of(LEVELS[name], eval_every_steps=every))
         assert len(expected["losses"]) == STEPS and expected["at"]["snapshots"] >= 2
-        stopped(tmp_path / "checkpoint", LEVELS[name], last, score_every=every)
+        stopped(tmp_path / "checkpoint", LEVELS[name], last, eval_every_steps=every)
         checkpoints = Stopping(tmp_path / "checkpoint")
         # other first weights: all must come from the checkpoint
-        resumed = training_of(LEVELS[name], checkpoints, seed=5, score_every=every)
+        resumed = training_of(LEVELS[name], checkpoints, seed=5, eval_every_steps=every)
         assert checkpoints.resume(resumed)
         assert resumed.state.step == every * last
         assert bool(resumed.average.mean) == bool(resumed.average.snapshots) == (every * last > 5)
@@ -119,23 +119,29 @@ class TestGoesOnAsIfItHadNeverStopped:
         assert_same_end(found, expected)
 
     def test_after_stopping_again_and_again(self, name, tmp_path):
-        expected = finish(training_of(LEVELS[name], score_every=1))
+        expected = finish(training_of(LEVELS[name], eval_every_steps=1))
         for step in range(1, STEPS + 1):
             checkpoints = Stopping(tmp_path / "checkpoint", last=1)
-            training = training_of(LEVELS[name], checkpoints, seed=step, score_every=1)
+            training = training_of(LEVELS[name], checkpoints, seed=step, eval_every_steps=1)
             assert checkpoints.resume(training) == (step > 1)
             if step == 1:
-                training = training_of(LEVELS[name], checkpoints, score_every=1)
+                training = training_of(LEVELS[name], checkpoints, eval_every_steps=1)
             with pytest.raises(Interruption):
                 training.run()
         checkpoints = Stopping(tmp_path / "checkpoint")
-        last = training_of(LEVELS[name], checkpoints, seed=99, score_every=1)
+        last = training_of(LEVELS[name], checkpoints, seed=99, eval_every_steps=1)
         assert checkpoints.resume(last)
         assert_same_end(finish(last), expected)
 
     @pytest.mark.parametrize("averaging", [True, False])
     def test_where_patience_was_over(self, name, averaging, tmp_path):
-        settings = {"patience": 2, "epochs": (40,), "score_every": 2, "learning_rate": 1e-9, "averaging": averaging}
+        settings = {
+            "patience": 2,
+            "epochs": (40,),
+            "eval_every_steps": 2,
+            "learning_rate": 1e-9,
+            "averaging": averaging,
+        }
         expected = finish(training_of(LEVELS[name], **settings))
         assert expected["at"]["step"] == 6
         stopped(tmp_path / "checkpoint", LEVELS[name], 3, **settings)
@@ -324,7 +330,7 @@ def go_on(rank: int, home: str, count: int) -> None:
     dist.destroy_process_group()
 
 
-LONG = {"epochs": (5,), "score_every": 7, "average_after": (2,)}  # scorings 1 at step 7, 2 at 14, 3 at 21, 4 at 25
+LONG = {"epochs": (5,), "eval_every_steps": 7, "average_after": (2,)}  # scorings 1 at step 7, 2 at 14, 3 at 21, 4 at 25
 
 
 @pytest.fixture(scope="module")

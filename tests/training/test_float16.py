@@ -29,7 +29,7 @@ def _gpu_code() -> Iterator[None]:
 
 
 def training_of(level: Level, precision: str, **changes: Any) -> LevelTraining:
-    settings = {"epochs": (3,), "score_every": 10, "average_after": (1,), **changes}
+    settings = {"epochs": (3,), "eval_every_steps": 10, "average_after": (1,), **changes}
     return small_training(small_network(level, 0.2), 120, precision=precision, **settings)
 
 

@@ -33,7 +33,7 @@ def train(level: Level) -> dict[str, list[float]]:
         report=report,
         epochs=(6,),
         average_after=(3,),
-        score_every=15,
+        eval_every_steps=15,
     )
     losses = curve_of(training)
     training.run()

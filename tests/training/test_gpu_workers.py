@@ -44,7 +44,7 @@ def train(rank: int, home: str, count: int) -> None:
             network = small_network(FLAT if level == "flat" else DEEP, 0.3, context.shard)
             training = small_training(
                 network, 51, keep=2, workers=context,
-                epochs=(2,), batch_size=16, score_every=4, average_after=(0,), precision=precision,
+                epochs=(2,), batch_size=16, eval_every_steps=4, average_after=(0,), precision=precision,
             )  # fmt: skip
             training.run()
             found[name] = training.state.recent, training.parameters[TABLE].detach().clone()

@@ -56,7 +56,7 @@ class TestLearning:
         records = []
         training = small_training(
             small_network(level, 0.1), 400, report=records.append,
-            epochs=(6,), average_after=(4,), score_every=20, learning_rate=0.03,
+            epochs=(6,), average_after=(4,), eval_every_steps=20, learning_rate=0.03,
         )  # fmt: skip
         losses = curve_of(training)
         best = training.run()
@@ -100,7 +100,7 @@ class TestLearning:
 
 def test_reduced_precision_learns_too():
     training = small_training(
-        small_network(FLAT), 300, epochs=(5,), score_every=25, learning_rate=0.03, precision="bfloat16"
+        small_network(FLAT), 300, epochs=(5,), eval_every_steps=25, learning_rate=0.03, precision="bfloat16"
     )
     assert training.run() > 90
     assert all(parameter.dtype == torch.float32 for parameter in training.network.parameters())
@@ -153,13 +153,13 @@ class TestStep:
 class TestWhenItEnds:
     def test_epochs_of_the_level(self):
         for level, epochs in ((FLAT, 2), (DEEP, 3), (Level(3, 10, DEEP.first_child), 3)):
-            training = small_training(small_network(level), 50, epochs=(2, 3), score_every=100)
+            training = small_training(small_network(level), 50, epochs=(2, 3), eval_every_steps=100)
             training.run()
             assert training.state.step == epochs * 3  # batches of 20, 20 and 10
 
     def test_patience(self, scripted):
         seen = scripted([10, 30, 20, 30, 29, 99])
-        training = small_training(small_network(FLAT), 200, epochs=(9,), score_every=2, patience=3)
+        training = small_training(small_network(FLAT), 200, epochs=(9,), eval_every_steps=2, patience=3)
         assert training.run() == 30
         assert len(seen) == 5 and training.state.step == 10
         assert (training.state.best_step, training.state.evaluations_without_gain) == (4, 3)
@@ -168,20 +168,20 @@ class TestWhenItEnds:
 
     def test_a_gain_renews_patience(self, scripted):
         seen = scripted([10, 9, 11, 10, 12, 11, 10])
-        training = small_training(small_network(FLAT), 200, epochs=(9,), score_every=1, patience=2)
+        training = small_training(small_network(FLAT), 200, epochs=(9,), eval_every_steps=1, patience=2)
         assert training.run() == 12
         assert len(seen) == 7
 
     def test_what_is_left_over_is_scored_too(self, scripted):
         seen = scripted([10, 20])
-        training = small_training(small_network(FLAT), 100, epochs=(1,), score_every=3)
+        training = small_training(small_network(FLAT), 100, epochs=(1,), eval_every_steps=3)
         assert training.run() == 20
         assert training.state.step == 5 and len(seen) == 2
         assert same(weights(training.network), seen[1])
 
     def test_a_score_of_zero_is_a_score(self, scripted):
         seen = scripted([0, 0])
-        training = small_training(small_network(FLAT), 40, epochs=(2,), score_every=2)
+        training = small_training(small_network(FLAT), 40, epochs=(2,), eval_every_steps=2)
         assert training.run() == 0
         assert same(weights(training.network), seen[0])
 
@@ -197,7 +197,7 @@ class TestAveraging:
 
         monkeypatch.setattr(module.WeightAverage, "add", watched)
         seen = scripted([1, 2, 3, 4, 5, 6])
-        training = small_training(small_network(FLAT), 200, epochs=(3,), average_after=(1,), score_every=5)
+        training = small_training(small_network(FLAT), 200, epochs=(3,), average_after=(1,), eval_every_steps=5)
         training.run()
         # at steps 15, 20, 25 and 30, not at 5 and 10
         assert training.average.snapshots == len(snapshots) == 4
@@ -211,7 +211,7 @@ class TestAveraging:
 
     def test_may_be_switched_off(self):
         training = small_training(
-            small_network(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, score_every=1
+            small_network(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, eval_every_steps=1
         )
         training.run()
         assert training.average.snapshots == 0
@@ -222,7 +222,7 @@ class TestAveraging:
         curves = []
         for every in (1, 100):
             training = small_training(
-                small_network(level, 0.2), 100, epochs=(2,), average_after=(0,), score_every=every
+                small_network(level, 0.2), 100, epochs=(2,), average_after=(0,), eval_every_steps=every
             )
             curves.append(curve_of(training))
             training.run()
@@ -236,7 +236,7 @@ class TestDiverged:
     def test_keeps_the_best_weights_and_the_last_checkpoint(self, scripted, tmp_path):
         seen = scripted([10, 20, 15])
         checkpoints = self.kept(tmp_path / "checkpoint")
-        training = small_training(small_network(FLAT), 200, epochs=(5,), score_every=2, checkpoints=checkpoints)
+        training = small_training(small_network(FLAT), 200, epochs=(5,), eval_every_steps=2, checkpoints=checkpoints)
         step = training.step
         before: dict[str, torch.Tensor] = {}
 
@@ -253,7 +253,7 @@ class TestDiverged:
         assert same(weights(training.network), seen[1])
         # the checkpoint is that of step 6, and a new training starts there
         assert json.loads((tmp_path / "checkpoint" / MANIFEST).read_text())["position"]["step"] == 6
-        again = small_training(small_network(FLAT, seed=5), 200, epochs=(5,), score_every=2)
+        again = small_training(small_network(FLAT, seed=5), 200, epochs=(5,), eval_every_steps=2)
         assert self.kept(tmp_path / "checkpoint").resume(again)
         assert same(weights(again.network), before) and same(again.best, seen[1])
 
@@ -263,7 +263,7 @@ class TestDiverged:
         """The loss of a step is of the weights before it: they may be wrong since, unnoticed until a scoring."""
         scripted([10, 20, 15])
         training = small_training(
-            small_network(FLAT), 200, epochs=(5,), score_every=2, checkpoints=self.kept(tmp_path / "checkpoint")
+            small_network(FLAT), 200, epochs=(5,), eval_every_steps=2, checkpoints=self.kept(tmp_path / "checkpoint")
         )
         update = training.optimizer.step
 
@@ -286,7 +286,7 @@ class TestDiverged:
         """Finite throughout: the mean of ten steps is held against the mean of the first ten."""
         seen = scripted(list(range(1, 100)))
         training = small_training(
-            small_network(FLAT), 400, epochs=(5,), score_every=10, checkpoints=self.kept(tmp_path / "checkpoint")
+            small_network(FLAT), 400, epochs=(5,), eval_every_steps=10, checkpoints=self.kept(tmp_path / "checkpoint")
         )
         losses = curve_of(training)
         loss = LevelNetwork.loss
@@ -329,7 +329,7 @@ class TestDiverged:
             training._check_loss()
 
     def test_a_learning_rate_beyond_reason(self):
-        training = small_training(small_network(DEEP), 200, epochs=(5,), score_every=1, learning_rate=1e30)
+        training = small_training(small_network(DEEP), 200, epochs=(5,), eval_every_steps=1, learning_rate=1e30)
         with pytest.raises(TrainingDivergedError):
             training.run()
         assert all(parameter.isfinite().all() for parameter in training.network.parameters())

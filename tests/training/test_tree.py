@@ -54,7 +54,7 @@ def corpus(home) -> Corpus:
     return Corpus.open(home / "corpora" / "tiny")
 
 
-BRIEF = {"epochs": (2,), "average_after": (1,), "score_every": 5}
+BRIEF = {"epochs": (2,), "average_after": (1,), "eval_every_steps": 5}
 """Training that teaches little: what is resumed must only end with the same bytes."""
 AT = [5, 10, 15, 20, 25, 30]
 """The steps after which one of its levels is scored."""
@@ -491,7 +491,7 @@ class TestScored:
 
     def test_of_the_beam_alone(self, home, corpus, tmp_path, stop):
         """What the level above found is all that is scored: nothing true is put in, and no file of it is kept."""
-        settings = fresh(experiment(home, true_candidates=False), tmp_path)
+        settings = fresh(experiment(home, include_true_parents=False), tmp_path)
         stop(2, 1)
         with pytest.raises(Killed):
             train_tree(settings, corpus)

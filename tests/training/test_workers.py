@@ -49,7 +49,7 @@ def train_level(level: Level, workers: DistributedContext) -> dict[str, Any]:
     records: list[dict] = []
     training = small_training(
         network, DOCUMENTS, keep=2, workers=workers, report=records.append,
-        epochs=(3,), batch_size=BATCH, learning_rate=0.003, average_after=(1,), score_every=6,
+        epochs=(3,), batch_size=BATCH, learning_rate=0.003, average_after=(1,), eval_every_steps=6,
     )  # fmt: skip
     losses, best = curve_of(training), training.run()
     table = training.parameters[TABLE]

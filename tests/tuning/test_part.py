@@ -31,7 +31,7 @@ def test_the_same_documents_every_time_and_in_order(documents: int, small: int, 
 
 def test_a_level_trains_on_that_many_and_is_known_by_it(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
-    settings = experiment(tmp_path, epochs=(2,), average_after=(1,), batch_size=10, score_every=5, documents=100)
+    settings = experiment(tmp_path, epochs=(2,), average_after=(1,), batch_size=10, eval_every_steps=5, documents=100)
     scorings = [record["scoring"] for record in train_tree(settings, corpus) if "scoring" in record]
     assert [one["documents"] for one in scorings] == [50, 100, 150, 200] * 2
     whole = settings.model_copy(update={"training": settings.training.model_copy(update={"documents": None})})

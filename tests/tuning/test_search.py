@@ -126,11 +126,11 @@ class TestTheUsersOwnSettings:
 
     def test_hold_what_is_not_written_as_it_is_by_default(self, tmp_path: Path) -> None:
         text = (
-            "def space(draw):\n    draw.suggest_categorical('training.true_candidates', [True, False])\n"
+            "def space(draw):\n    draw.suggest_categorical('training.include_true_parents', [True, False])\n"
             "    draw.suggest_categorical('network.max_tokens', [None, 200])\n"
         )
         base = load(corpus={"source": "installed_packages"})
-        own = {"training.true_candidates": True, "network.max_tokens": None}
+        own = {"training.include_true_parents": True, "network.max_tokens": None}
         assert of_text(tmp_path, text).of_settings(base) == own
 
     def test_have_places_in_lists(self, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def sweep(home: Path) -> Sweep:
         search = Search(space, "random", seed)
         return [(search.draw() or {})["training.learning_rate"] for _ in range(3)]
 
-    settings = experiment(home, epochs=(6,), average_after=(4,), batch_size=10, score_every=5)
+    settings = experiment(home, epochs=(6,), average_after=(4,), batch_size=10, eval_every_steps=5)
     resources = ResourceSettings(cpus_per_worker=0.5, threads=1)
     seed = next(seed for seed in range(100) if rates(seed) == [GOOD, POOR, MAD])
     settings = settings.model_copy(update={"seed": seed, "resources": resources})

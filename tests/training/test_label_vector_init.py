@@ -1,6 +1,6 @@
 """Attention vectors started from label features, against the definition written out.
 
-Run: pytest tests/training/test_attention_start.py
+Run: pytest tests/training/test_label_vector_init.py
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -23,15 +23,15 @@ from axml_ray.network.backends import cpu_backend
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
-from axml_ray.training import attention_start as module
-from axml_ray.training.attention_start import (
+from axml_ray.training import label_vector_init as module
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.label_vector_init import (
     START_LENGTH,
     initialise_attention,
     label_name_features,
     mean_word_states,
     node_features,
 )
-from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
 WORDS, LABELS = 12, 10
@@ -131,7 +131,7 @@ def test_a_tree_starts_where_the_settings_say(tmp_path: Path, monkeypatch: pytes
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     for start in ("random", "features", "names"):
         settings = experiment(tmp_path, epochs=(1,))
-        network = settings.network.model_copy(update={"attention_start": start})
+        network = settings.network.model_copy(update={"label_vector_init": start})
         train_tree(settings.model_copy(update={"network": network, "name": start}), corpus)
     centroids, names = corpus.label_features(), label_name_features(corpus, corpus.split("train").tokens)
     expected = [centroids, centroids, names, names]  # two levels each
