@@ -22,6 +22,7 @@ from axml_ray.ensemble.combiner import Combiner, MemberWeights, combiner_class
 from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.members.featurizer import ABOUT, Featurizer
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberInfo, MemberSpec
+from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.precision import chosen_format
 from axml_ray.settings import Experiment, Precision, fingerprint
 from axml_ray.settings.configuration import read_settings
@@ -131,7 +132,7 @@ class Run:
             return precision
         precision = chosen_format(context.device, context.agree_on_precision(precision))
         if context.is_first:
-            precision = write_json_once(self.layout.number_format(context.device.type), precision)
+            precision = write_json_once(self.layout.number_format(backend_for(context.device).device_type), precision)
         names: tuple[Precision, ...] = get_args(Precision)
         return names[int(context.from_first(torch.tensor([names.index(precision)])))]
 

@@ -17,9 +17,8 @@ def chain_rule(log_conditional: Array, log_parent: Array | float, parent_score_e
     Args:
         log_conditional: what the model of the node's level says, [..., n].
         log_parent: the result for the parent of each node, of a shape that broadcasts to it; 0 for the root.
-        parent_score_exponent: 1 is the paper's equation. Departing from it, a smaller weight lets mistakes of upper
-            levels count
-            less: the parent's probability enters to that power, and at 0 not at all.
+        parent_score_exponent: 1 is the paper's equation. Departing from it, a smaller exponent lets mistakes of
+            upper levels count less: the parent's probability enters to that power, and at 0 not at all.
     """
     if parent_score_exponent == 0:  # not 0 · log_parent, which is NaN for a parent of probability 0
         return log_conditional
