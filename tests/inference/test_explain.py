@@ -132,7 +132,7 @@ class TestExplain:
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_of_networks_without_attention(self, tmp_path, kind):
-        run = train_run(tmp_path, trees=1, epochs=1, kind=kind, bottleneck=8, filters=4)
+        run = train_run(tmp_path, trees=1, epochs=1, kind=kind)
         export_bundle(run, tmp_path / "bundle")
         [[tag, *_]] = Tagger.load(tmp_path / "bundle").tag(["key1 noise0"], explain=True)
         assert not tag.explanation.paths and tag.explanation.weights.tolist() == [0, 0]
