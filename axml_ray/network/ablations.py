@@ -36,14 +36,7 @@ BOTTLENECK_LAYER = 2
 
 
 class PooledNetwork(LevelNetwork, ABC):
-    """A network with one vector for each text: pooling, then XML-CNN's bottleneck (a layer, ReLU and dropout).
-
-    Args:
-        level: the level whose nodes are scored.
-        pooled: F.
-        settings: sizes and dropout rates.
-        shard: the part of the label table to hold.
-    """
+    """A network with one vector for each text: pooling, then XML-CNN's bottleneck (a layer, ReLU and dropout)."""
 
     def __init__(self, level: Level, pooled: int, settings: NetworkSettings, shard: Shard = WHOLE):
         super().__init__(level, BOTTLENECK + 1, shard, settings.parent_score_exponent)
@@ -86,12 +79,6 @@ class MaxPooledBiLSTM(PooledNetwork):
     The paper: "a BiLSTM, a max-pooling (instead of the attention layer of AttentionXML), and the fully connected
     layers (from XML-CNN)". So the head is not AttentionXML's, which all labels share, but XML-CNN's: its bottleneck
     with its dropout, and an output for each label. Dropout after the BiLSTM is as in AttentionXML.
-
-    Args:
-        level: the level whose nodes are scored.
-        vectors: first values of the word embedding, float32 [words, E].
-        settings: sizes and dropout rates.
-        shard: the part of the label table to hold.
     """
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
@@ -108,14 +95,7 @@ class MaxPooledBiLSTM(PooledNetwork):
 
 
 class XMLCNN(PooledNetwork):
-    """XML-CNN (Liu, Chang, Wu and Yang, "Deep Learning for Extreme Multi-label Text Classification", SIGIR 2017).
-
-    Args:
-        level: the level whose nodes are scored.
-        vectors: first values of the word embedding, float32 [words, E].
-        settings: sizes and dropout rates.
-        shard: the part of the label table to hold.
-    """
+    """XML-CNN (Liu, Chang, Wu and Yang, "Deep Learning for Extreme Multi-label Text Classification", SIGIR 2017)."""
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
         super().__init__(level, FILTERS * len(FILTER_WIDTHS) * CHUNKS, settings, shard)
@@ -137,10 +117,6 @@ class Convolutions(nn.Module):
     - Dynamic pooling divides the m words of each text, not the padded batch, into P chunks: chunk k reaches from
       ⌊k·m / P⌋ up to ⌈(k + 1)·m / P⌉. If P does not divide m, neighbouring chunks share a word, so that a text of fewer
       than P words has no empty chunk.
-
-    Args:
-        vectors: first values of the word embedding, float32 [words, E]; row 0 is padding.
-        settings: sizes and dropout rates.
     """
 
     def __init__(self, vectors: Tensor, settings: NetworkSettings):

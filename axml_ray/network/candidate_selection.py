@@ -72,10 +72,7 @@ class Candidates:
     def from_beam(cls, parents: Tensor, level: Level, first_child: Tensor) -> "Candidates":
         """Select the children of the nodes of a beam, as candidates of a whole table in prediction.
 
-        Args:
-            parents: int64 [B, C], nodes of the level above, distinct in each row; -1 for none.
-            level: the level whose nodes are scored.
-            first_child: int64 [P + 1], of the level, on the device of `parents`.
+        `parents` are int64 [B, C], distinct in each row, -1 for none; `first_child` is the level's, on their device.
         """
         if not backend_for(parents.device).runs_ahead:
             return cls.from_parents(parents.numpy(), level)

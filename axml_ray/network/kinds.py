@@ -16,11 +16,7 @@ from axml_ray.settings import NetworkSettings
 def build_network(level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE) -> LevelNetwork:
     """Build a network of the kind that the settings name, with random weights from PyTorch's generator.
 
-    Args:
-        level: the level whose nodes are scored.
-        vectors: first values of the word embedding, float32 [words, E].
-        settings: kind, implementation, sizes and dropout rates.
-        shard: the part of the label table to hold.
+    The word embedding starts from `vectors`, float32 [words, E], of which row 0 is padding.
     """
     kinds: dict[str, Callable[..., LevelNetwork]] = {
         "attention": FusedAttentionXML if settings.implementation == "fused" else AttentionXML,

@@ -53,11 +53,7 @@ class Beam:
 class LevelNetwork(nn.Module, ABC):
     """A network that scores the nodes of a level, or of one shard of it.
 
-    Args:
-        level: the level whose nodes are scored.
-        dimension: D.
-        shard: the part of the label table to hold.
-        parent_score_exponent: weight of a parent's score in those of its children, 1 in the paper; see `chain_rule`.
+    The weight of a parent's score in those of its children is `parent_score_exponent`, 1 in the paper (`chain_rule`).
     """
 
     first_child: Tensor | None
@@ -107,11 +103,7 @@ class LevelNetwork(nn.Module, ABC):
 
     @torch.no_grad()
     def initialise_from_parent_level(self, shared: Mapping[str, Tensor]) -> None:
-        """Copy the parameters of the trained level above, except its attention (paper, section 2.5).
-
-        Args:
-            shared: `shared_parameters` of the level above.
-        """
+        """Copy the `shared_parameters` of the trained level above (paper, section 2.5)."""
         for name, parameter in self.named_parameters():
             if name != TABLE:
                 parameter.copy_(shared[name])
@@ -210,10 +202,7 @@ def read_rows(table: Tensor, rows_U: Tensor, row_index: Tensor) -> Tensor:
 
     Lazy Adam then updates only the rows that a step read. Gradients of a row are summed in the table's own format.
 
-    Args:
-        table: [rows, X].
-        rows_U: int64, ascending and distinct.
-        row_index: int64 [...], which of `rows_U` is read; 0 where nothing is, if there are no rows.
+    `rows_U` are ascending and distinct; without any, `row_index` is 0 everywhere and the result is zero.
     """
     rows_UX = functional.embedding(rows_U, table, sparse=True)
     if not len(rows_U):  # a shard that holds no candidate of the batch

@@ -19,12 +19,6 @@ class LazyAdam(torch.optim.Optimizer):
 
     Lazy means that the moments of other rows do not decay. The step counter, by which Adam corrects the bias of the
     moments, is the parameter's and counts steps without any row too.
-
-    Args:
-        params: parameters, float32.
-        lr: learning rate.
-        betas: decay rates of the first and second moments.
-        eps: added to the root of the second moment.
     """
 
     def __init__(

@@ -33,10 +33,6 @@ class Encoder(nn.Module):
     - The initial state of the LSTMs is learned. The paper does not say what it is.
     - Texts are padded on the right. The forward LSTM never sees padding before a word, and the backward LSTM reads each
       text reversed within its own length, so neither needs packed sequences.
-
-    Args:
-        vectors: first values of the embedding, float32 [words, E]; row 0 is padding and is zero.
-        settings: sizes and dropout rates.
     """
 
     def __init__(self, vectors: Tensor, settings: NetworkSettings):
@@ -102,10 +98,7 @@ def attention_weights(states_BTD: Tensor, queries_BND: Tensor, is_word_BT: Tenso
 def multi_label_attention(states_BTD: Tensor, queries_BND: Tensor, is_word_BT: Tensor | None = None) -> Tensor:
     """Return the context vector m̂_j = Σ_t α_tj ĥ_t of every node (equation 2, section 2.4.3), [B, N, D].
 
-    Args:
-        states_BTD: hidden states ĥ_t of the texts.
-        queries_BND: attention parameters ŵ_j of the nodes.
-        is_word_BT: bool, False at padding; None without padding.
+    `queries_BND` are the attention parameters ŵ_j of the nodes, and `is_word_BT` is False at padding.
     """
     return attention_weights(states_BTD, queries_BND, is_word_BT) @ states_BTD
 
@@ -127,12 +120,7 @@ def _scores(states_BTD: Tensor, queries_BND: Tensor, is_word_BT: Tensor | None) 
 
 
 class Head(nn.Module):
-    """Fully connected layers and output layer, shared by all labels (section 2.4.4); there is no dropout.
-
-    Args:
-        dimension: D, length of a context vector.
-        layers: units of the fully connected layers, at least one.
-    """
+    """Fully connected layers and output layer, shared by all labels (section 2.4.4); there is no dropout."""
 
     def __init__(self, dimension: int, layers: Sequence[int]):
         super().__init__()
@@ -202,9 +190,7 @@ class AttentionXML(LevelNetwork):
     def attention_weights(self, states_TD: Tensor, nodes: Tensor) -> Tensor:
         """Return the attention α_tj of some nodes to the words of one text (equation 2), [n, T], float32 or wider.
 
-        Args:
-            states_TD: hidden states of the text, without padding.
-            nodes: int64 [n], nodes of the level.
+        The states are those of the text without padding, and `nodes` (int64 [n]) are held by this shard.
         """
         queries = self.attention.vectors(nodes, self.first_child)
         return attention_weights(states_TD.float(), queries.float())
