@@ -44,7 +44,8 @@ from timed_parts import measure_within
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
-from axml_ray.network.backends.backend import Backend, backend_for, replaced_backend
+from axml_ray.network.backends.backend import backend_for, replaced_backend
+from axml_ray.network.backends.base import Backend
 from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.backends.devices import device_named
 from axml_ray.network.backends.precision import use_threads

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory, synchronize
 from axml_ray.network.kinds import build_network
 from axml_ray.planning.memory import level_memory
 from axml_ray.planning.shapes import Counts, LevelShape
@@ -47,11 +48,11 @@ def matrix_rate(device: torch.device, size: int) -> float:
     one = torch.randn(size, size, device=device).to(dtype)
     best = float("inf")
     for _ in range(5):
-        backend.synchronize()
+        synchronize(device)
         began = time.perf_counter()
         for _ in range(4):
             one @ one
-        backend.synchronize()
+        synchronize(device)
         best = min(best, (time.perf_counter() - began) / 4)
     return 2 * size**3 / best
 
@@ -74,7 +75,7 @@ def measure(
 ) -> StepTimes:
     """Time the steps of a level for some seconds, and then the scoring of its documents."""
     backend = backend_for(device)
-    backend.reset_peak_memory()
+    reset_peak_memory(device)
     shape = replace(shape, nodes=shape.rows * shape.block)  # every row is full
     training = training_of(settings, counts, shape, device)
     batch = settings.training.batch_size
@@ -82,14 +83,14 @@ def measure(
     batches = [make_batch(training.data, level, rows + i * batch).stage(device) for i in range(BATCHES)]
     for step in range(WARM_STEPS if seconds else 1):
         training.step(batches[step % BATCHES])
-    backend.synchronize()
+    synchronize(device)
     began, steps = time.perf_counter(), 0
     while not steps or time.perf_counter() - began < seconds or (seconds and steps % backend.loss_interval):
         training.step(batches[steps % BATCHES])
         steps += 1
-    backend.synchronize()
+    synchronize(device)
     elapsed = time.perf_counter() - began
-    peak = backend.peak_memory_gib() if settings.resources.gpus_per_worker else 0.0
+    peak = peak_memory_gib(device) if settings.resources.gpus_per_worker else 0.0
     operations = (
         TRAINING
         * batch

@@ -18,7 +18,7 @@ from torch import Tensor
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.network_tree import NetworkTree
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.paper.attention_xml import AttentionXML
 from axml_ray.tree.label_tree import LabelTree
 
 
@@ -105,7 +105,7 @@ def literal_level(network: object, evidence: bool) -> LiteralLevel:
     assert isinstance(network, AttentionXML)
     level, head, encoder = network.level, network.head, network.encoder
     vectors = encoder.embedding.weight.float()
-    sizes = [len(bias) for bias in head.parameters_after_projection()[:-2:2]]
+    sizes = [len(head.get_parameter(f"layers.{layer}.bias")) for layer in range(len(head.layers))]
     literal = LiteralLevel(level.nodes, level.first_child is not None, vectors, encoder.forward_lstm.hidden_size, sizes)
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
         getattr(literal.lstm, f"{name}_l0").copy_(getattr(encoder.forward_lstm, f"{name}_l0"))

@@ -28,8 +28,8 @@ from axml_ray.core.limits import available_cpus
 from axml_ray.core.paths import absolute
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.backends.precision import use_threads
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, TrainingSettings
 from axml_ray.training.batches import LevelData
@@ -73,7 +73,7 @@ def task_of(name: str, documents: int, longest: int) -> Task:
 def ours(task: Task, epochs: int, seed: int) -> float:
     """Train ours; return nDCG@5 on validation, in percent."""
     torch.manual_seed(seed)
-    network = AttentionXML(task.level, task.vectors, NetworkSettings(hidden=HIDDEN, fully_connected=(HIDDEN,)))
+    network = FusedAttentionXML(task.level, task.vectors, NetworkSettings(hidden=HIDDEN, fully_connected=(HIDDEN,)))
     network.initialise_output_bias(task.rate)
     settings = TrainingSettings(
         epochs=(epochs,), average_after=(AVERAGE_AFTER,), learning_rate=LEARNING_RATE, eval_every_steps=SCORE_EVERY

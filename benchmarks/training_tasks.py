@@ -12,7 +12,7 @@ import torch
 from axml_ray.core.paths import absolute
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings
 from axml_ray.training.batches import LevelData
@@ -153,8 +153,8 @@ def our_training(
     first_child = np.arange(0, task.nodes + 1, CHILDREN, dtype=np.int64) if deep else None
     level = Level(2 if deep else 1, task.nodes, first_child)
     workers = workers or DistributedContext()
-    network = AttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
-    network.head.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
+    network = FusedAttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
+    network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
     validation = Validation(data.tokens, data.positives)  # never scored here
     settings = TrainingSettings(batch_size=BATCH, precision=precision)
     return LevelTraining(network, data, validation, settings, SEED, workers)

@@ -30,10 +30,6 @@ def network(draw: Draw) -> None:
     # The other two kinds have no attention, and refuse these settings of the config.
     draw.fix("network.evidence", False)
     draw.fix("network.label_vector_init", "random")
-    draw.suggest_int("network.bottleneck", 128, 512, log=True)
-    if kind == "xml_cnn":
-        draw.suggest_int("network.filters", 32, 256, log=True)
-        draw.suggest_int("network.pooling_chunks", 1, 8, log=True)
 
 
 def dropouts(draw: Draw) -> None:

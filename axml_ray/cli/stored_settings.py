@@ -22,10 +22,6 @@ KEPT = (
     "network.hidden",
     "network.fully_connected",
     "network.evidence",
-    "network.bottleneck",
-    "network.filter_widths",
-    "network.filters",
-    "network.pooling_chunks",
     "corpus.seed",
 )
 """Settings that the two runs must share: shapes of trees and networks, and the seed of the draw of validation texts."""

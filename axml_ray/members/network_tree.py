@@ -21,12 +21,12 @@ from axml_ray.members.explanation import ExplainedText, Step, TreePath
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, load_weights, save_weights
-from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import Beam, LevelNetwork
+from axml_ray.network.paper.attention_xml import AttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, NetworkSettings, Precision, Settings, TrainingSettings
 from axml_ray.settings.members import NetworkTreeSettings
@@ -174,7 +174,7 @@ class NetworkTree(Member):
             candidates = parent_scores = None
             if beam is not None:
                 assert network.first_child is not None
-                candidates = backend_for(self.device).candidates(beam.nodes, network.level, network.first_child)
+                candidates = Candidates.from_beam(beam.nodes, network.level, network.first_child)
                 parent_scores = beam.scores
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)

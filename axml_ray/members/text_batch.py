@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.network.bilstm import thread_pool
+from axml_ray.network.fast.bilstm import thread_pool
 
 BATCH_TOKENS = 1 << 14
 """Largest number of tokens of a batch, padding included: the memory of a network grows with it."""

@@ -13,62 +13,34 @@ one.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backends.backend import Seeds
-from axml_ray.network.encoder import WORD_LAYER, Encoder, embed_tokens
-from axml_ray.network.fast.fused_head import Attention
+from axml_ray.network.backends.base import Seeds
+from axml_ray.network.fast.encoder import FastEncoder, embed_tokens
 from axml_ray.network.level_network import LevelNetwork
+from axml_ray.network.paper.attention_xml import WORD_LAYER, log_odds
 from axml_ray.network.paper.dropout import dropout
-from axml_ray.network.paper.head import log_odds
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
 
+BOTTLENECK = 512
+"""Units of the layer between pooling and output."""
+FILTER_WIDTHS, FILTERS, CHUNKS = (2, 4, 8), 128, 8
+"""XML-CNN's filters: their widths in words, the number of each width, and P, the chunks of a text."""
 BOTTLENECK_LAYER = 2
 """Number that tells the bottleneck's dropout masks from those of the encoder's two layers."""
 
 
-@dataclass
-class FusedDotProduct:
-    """The head without layers or parameters: the product of a text's only encoding and a label's vector is the logit.
-
-    Attributes and methods are those of `FusedHead`.
-    """
-
-    parameters: tuple[Tensor, ...] = ()
-    gradients: list[Tensor] = field(default_factory=list)
-    values_per_node: int = 0
-
-    def forward(self, scores_gnT: Tensor | Attention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
-        """Return the scores [g, n, 1] as logits [g, n], in float32 or wider, and their own number format."""
-        assert isinstance(scores_gnT, Tensor)  # without values, `LevelPass` uses no kernel of attention
-        logits = scores_gnT[..., 0]
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)), logits.dtype
-
-    def backward(self, saved: Any, logit_gradients_gn: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of the scores, [g, n, 1]; there are no values."""
-        return logit_gradients_gn[..., None].to(saved), None
-
-
 class PooledNetwork(LevelNetwork, ABC):
-    """A network with one vector for each text: pooling, then XML-CNN's bottleneck (a layer, ReLU and dropout).
-
-    Args:
-        level: the level whose nodes are scored.
-        pooled: F.
-        settings: sizes and dropout rates.
-        shard: the part of the label table to hold.
-    """
+    """A network with one vector for each text: pooling, then XML-CNN's bottleneck (a layer, ReLU and dropout)."""
 
     def __init__(self, level: Level, pooled: int, settings: NetworkSettings, shard: Shard = WHOLE):
-        super().__init__(level, settings.bottleneck + 1, shard, settings.parent_score_exponent)
-        self.bottleneck = nn.Linear(pooled, settings.bottleneck)
+        super().__init__(level, BOTTLENECK + 1, shard, settings.parent_score_exponent)
+        self.bottleneck = nn.Linear(pooled, BOTTLENECK)
         nn.init.xavier_uniform_(self.bottleneck.weight)
         self.dropout = settings.encoder_dropout
 
@@ -91,17 +63,9 @@ class PooledNetwork(LevelNetwork, ABC):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return functional.pad(x, (0, 1), value=1.0)[:, None]
 
-    def encoding_lengths(self, lengths_B: Tensor) -> Tensor:
-        """Return 1 for each text, int64 [B]: its encoding is a single row."""
-        return torch.ones_like(lengths_B)
-
-    def values(self, encodings_BTD: Tensor) -> Tensor:
-        """Return an empty tensor, [B, 1, 0]: there is no attention, so nothing is averaged."""
-        return encodings_BTD[..., :0].detach()
-
-    def fused_head(self) -> FusedDotProduct:
-        """Return the head without layers."""
-        return FusedDotProduct()
+    def score(self, encodings: Tensor, lengths_B: Tensor, queries: Tensor) -> Tensor:
+        """Return the logits w_j·x of the nodes, [B, N]; their vectors end in the biases."""
+        return (encodings @ queries.mT).squeeze(1)
 
     @torch.no_grad()
     def initialise_output_bias(self, positive_rate: float) -> None:
@@ -115,17 +79,11 @@ class MaxPooledBiLSTM(PooledNetwork):
     The paper: "a BiLSTM, a max-pooling (instead of the attention layer of AttentionXML), and the fully connected
     layers (from XML-CNN)". So the head is not AttentionXML's, which all labels share, but XML-CNN's: its bottleneck
     with its dropout, and an output for each label. Dropout after the BiLSTM is as in AttentionXML.
-
-    Args:
-        level: the level whose nodes are scored.
-        vectors: first values of the word embedding, float32 [words, E].
-        settings: sizes and dropout rates.
-        shard: the part of the label table to hold.
     """
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
         super().__init__(level, 2 * settings.hidden, settings, shard)
-        self.encoder = Encoder.from_settings(vectors, settings)
+        self.encoder = FastEncoder(vectors, settings)
 
     def pool(
         self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
@@ -137,18 +95,10 @@ class MaxPooledBiLSTM(PooledNetwork):
 
 
 class XMLCNN(PooledNetwork):
-    """XML-CNN (Liu, Chang, Wu and Yang, "Deep Learning for Extreme Multi-label Text Classification", SIGIR 2017).
-
-    Args:
-        level: the level whose nodes are scored.
-        vectors: first values of the word embedding, float32 [words, E].
-        settings: sizes and dropout rates.
-        shard: the part of the label table to hold.
-    """
+    """XML-CNN (Liu, Chang, Wu and Yang, "Deep Learning for Extreme Multi-label Text Classification", SIGIR 2017)."""
 
     def __init__(self, level: Level, vectors: Tensor, settings: NetworkSettings, shard: Shard = WHOLE):
-        maps = settings.filters * len(settings.filter_widths)
-        super().__init__(level, maps * settings.pooling_chunks, settings, shard)
+        super().__init__(level, FILTERS * len(FILTER_WIDTHS) * CHUNKS, settings, shard)
         self.encoder = Convolutions(vectors, settings)
 
     def pool(
@@ -167,10 +117,6 @@ class Convolutions(nn.Module):
     - Dynamic pooling divides the m words of each text, not the padded batch, into P chunks: chunk k reaches from
       ⌊k·m / P⌋ up to ⌈(k + 1)·m / P⌉. If P does not divide m, neighbouring chunks share a word, so that a text of fewer
       than P words has no empty chunk.
-
-    Args:
-        vectors: first values of the word embedding, float32 [words, E]; row 0 is padding.
-        settings: sizes and dropout rates.
     """
 
     def __init__(self, vectors: Tensor, settings: NetworkSettings):
@@ -178,13 +124,9 @@ class Convolutions(nn.Module):
         self.embedding = nn.Embedding.from_pretrained(
             vectors.clone(), freeze=not settings.train_embeddings, padding_idx=0
         )
-        self.filters = nn.ModuleList(
-            nn.Conv1d(vectors.shape[1], settings.filters, width) for width in settings.filter_widths
-        )
+        self.filters = nn.ModuleList(nn.Conv1d(vectors.shape[1], FILTERS, width) for width in FILTER_WIDTHS)
         for convolution in self.filters:
             nn.init.xavier_uniform_(convolution.weight)  # type: ignore[arg-type]
-        self.widths = settings.filter_widths
-        self.chunks = settings.pooling_chunks
         self.dropout = settings.embedding_dropout
 
     def forward(
@@ -202,7 +144,7 @@ class Convolutions(nn.Module):
         maps_BMT = torch.cat(
             [
                 convolution(functional.pad(words_BET, (0, width - 1)))
-                for convolution, width in zip(self.filters, self.widths, strict=True)
+                for convolution, width in zip(self.filters, FILTER_WIDTHS, strict=True)
             ],
             dim=1,
         )
@@ -219,11 +161,11 @@ class Convolutions(nn.Module):
 
         Example: 2 chunks of 5 words in a batch of width 8 are [0, 1, 2, 2, 2] and [2, 3, 4, 4, 4].
         """
-        chunk_P = torch.arange(self.chunks, device=lengths_B.device)
-        first_BP = chunk_P * lengths_B[:, None] // self.chunks
-        last_BP = -(-(chunk_P + 1) * lengths_B[:, None] // self.chunks) - 1
+        chunk_P = torch.arange(CHUNKS, device=lengths_B.device)
+        first_BP = chunk_P * lengths_B[:, None] // CHUNKS
+        last_BP = -(-(chunk_P + 1) * lengths_B[:, None] // CHUNKS) - 1
         # The longest chunk that any text of this width has; reading the real lengths would make an accelerator wait.
-        longest = -(-width // self.chunks) + 1
+        longest = -(-width // CHUNKS) + 1
         steps_W = torch.arange(longest, device=lengths_B.device)
         return torch.minimum(first_BP[..., None] + steps_W, last_BP[..., None])
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 
@@ -68,17 +69,17 @@ class Candidates:
         return cls(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
     @classmethod
-    def on_device(cls, parents: Tensor, block_size: int, first_child: Tensor) -> "Candidates":
-        """Select the candidates of a whole table for prediction, without a tensor whose size depends on values.
+    def from_beam(cls, parents: Tensor, level: Level, first_child: Tensor) -> "Candidates":
+        """Select the children of the nodes of a beam, as candidates of a whole table in prediction.
 
-        Args:
-            parents: int64 [B, C], distinct nodes in each row; -1 for none.
-            block_size: K.
-            first_child: int64 [P + 1], as in `Level`, on the device of `parents`.
+        `parents` are int64 [B, C], distinct in each row, -1 for none; `first_child` is the level's, on their device.
         """
+        if not backend_for(parents.device).runs_ahead:
+            return cls.from_parents(parents.numpy(), level)
+        # Index the table itself: finding the distinct rows would make the CPU wait for their number.
         row_index = parents.clamp(min=0)
         counts = (first_child[row_index + 1] - first_child[row_index]).masked_fill(parents < 0, 0)
-        exists = torch.arange(block_size, device=parents.device) < counts[..., None]
+        exists = torch.arange(level.block_size, device=parents.device) < counts[..., None]
         beam_columns = torch.arange(parents.shape[1], device=parents.device).expand(parents.shape)
         return cls(parents, beam_columns, None, row_index, exists.flatten(1))
 

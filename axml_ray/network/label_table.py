@@ -32,25 +32,15 @@ class LabelTable(nn.Module):
     def vectors(self, nodes: Tensor, first_child: Tensor | None) -> Tensor:
         """Return the vectors of some nodes, all of which this shard must hold.
 
-        Args:
-            nodes: int64, of any shape [...].
-            first_child: int64 [P + 1], as in `Level`; None at the first level.
-
-        Returns:
-            [..., D], differentiable.
+        `nodes` are int64 of any shape [...], and the result is [..., D]. Here and below, `first_child` is that of the
+        level, int64 [P + 1], or None at the first one.
         """
         row, slot = self._locate(nodes, first_child)
         return self.weight.view(len(self.weight), self.block_size, self.dimension)[row, slot]
 
     @torch.no_grad()
     def set_vectors(self, nodes: Tensor, first_child: Tensor | None, vectors: Tensor) -> None:
-        """Overwrite the vectors of some nodes, all of which this shard must hold.
-
-        Args:
-            nodes: int64 [n].
-            first_child: int64 [P + 1], as in `Level`; None at the first level.
-            vectors: [n, D].
-        """
+        """Overwrite the vectors (float32 [n, D]) of some nodes (int64 [n]), all of which this shard must hold."""
         row, slot = self._locate(nodes, first_child)
         table = self.weight.view(len(self.weight), self.block_size, self.dimension)
         table[row, slot] = vectors.to(table)
@@ -64,11 +54,7 @@ class LabelTable(nn.Module):
         return parent // self.shard.count, nodes - first_child[parent]
 
     def nodes(self, first_child: Tensor | None) -> Tensor:
-        """Return the nodes that this shard holds, int64, in the order of its rows and slots.
-
-        Args:
-            first_child: int64 [P + 1], as in `Level`; None at the first level.
-        """
+        """Return the nodes that this shard holds, int64, in the order of its rows and slots."""
         held = self.shard.ids(self.rows)
         if first_child is None:
             return held

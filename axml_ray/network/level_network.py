@@ -1,9 +1,12 @@
-"""The base class of the networks of a level: encoder, label table, loss, and a step of the beam search.
+"""The base class of the networks of a level: label table, candidates, loss, and a step of the beam search.
 
 A network holds the label table of its level, or one shard of it. Texts are encoded independently of labels, so the
 encodings that a worker scores may come from another worker.
 
-Legend: B documents, T tokens, n nodes scored, C parents, K children of a parent at most, D dimension of the encodings.
+Everything here is plain PyTorch and autograd; `fast.attention_xml` overrides what it computes faster.
+
+Legend: B documents, T tokens, N candidates, C parents, K children of a parent at most, D dimension of the encodings,
+U distinct rows of a table, X values of a row.
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from axml_ray.network.backends.backend import Seeds
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.base import Seeds
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.fast.fused_attention import LevelPass, fused_logits, fused_loss
-from axml_ray.network.fast.fused_head import FusedHead
 from axml_ray.network.label_table import LabelTable
+from axml_ray.network.paper.loss import cross_entropy
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.tree.chain_rule import chain_rule
@@ -49,11 +53,7 @@ class Beam:
 class LevelNetwork(nn.Module, ABC):
     """A network that scores the nodes of a level, or of one shard of it.
 
-    Args:
-        level: the level whose nodes are scored.
-        dimension: D.
-        shard: the part of the label table to hold.
-        parent_score_exponent: weight of a parent's score in those of its children, 1 in the paper; see `chain_rule`.
+    The weight of a parent's score in those of its children is `parent_score_exponent`, 1 in the paper (`chain_rule`).
     """
 
     first_child: Tensor | None
@@ -79,7 +79,7 @@ class LevelNetwork(nn.Module, ABC):
         words: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
-        """Return the encodings of texts, [B, T', D]; rows from `encoding_lengths(lengths_B)` on are padding.
+        """Return the encodings of texts, [B, T, D], or [B, 1, D] of networks with one vector for each text.
 
         Args:
             tokens_BT: word ids, int, padded with 0 on the right.
@@ -90,16 +90,8 @@ class LevelNetwork(nn.Module, ABC):
         """
 
     @abstractmethod
-    def encoding_lengths(self, lengths_B: Tensor) -> Tensor:
-        """Return how many rows of each encoding are not padding, int64 [B], given the texts' words."""
-
-    @abstractmethod
-    def fused_head(self) -> FusedHead:
-        """Return a new head for one pass over a batch."""
-
-    @abstractmethod
-    def values(self, encodings_BTD: Tensor) -> Tensor:
-        """Return what attention averages over the rows of an encoding, [B, T', F]."""
+    def score(self, encodings: Tensor, lengths_B: Tensor, queries: Tensor) -> Tensor:
+        """Return the logit of each candidate, [B, N], given the candidates' vectors: [B, N, D], or [N, D] for all."""
 
     @abstractmethod
     def initialise_output_bias(self, positive_rate: float) -> None:
@@ -111,11 +103,7 @@ class LevelNetwork(nn.Module, ABC):
 
     @torch.no_grad()
     def initialise_from_parent_level(self, shared: Mapping[str, Tensor]) -> None:
-        """Copy the parameters of the trained level above, except its attention (paper, section 2.5).
-
-        Args:
-            shared: `shared_parameters` of the level above.
-        """
+        """Copy the `shared_parameters` of the trained level above (paper, section 2.5)."""
         for name, parameter in self.named_parameters():
             if name != TABLE:
                 parameter.copy_(shared[name])
@@ -126,7 +114,7 @@ class LevelNetwork(nn.Module, ABC):
 
     def loss(
         self,
-        encodings_BTD: Tensor,
+        encodings: Tensor,
         lengths_B: Tensor,
         positives: Tensor,
         denominator: float,
@@ -136,35 +124,41 @@ class LevelNetwork(nn.Module, ABC):
         """Return the summed binary cross-entropy of the nodes scored here, divided by `denominator`.
 
         Args:
-            encodings_BTD: encodings of the texts.
+            encodings: encodings of the texts.
             lengths_B: words of each text, int64.
             positives: int64 [2, P], the document of each true node, and its row of the table or its slot among C·K.
             denominator: number of candidates of all documents in all shards, so that shards' losses add up to the mean.
             candidates: the candidates of each document; None at the first level.
             gradient_scale: scalar by which all gradients, but not the loss, are multiplied; None for one.
         """
-        one = self._level_pass(encodings_BTD, lengths_B, candidates, positives, denominator, gradient_scale)
-        return fused_loss(one)
+        with full_precision(encodings.device):
+            logits_BN = self.score(encodings, lengths_B, self._queries(candidates, encodings.dtype))
+            loss = cross_entropy(logits_BN, positives, None if candidates is None else candidates.exists, denominator)
+        if gradient_scale is not None:
+            # The second term is zero, and carries the gradient.
+            loss = loss.detach() + (loss - loss.detach()) * gradient_scale
+        return loss
 
-    def logits(self, encodings_BTD: Tensor, lengths_B: Tensor, candidates: Candidates | None = None) -> Tensor:
-        """Return logits without gradients: float32 [B, n] of the table's rows, or [B, C·K] of the candidates' slots.
+    def logits(self, encodings: Tensor, lengths_B: Tensor, candidates: Candidates | None = None) -> Tensor:
+        """Return the logits, float32 or wider: [B, N] of the table's rows, or [B, C·K] of the candidates' slots.
 
         A slot without a child has -inf. Arguments are as in `loss`.
         """
-        return fused_logits(self._level_pass(encodings_BTD, lengths_B, candidates, None, 1.0))
+        with full_precision(encodings.device):
+            logits_BN = self.score(encodings, lengths_B, self._queries(candidates, encodings.dtype))
+        return logits_BN if candidates is None else logits_BN.masked_fill(~candidates.exists, float("-inf"))
 
-    def _level_pass(
-        self,
-        encodings: Tensor,
-        lengths: Tensor,
-        candidates: Candidates | None,
-        positives: Tensor | None,
-        denominator: float,
-        gradient_scale: Tensor | None = None,
-    ) -> LevelPass:
-        values, lengths = self.values(encodings), self.encoding_lengths(lengths)
-        head, table = self.fused_head(), self.attention.weight
-        return LevelPass(head, encodings, values, lengths, table, candidates, positives, denominator, gradient_scale)
+    def _queries(self, candidates: Candidates | None, dtype: torch.dtype) -> Tensor:
+        """Return the vectors ŵ_j of all nodes held here, [N, D], or of each document's candidates, [B, C·K, D]."""
+        table = self.attention.weight
+        if candidates is None:
+            return table.to(dtype)
+        if candidates.rows is None:  # in prediction, `row_index` indexes the table itself
+            blocks = functional.embedding(candidates.row_index, table)
+        else:
+            blocks = read_rows(table, candidates.rows, candidates.row_index)
+        # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
+        return blocks.to(dtype).view(len(blocks), -1, self.attention.dimension)
 
     def expand(
         self,
@@ -184,7 +178,7 @@ class LevelNetwork(nn.Module, ABC):
             keep: most nodes to return. If a document has fewer candidates, its beam ends in nodes of -1 with a score of
                 -inf, or is narrower.
         """
-        log_conditional = torch.nn.functional.logsigmoid(self.logits(encodings_BTD, lengths_B, candidates))
+        log_conditional = functional.logsigmoid(self.logits(encodings_BTD, lengths_B, candidates))
         if candidates is None or parent_scores_BC is None:
             scores, rows = log_conditional.topk(min(keep, log_conditional.shape[1]), dim=1)
             return Beam(rows * self.shard.count + self.shard.rank, scores)
@@ -201,3 +195,21 @@ class LevelNetwork(nn.Module, ABC):
         assert self.first_child is not None
         siblings = torch.arange(self.attention.block_size, device=parents_BC.device)
         return (self.first_child[parents_BC][:, :, None] + siblings).flatten(1)
+
+
+def read_rows(table: Tensor, rows_U: Tensor, row_index: Tensor) -> Tensor:
+    """Return `table[rows_U][row_index]`, [..., X]; the table's gradient is sparse, with one entry for each of `rows_U`.
+
+    Lazy Adam then updates only the rows that a step read. Gradients of a row are summed in the table's own format.
+
+    `rows_U` are ascending and distinct; without any, `row_index` is 0 everywhere and the result is zero.
+    """
+    rows_UX = functional.embedding(rows_U, table, sparse=True)
+    if not len(rows_U):  # a shard that holds no candidate of the batch
+        rows_UX = functional.pad(rows_UX, (0, 0, 0, 1))
+    return functional.embedding(row_index, rows_UX)
+
+
+def full_precision(device: torch.device) -> torch.autocast:
+    """Return a context in which products are computed in the format of their operands, also under autocast."""
+    return torch.autocast(backend_for(device).device_type, enabled=False)

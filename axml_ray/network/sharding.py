@@ -43,12 +43,6 @@ def uniform_rows(rows: int, width: int, bound: float, shard: Shard) -> Tensor:
     """Draw a shard's rows of a table uniformly from (-bound, bound): float32 [rows of the shard, width].
 
     A row has the same values for every number of shards, provided that all workers have seeded PyTorch alike.
-
-    Args:
-        rows: rows of the table in all shards.
-        width: values of a row.
-        bound: largest absolute value.
-        shard: the rows to draw.
     """
     if torch.get_default_device().type == "meta":  # weights are loaded later, so drawing them would be in vain
         return torch.empty(shard.size(rows), width)
@@ -59,7 +53,7 @@ def uniform_rows(rows: int, width: int, bound: float, shard: Shard) -> Tensor:
         generator = torch.Generator().manual_seed(seed + start)
         drawn = torch.empty(min(DRAWN_ROWS, rows - start), width).uniform_(-bound, bound, generator=generator)
         # The first row at or after `start` that is rank modulo count, counted from `start`.
-        own = drawn[(shard.rank - start) % shard.count :: shard.count]
-        table[filled : filled + len(own)] = own
-        filled += len(own)
+        held = drawn[(shard.rank - start) % shard.count :: shard.count]
+        table[filled : filled + len(held)] = held
+        filled += len(held)
     return table

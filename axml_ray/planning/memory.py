@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from axml_ray.network.backends.backend import Backend
-from axml_ray.network.backends.cpu_backend import CpuBackend
-from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE, CudaBackend
+from axml_ray.network.backends import cpu_backend, cuda_backend
+from axml_ray.network.backends.base import Limits
+from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE
 from axml_ray.network.fast.cuda_lstm import INPUT_MULTIPLE
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
@@ -152,7 +152,7 @@ def padded(tokens: int) -> int:
 
 
 def pass_bytes(
-    settings: Experiment, counts: Counts, shape: LevelShape, workers: int, width: int, backend: Backend
+    settings: Experiment, counts: Counts, shape: LevelShape, workers: int, width: int, limits: Limits
 ) -> int:
     """Return the bytes of the fused forward and backward pass over a level.
 
@@ -165,7 +165,7 @@ def pass_bytes(
         shape: sizes of the level.
         workers: number of workers, W.
         width: bytes of a value in matrix products.
-        backend: the backend of the workers' devices, which decides how large chunks and groups are.
+        limits: of the workers' devices, which decide how large chunks and groups are.
     """
     network, documents = settings.network, settings.training.batch_size
     dimension, units = 2 * network.hidden, sum(network.fully_connected)
@@ -177,16 +177,16 @@ def pass_bytes(
     each = 2 * tokens + 2 * units
     rows = -(-shape.rows // workers)
     if shape.parents is None:
-        chunk = max(1, backend.nodes_of_chunk(rows, documents, tokens, each))
-        at_once = max(1, backend.documents_of_group(documents, chunk, each))
+        chunk = max(1, limits.nodes_of_chunk(rows, documents, tokens, each))
+        at_once = max(1, limits.documents_of_group(documents, chunk, each))
         # The chunk's scores of all documents; its queries and their gradient.
         values = chunk * documents * tokens + 2 * chunk * dimension
         nodes, queries, numbers = chunk, 0, documents * (rows + 3 * chunk)
     else:
         parents = parents_here(shape, workers)
-        chunk = max(1, backend.columns_of_chunk(parents, shape.block, documents, each))
+        chunk = max(1, limits.columns_of_chunk(parents, shape.block, documents, each))
         nodes = chunk * shape.block
-        at_once = max(1, backend.documents_of_group(documents, nodes, each))
+        at_once = max(1, limits.documents_of_group(documents, nodes, each))
         values = touched_table_values(shape, network.hidden, workers, documents)
         # Queries and their gradients, these also in float32.
         queries, numbers = (2 + FLOAT // width) * dimension, documents * (2 * parents * shape.block + 3 * nodes)
@@ -219,7 +219,7 @@ def level_memory(
     words = FLOAT * word_values(counts)
     rest = FLOAT * network_values(network, counts.word_dimension)
     trained = table + rest + (words if network.train_embeddings else 0)
-    backend = CudaBackend() if accelerator else CpuBackend()
+    limits = cuda_backend.LIMITS if accelerator else cpu_backend.LIMITS
     stored = (
         trained if not accelerator else sum(_stored_on_device(part) for part in (table, rest, trained - table - rest))
     )
@@ -233,14 +233,14 @@ def level_memory(
         best=stored,
         above=words + rest if shape.number > 1 else 0,
         gradients=gradient_bytes(settings, counts, shape, workers, accelerator),
-        activations=encoder + pass_bytes(settings, counts, shape, workers, width, backend),
+        activations=encoder + pass_bytes(settings, counts, shape, workers, width, limits),
         corpus=0 if accelerator else corpus_bytes(counts),
         pytorch=ACCELERATOR_PYTORCH if accelerator else CPU_PYTORCH,
     )
 
 
 def _stored_on_device(size: int) -> int:
-    """Return how many bytes of a copy that is seldom read are on an accelerator, as `Backend.store_like` decides."""
+    """Return how many bytes of a copy that is seldom read are on an accelerator, as `store_like` decides."""
     return size if size <= STORED_ON_DEVICE else 0
 
 

@@ -14,6 +14,7 @@ import torch
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.devices import synchronize
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
 from axml_ray.planning.machines import Machines
@@ -216,5 +217,5 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
 
 def _now(device: torch.device) -> float:
     """Return the time in seconds, after the device has completed its work."""
-    backend_for(device).synchronize()
+    synchronize(device)
     return time.perf_counter()

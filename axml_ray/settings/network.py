@@ -13,6 +13,10 @@ class NetworkSettings(Settings):
 
     kind: Literal["attention", "bilstm", "xml_cnn"] = "attention"
     """The paper's network, or one of the paper's ablations: a BiLSTM with max-pooling, or XML-CNN."""
+    implementation: Literal["fused", "plain"] = "fused"
+    """How the paper's network is computed: fused, which is fast, or plain, its equations in PyTorch and float32
+    (`axml_ray/network/paper`), to read and to check. Both have the same parameters, so that files of weights serve
+    both, and agree up to rounding."""
     max_tokens: Positive | None = None
     """Number of leading words of a text that the networks read; by default `corpus.max_tokens`, like other members."""
     hidden: Positive = 256
@@ -39,14 +43,6 @@ class NetworkSettings(Settings):
     positive rate of the candidates, so that training does not first have to learn it."""
     train_embeddings: bool = True
     """False freezes the word vectors (as the paper does for EUR-Lex and Wiki10-31K)."""
-    bottleneck: Positive = 512
-    """Units of the fully connected layer between pooling and output (bilstm and xml_cnn)."""
-    filter_widths: Annotated[tuple[Positive, ...], Field(min_length=1)] = (2, 4, 8)
-    """Widths of the convolution filters, in words (xml_cnn)."""
-    filters: Positive = 128
-    """Number of filters of each width (xml_cnn)."""
-    pooling_chunks: Positive = 8
-    """p: chunks of a text over which each filter's maximum is taken (xml_cnn)."""
 
     @model_validator(mode="after")
     def _attention_has_evidence_and_start(self) -> Self:

@@ -6,6 +6,10 @@ An old name is an error, not a synonym: a config says what ran, and each setting
 RENAMED = {
     "network.attention_start": "network.label_vector_init",
     "network.path_weight": "network.parent_score_exponent",
+    "network.bottleneck": "the size is now XML-CNN's, 512",
+    "network.filter_widths": "the widths are now XML-CNN's, 2, 4 and 8",
+    "network.filters": "the number is now XML-CNN's, 128 of each width",
+    "network.pooling_chunks": "the number is now XML-CNN's, 8",
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.tokenizer import PADDING
-from axml_ray.network.backends.backend import Staged, backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.base import Staged
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.network.backends.backend import HostCopy, Staged, backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.base import HostCopy, Staged
 from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
@@ -80,9 +81,9 @@ def scoring_batches(lengths: np.ndarray, scored: int, context: DistributedContex
         context: the distributed context; a batch has a part for each worker.
     """
     order = np.argsort(-lengths, kind="stable")
-    backend, batches, start = backend_for(context.device), [], 0
+    limits, batches, start = backend_for(context.device).limits, [], 0
     while start < len(order):
-        documents = backend.documents_to_score(int(lengths[order[start]]), scored) * context.world_size
+        documents = limits.documents_to_score(int(lengths[order[start]]), scored) * context.world_size
         batches.append(order[start : start + documents])
         start += documents
     return batches

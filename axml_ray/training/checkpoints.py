@@ -15,8 +15,8 @@ from torch import Tensor
 
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import clear_leftovers, save_tensors
-from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.level_network import TABLE
+from axml_ray.network.optimization.weight_average import store_like
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level_files import (
     MODEL,
@@ -112,9 +112,9 @@ class Checkpoints:
             state["step"] = torch.tensor(float(optimizer_step), device=parameter.device)
             state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         if training.average.snapshots:
-            training.average.mean[name] = backend_for(parameter.device).store_like(parameter)
+            training.average.mean[name] = store_like(parameter)
         if training.state.best_score >= 0:
-            training.best[name] = backend_for(parameter.device).store_like(parameter)
+            training.best[name] = store_like(parameter)
 
     def drop(self, context: DistributedContext) -> None:
         """Remove the checkpoint of a level whose training is complete."""

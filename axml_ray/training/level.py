@@ -24,13 +24,15 @@ from torch import Tensor
 from axml_ray.core.errors import JobError
 from axml_ray.core.ragged import Ragged
 from axml_ray.evaluation.metrics.metrics import ndcg_at
-from axml_ray.network.backends.backend import Seeds, backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.base import Seeds
 from axml_ray.network.backends.precision import autocast, product_format
+from axml_ray.network.fast.fused_attention import first_gradient
 from axml_ray.network.fast.torch_internals import mark_coalesced_
 from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
 from axml_ray.network.optimization.loss_scale import SMALLEST, LossScale
 from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam, gradient_values
-from axml_ray.network.optimization.weight_average import WeightAverage
+from axml_ray.network.optimization.weight_average import WeightAverage, store_like
 from axml_ray.settings import Precision, TrainingSettings, at_level
 from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.beam_step import expand_all
@@ -179,7 +181,7 @@ class LevelTraining:
             encodings = self.context.exchange(encodings, batch.size)
             scale = None if self.loss_scale is None else self.loss_scale.factor
             loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates, scale)
-        loss.backward(backend_for(device).first_gradient(loss))
+        loss.backward(first_gradient(loss))
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 mark_coalesced_(parameter.grad)
@@ -288,7 +290,7 @@ class LevelTraining:
         """Copy the current parameters to `best`."""
         for name, parameter in self.parameters.items():
             if name not in self.best:
-                self.best[name] = backend_for(parameter.device).store_like(parameter.detach())
+                self.best[name] = store_like(parameter.detach())
             self.best[name].copy_(parameter)
 
     @torch.no_grad()

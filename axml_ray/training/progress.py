@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.devices import peak_memory_gib
 
 log = logging.getLogger(__name__)
 
@@ -84,4 +84,4 @@ class Follower:
 
 def memory_gib(device: torch.device) -> float:
     """Return this process's peak memory in GiB: the accelerator's if `device` is one, else main memory."""
-    return backend_for(device).peak_memory_gib()
+    return peak_memory_gib(device)

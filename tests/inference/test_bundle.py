@@ -232,7 +232,7 @@ class TestExport:
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_other_networks(self, tmp_path, kind):
-        run = train_run(tmp_path, trees=1, epochs=1, kind=kind, bottleneck=8, filters=4)
+        run = train_run(tmp_path, trees=1, epochs=1, kind=kind)
         export_bundle(run, tmp_path / "bundle")
         tokens = run.corpus.split("test").tokens
         found = Bundle.open(tmp_path / "bundle").ensemble().rank(tokens)

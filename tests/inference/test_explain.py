@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from literal_attention_xml import hidden_states, node_vector, parameters_of
 from tiny_run import train_run
 
 from axml_ray import Tagger
@@ -61,11 +60,10 @@ class TestExplain:
                 tree = tagger.ensemble.members[info.name]
                 node = int(tree.tree.leaf_of_label[tagger.labels.index(tag.label)])
                 for network, step in reversed(list(zip(tree.networks, path, strict=True))):
-                    p = parameters_of(network)
-                    first_child = network.level.first_child
-                    w = node_vector(p, node, None if first_child is None else first_child.tolist())
-                    scores = torch.stack([torch.exp(state @ w) for state in hidden_states(p, ids)])
-                    expected = (scores / scores.sum()).detach().numpy()
+                    w = network.attention.vectors(torch.tensor(node), network.first_child)
+                    states = network.encode(torch.tensor([ids]), torch.tensor([len(ids)]))[0]
+                    scores = torch.stack([torch.exp(state @ w) for state in states])
+                    expected = (scores / scores.sum()).numpy()
                     assert step.weights.dtype == np.float32
                     assert step.weights == pytest.approx(expected, rel=1e-4)
                     if step.level > 1:
@@ -132,7 +130,7 @@ class TestExplain:
 
     @pytest.mark.parametrize("kind", ["bilstm", "xml_cnn"])
     def test_of_networks_without_attention(self, tmp_path, kind):
-        run = train_run(tmp_path, trees=1, epochs=1, kind=kind, bottleneck=8, filters=4)
+        run = train_run(tmp_path, trees=1, epochs=1, kind=kind)
         export_bundle(run, tmp_path / "bundle")
         [[tag, *_]] = Tagger.load(tmp_path / "bundle").tag(["key1 noise0"], explain=True)
         assert not tag.explanation.paths and tag.explanation.weights.tolist() == [0, 0]

@@ -8,13 +8,13 @@ Run: pytest tests/network/test_attention_kernel.py
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows, gradients
 
-from axml_ray.network.backends import cuda_backend
 from axml_ray.network.backends.backend import replaced_backend
 from axml_ray.network.backends.cuda_backend import CudaBackend
 
@@ -82,11 +82,10 @@ def test_a_grid_has_room_for_any_batch(monkeypatch):
 @pytest.mark.parametrize("several", [False, True], ids=["one group", "groups of one document"])
 def test_is_the_literal_network(case, several, monkeypatch):
     """Logits, loss and all gradients in float32, by the kernels and no eager attention."""
-    monkeypatch.setattr("axml_ray.network.fast.fused_head.EagerAttention", None)
+    monkeypatch.setattr("axml_ray.network.fast.fused_attention.EagerAttention", None)
     backend = CudaBackend("cpu", row_kernel=False, fused_kernel=True)
     if several:
-        monkeypatch.setattr(cuda_backend, "CHUNK_MULTIPLE", 4)
-        backend.group_values, backend.node_multiple = 1, 4
+        backend.limits = replace(backend.limits, group_values=1, chunk_multiple=4, node_multiple=4)
     with replaced_backend(CPU, backend):
         compare(case.network(), case, rtol=1e-4, atol=2e-6)
 

@@ -1,27 +1,26 @@
 """Run: pytest tests/network/test_attention_xml.py
 
-Four ragged texts through the fast network, as training runs it, and through the literal one.
+Four ragged texts through the fused network, as training runs it, and through the plain one of the paper in float64.
 """
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from literal_attention_xml import hidden_states, logits, loss, parameters_of
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.network import bilstm
-from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.backends import cpu_backend
-from axml_ray.network.bilstm import both_directions
+from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.fast import fused_head
-from axml_ray.network.fast.fused_attention import LevelPass
+from axml_ray.network.fast import bilstm, fused_head
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
+from axml_ray.network.fast.bilstm import both_directions
+from axml_ray.network.fast.fused_attention import LevelGradients, _run_candidates, _slices
 from axml_ray.network.level_network import TABLE, Beam
+from axml_ray.network.paper.attention_xml import AttentionXML
 from axml_ray.network.paper.dropout import dropout
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
@@ -44,6 +43,10 @@ class Case:
 
     def network(self, shard: Shard = WHOLE) -> AttentionXML:
         return network_of(self.first_child, self.layers, shard, evidence=self.evidence)
+
+    def plain(self) -> AttentionXML:
+        """The paper's network with the same parameters, in float64."""
+        return network_of(self.first_child, self.layers, fused=False, evidence=self.evidence).double()
 
     def data(self) -> LevelData:
         parents = None if self.first_child is None else np.array(self.parents)
@@ -73,7 +76,11 @@ two_cases = pytest.mark.parametrize("case", [CASES["all nodes"], CASES["fewer ca
 
 
 def network_of(
-    first_child: list[int] | None, layers: tuple[int, ...] = (4,), shard: Shard = WHOLE, **changes: object
+    first_child: list[int] | None,
+    layers: tuple[int, ...] = (4,),
+    shard: Shard = WHOLE,
+    fused: bool = True,
+    **changes: object,
 ) -> AttentionXML:
     """Random everywhere, unused rows, first states and biases too; a shard holds rows of the same table."""
     torch.manual_seed(1)
@@ -83,7 +90,7 @@ def network_of(
     )
     vectors = torch.randn(12, 5)
     vectors[0] = 0
-    network = AttentionXML(level, vectors, settings, shard)
+    network = (FusedAttentionXML if fused else AttentionXML)(level, vectors, settings, shard)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name == TABLE:
@@ -105,7 +112,6 @@ def fast_rows(network: AttentionXML, one: Batch) -> list[torch.Tensor]:
     """Logits of the candidates that exist, text by text."""
     encodings = network.encode(one.tokens, one.own_lengths, one.words)
     found = network.logits(encodings, one.lengths, one.candidates)
-    assert not found.requires_grad
     if one.candidates is None:
         return list(found)
     assert torch.equal(one.candidates.exists, ~found.isneginf())
@@ -122,22 +128,23 @@ def gradients(network: AttentionXML) -> dict[str, torch.Tensor]:
 
 
 def compare(network: AttentionXML, case: Case, *, rtol: float, atol: float, times: float = 1) -> None:
-    p, one = parameters_of(network), batch(network, case)
-    expected = logits(p, TEXTS, case.nodes(), case.first_child)
+    plain, one = case.plain(), batch(network, case)
     wide = torch.promote_types(network.attention.weight.dtype, torch.float32)
-    for fast, slow in zip(fast_rows(network, one), expected, strict=True):
+    with torch.no_grad():
+        rows = fast_rows(network, one), fast_rows(plain, one)
+    for fast, slow in zip(*rows, strict=True):
         assert fast.dtype == wide
-        torch.testing.assert_close(fast.double(), torch.stack(slow), rtol=rtol, atol=atol)
-    value, literal = fast_loss(network, one) * times, loss(expected, case.nodes(), TRUTH) * times
-    torch.testing.assert_close(value.detach().double(), literal.detach(), rtol=rtol, atol=atol)
+        torch.testing.assert_close(fast.double(), slow, rtol=rtol, atol=atol)
+    value, expected = fast_loss(network, one) * times, fast_loss(plain, one) * times
+    torch.testing.assert_close(value.detach().double(), expected.detach(), rtol=rtol, atol=atol)
     value.backward()
-    literal.backward()
-    found = gradients(network)
-    assert found.keys() == p.keys()
+    expected.backward()
+    found, wanted = gradients(network), gradients(plain)
+    assert found.keys() == wanted.keys() == dict(network.named_parameters()).keys()
     for name, fast in found.items():
-        assert p[name].grad.abs().max() > 1e-4, f"{name} is not tested"
+        assert wanted[name].abs().max() > 1e-4, f"{name} is not tested"
         torch.testing.assert_close(
-            fast.double(), p[name].grad, rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
+            fast.double(), wanted[name], rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
         )
 
 
@@ -145,13 +152,13 @@ def compare(network: AttentionXML, case: Case, *, rtol: float, atol: float, time
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Documents and nodes of each group that goes through the head."""
     seen: list[tuple[int, int]] = []
-    forward = fused_head.FusedAttentionHead.forward
+    forward = fused_head.FusedHead.forward
 
-    def counting(self, scores, values, lengths):
-        seen.append((scores.shape[0], scores.shape[1]))
-        return forward(self, scores, values, lengths)
+    def counting(self, attention, values, lengths):
+        seen.append(tuple(attention.scores.shape[:2]))
+        return forward(self, attention, values, lengths)
 
-    monkeypatch.setattr(fused_head.FusedAttentionHead, "forward", counting)
+    monkeypatch.setattr(fused_head.FusedHead, "forward", counting)
     return seen
 
 
@@ -167,7 +174,7 @@ class TestAgainstTheEquations:
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11, times=3)
 
     def test_one_document_and_one_row_at_a_time(self, case, monkeypatch, passes):
-        monkeypatch.setattr(cpu_backend, "GROUP", 1)
+        monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, group_values=1))
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
         # 4 texts and 11 nodes, or 3 parents of up to 4 children; once for logits, once for the loss
         assert passes == ([(1, 1)] * 88 if case.first_child is None else [(1, 4)] * 24)
@@ -176,17 +183,17 @@ class TestAgainstTheEquations:
         # texts of 7 words are padded to 8: two scores of each, and two of each unit
         each = 16 + 2 * sum(case.layers)
         if case.first_child is None:
-            monkeypatch.setattr(cpu_backend, "CHUNK_SCORES", 3 * 4 * 8)
-            monkeypatch.setattr(cpu_backend, "GROUP", 2 * 3 * each)
+            limits = replace(LIMITS, chunk_scores=3 * 4 * 8, group_values=2 * 3 * each)
             expected = [(2, 3)] * 6 + [(3, 2), (1, 2)]
         else:
-            monkeypatch.setattr(cpu_backend, "GROUP", 2 * 4 * each)
+            limits = replace(LIMITS, group_values=2 * 4 * each)
             expected = [(1, 8)] * 4 + [(2, 4)] * 2
+        monkeypatch.setattr(CpuBackend, "limits", limits)
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
         assert passes == expected * 2
 
     def test_bfloat16_is_close(self, case, monkeypatch):
-        monkeypatch.setattr(cpu_backend, "CAST_ROWS", 2)
+        monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, cast_rows=2))
         network = case.network()
         one = batch(network, case)
         with torch.autocast("cpu", torch.bfloat16):
@@ -234,16 +241,15 @@ class TestAgainstTheEquations:
 def test_states_are_the_equations():
     """The LSTMs, with and without gradients, and with words that nobody has looked for."""
     network = network_of(None).double()
-    one, p = batch(network, Case()), parameters_of(network)
+    one, p = batch(network, Case()), Case().plain()
     with_words = network.encode(one.tokens, one.own_lengths, one.words)
     without = network.encode(one.tokens, one.own_lengths)
     with torch.no_grad():
         plain = network.encode(one.tokens, one.own_lengths)
     for row, text in enumerate(TEXTS):
-        expected = torch.stack(hidden_states(p, text))
+        expected = p.encode(torch.tensor([text]), torch.tensor([len(text)]))[0]
         for found in (with_words, without, plain):
             torch.testing.assert_close(found[row, : len(text)], expected, rtol=1e-9, atol=1e-11)
-    assert torch.equal(network.encoding_lengths(one.lengths), one.lengths)
 
 
 class TestGradients:
@@ -304,13 +310,20 @@ def test_a_pass_over_a_shard_takes_the_branches_of_an_accelerator(rank):
     values = torch.zeros(4, 7, case.layers[0], dtype=torch.bfloat16, device="meta")
     lengths, positives, candidates = (part.to("meta") for part in (one.lengths, one.positives, one.candidates))
     table = network.attention.weight
-    level_pass = LevelPass(
-        network.fused_head(), states, values, network.encoding_lengths(lengths), table, candidates, positives
-    )
+    inputs = replace(network.level_inputs(states.float(), lengths, candidates, positives), states=states, values=values)
+    sums = LevelGradients(inputs)
     with torch.no_grad():
-        level_pass.run()
-    assert level_pass.table_gradient.shape == (len(one.candidates.rows), network.attention.weight.shape[1])
-    assert level_pass.states_gradient.shape == states.shape
+        _run_candidates(inputs, candidates, sums)
+    assert sums.table.shape == (len(one.candidates.rows), table.shape[1])
+    assert sums.states.shape == states.shape
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "ends"), [(0, 0, []), (0, 3, []), (2, 0, [(0, 1), (1, 2)]), (5, 2, [(0, 2), (2, 4), (4, 5)])]
+)
+def test_slices_of_an_empty_shard(length, size, ends):
+    """An accelerator converts all rows of a shard at once, of which there may be none."""
+    assert [(piece.start, piece.stop) for piece in _slices(length, size)] == ends
 
 
 def in_double(network: AttentionXML) -> AttentionXML:
@@ -399,14 +412,14 @@ class TestExpand:
         case = CASES["fewer candidates"]
         network = case.network().double().eval()
         network.parent_score_exponent = parent_score_exponent
-        one, p = batch(network, case), parameters_of(network)
+        one = batch(network, case)
         above = torch.log(torch.tensor([[0.5, 0.25, 0.125]] * 4))
         above[torch.tensor(FEWER) < 0] = -torch.inf
         with torch.inference_mode():
             encodings = network.encode(one.tokens, one.own_lengths)
             best = network.expand(encodings, one.lengths, one.candidates, above, keep)
         assert best.nodes.shape == best.scores.shape == (4, min(keep, 12))
-        for row, slow in enumerate(logits(p, TEXTS, case.nodes(), FIRST_CHILD)):
+        for row, slow in enumerate(fast_rows(case.plain(), one)):
             scores = {}
             for node, score in zip(case.nodes()[row], slow, strict=True):
                 parent = np.searchsorted(FIRST_CHILD, node, side="right") - 1
@@ -598,7 +611,7 @@ class TestLevel:
     def test_inherits_all_but_attention(self, shard):
         above = network_of(None, evidence=True)
         settings = NetworkSettings(hidden=3, fully_connected=(4,), evidence=True)
-        below = AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
+        below = FusedAttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
         attention = below.attention.weight.clone()
         below.initialise_from_parent_level(above.shared_parameters())
         for name, value in below.state_dict().items():
@@ -617,10 +630,10 @@ class TestLevel:
         assert torch.sigmoid(network.head.output.bias).item() == pytest.approx(rate, abs=2e-3)
 
     def test_shards_start_as_the_whole_would(self):
-        def fresh(shard: Shard) -> AttentionXML:
+        def fresh(shard: Shard) -> FusedAttentionXML:
             torch.manual_seed(4)
             settings = NetworkSettings(hidden=3, fully_connected=(4,))
-            return AttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
+            return FusedAttentionXML(Level(2, 11, np.array(FIRST_CHILD)), torch.zeros(12, 5), settings, shard)
 
         whole = dict(fresh(WHOLE).named_parameters())
         for rank in range(2):

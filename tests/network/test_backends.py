@@ -6,6 +6,7 @@ Run: pytest tests/network/test_backends.py
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,17 @@ from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows,
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.network.backends import backend as backend_module
-from axml_ray.network.backends import cuda_backend
 from axml_ray.network.backends.backend import backend_for, replaced_backend
+from axml_ray.network.backends.base import equal_chunks
 from axml_ray.network.backends.cpu_backend import CpuBackend
-from axml_ray.network.backends.cuda_backend import CudaBackend, equal_chunks
+from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.backends.devices import device_named, reserved_device
 from axml_ray.network.backends.precision import autocast
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.counter_dropout import counter_dropout, kept_values, seeds_of_documents
 from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.level_network import TABLE
+from axml_ray.network.optimization.weight_average import store_like
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.distributed import DistributedContext
@@ -42,17 +45,16 @@ def gpu_code() -> Iterator[CudaBackend]:
         yield backend
 
 
-def small_chunks(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(backend: CudaBackend) -> None:
     """Cut nodes into chunks of four, and go through the head with one document at a time."""
-    monkeypatch.setattr(cuda_backend, "CHUNK_MULTIPLE", 4)
-    backend.group_values, backend.node_multiple = 1, 4
+    backend.limits = replace(backend.limits, group_values=1, chunk_multiple=4, node_multiple=4)
 
 
 def test_only_backends_ask_for_the_type_of_a_device():
     pattern = re.compile(r"\w\.device\.type|device\.type|is_cuda|\.cuda\(")
     files = [path for folder in ("axml_ray", "serve_app", "jobs") for path in (ROOT / folder).rglob("*.py")]
     asking = {path.name for path in files if pattern.search(path.read_text(encoding="utf-8"))}
-    assert asking == {"backend.py"}
+    assert asking == {"backend.py", "devices.py"}
 
 
 def test_each_device_has_its_backend():
@@ -91,16 +93,16 @@ class TestAgainstTheEquations:
         for name, gradient in plain.items():
             torch.testing.assert_close(scaled[name], 8 * gradient, rtol=1e-12, atol=0)
 
-    def test_several_chunks_and_one_document_at_a_time(self, case, gpu_code, monkeypatch):
-        small_chunks(gpu_code, monkeypatch)
+    def test_several_chunks_and_one_document_at_a_time(self, case, gpu_code):
+        small_chunks(gpu_code)
         compare(case.network().double(), case, rtol=1e-9, atol=1e-11)
 
     @pytest.mark.parametrize("several", [False, True], ids=["one chunk", "several chunks"])
     @pytest.mark.parametrize("lstm", [torch.float16, torch.bfloat16], ids=["LSTM in float16", "LSTM in bfloat16"])
-    def test_bfloat16_is_close(self, case, gpu_code, monkeypatch, lstm, several):
+    def test_bfloat16_is_close(self, case, gpu_code, lstm, several):
         gpu_code.lstm_dtype = lstm
         if several:
-            small_chunks(gpu_code, monkeypatch)
+            small_chunks(gpu_code)
         network = case.network()
         one = batch(network, case)
         exact = torch.cat(fast_rows(network, one))
@@ -240,10 +242,9 @@ def test_equal_chunks(count, most, multiple):
 
 
 def test_large_parameters_are_stored_in_main_memory():
-    backend = CudaBackend("meta")
-    assert backend.store_like(torch.empty(8, 8, device="meta")).is_meta
-    large = torch.empty(1 << 12, (1 << 12) + 1, device="meta")
-    assert not backend.store_like(large).is_meta
+    with replaced_backend(torch.device("meta"), CudaBackend("meta")):
+        assert store_like(torch.empty(8, 8, device="meta")).is_meta
+        assert not store_like(torch.empty(1 << 12, (1 << 12) + 1, device="meta")).is_meta
 
 
 class TestPrediction:
@@ -262,7 +263,7 @@ class TestPrediction:
                 ready = frozen(network.level, network.state_dict(), settings, precision)
                 candidates = None
                 if case.parents is not None:
-                    candidates = backend.candidates(torch.tensor(case.parents), ready.level, ready.first_child)
+                    candidates = Candidates.from_beam(torch.tensor(case.parents), ready.level, ready.first_child)
                     assert (candidates.rows is None) == isinstance(backend, CudaBackend)
                     above[torch.tensor(case.parents) < 0] = -torch.inf
                 encodings = ready.encode(texts.tokens, texts.own_lengths)
@@ -272,12 +273,6 @@ class TestPrediction:
             torch.testing.assert_close(found[1].scores, found[0].scores, rtol=1e-4, atol=1e-5)
         else:
             torch.testing.assert_close(found[1].scores, found[0].scores, rtol=0.05, atol=0.05)
-
-    def test_tables_are_in_the_format_of_products_however_large(self, monkeypatch):
-        monkeypatch.setattr(cuda_backend, "COPIED_VALUES", 10)
-        table = torch.randn(7, 6)
-        narrow = CudaBackend("cpu").frozen_table(table, torch.bfloat16, CPU)
-        assert torch.equal(narrow, table.bfloat16())
 
 
 @pytest.mark.parametrize("precision", ["tf32", "float32", "bfloat16", "float16"])

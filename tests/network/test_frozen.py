@@ -3,11 +3,13 @@
 A network that only predicts: the weights it was given, in the format of the products, against the trained one.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_corpus import DEEP, FLAT, key_documents, small_network
 
-from axml_ray.network.backends import cpu_backend
+from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
@@ -38,7 +40,7 @@ class TestFrozen:
 
     @pytest.mark.parametrize("most", [1 << 28, 0], ids=["turned once", "turned as read"])
     def test_in_bfloat16_computes_as_training_does(self, level, most, monkeypatch):
-        monkeypatch.setattr(cpu_backend, "MOST_COPIED", most)
+        monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, narrow_bytes=most))
         network = small_network(level, evidence=True)
         found = frozen(level, network.state_dict(), SETTINGS, "bfloat16")
         narrow = torch.bfloat16 if most else torch.float32

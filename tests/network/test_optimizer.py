@@ -1,14 +1,14 @@
 """Run: pytest tests/network/test_optimizer.py"""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from axml_ray.network.backends import cpu_backend
 from axml_ray.network.backends.backend import replaced_backend
-from axml_ray.network.backends.cpu_backend import CpuBackend
+from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.optimization import optimizer as module
 from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam, gradient_values
@@ -39,7 +39,7 @@ class TestLazyAdam:
     # four values a row: all rows at once, two at a time, one at a time
     @pytest.mark.parametrize("cached", [1 << 18, 8, 1])
     def test_sparse_is_sparse_adam(self, cached, monkeypatch):
-        monkeypatch.setattr(cpu_backend, "CACHED_VALUES", cached)
+        monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, update_values=cached))
         pieces = []
         monkeypatch.setattr(
             module,
@@ -102,15 +102,6 @@ class TestLazyAdam:
             for optimizer in optimizers:
                 optimizer.step()
             torch.testing.assert_close(part, whole[2:], rtol=1e-6, atol=1e-7)
-
-    @pytest.mark.parametrize("backend", [CpuBackend(), CudaBackend("cpu")], ids=["cpu", "cuda"])
-    @pytest.mark.parametrize("rows", [0, 1, 5_000])
-    def test_a_shard_without_rows_is_passed_over_on_each_kind_of_device(self, rows, backend):
-        size = backend.rows_per_update(rows, 1_024)
-        assert size >= 1
-        assert sum(len(range(start, min(rows, start + size))) for start in range(0, rows, size)) == rows
-        if isinstance(backend, CudaBackend) and rows:
-            assert size == rows
 
     @pytest.mark.parametrize("backend", [CpuBackend(), CudaBackend("cpu")], ids=["cpu", "cuda"])
     def test_a_skipped_step_changes_nothing(self, backend):

@@ -9,7 +9,6 @@ import torch
 
 from axml_ray.network.fast.torch_internals import (
     adam_,
-    embedding_backward,
     lstm_layer,
     mark_coalesced_,
     masked_scale,
@@ -41,16 +40,6 @@ def test_relu_backward_writes_in_place(dtype):
     own = gradient.clone()
     assert relu_backward_(own, output.detach()) is own
     assert torch.equal(own, x.grad) and (own == 0).any()
-
-
-@formats
-def test_embedding_backward(dtype):
-    table, rows = torch.randn(6, 3).to(dtype).requires_grad_(), torch.tensor([4, 0, 4, 4, 2])
-    gradient = torch.randn(5, 3).to(dtype)
-    torch.nn.functional.embedding(rows, table).backward(gradient)
-    found = embedding_backward(gradient, rows, 6)
-    assert found.dtype == dtype and torch.equal(found, table.grad)
-    assert embedding_backward(gradient[:0], rows[:0], 0).shape == (0, 3)
 
 
 def test_scale_writes_in_place():

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, scaling, work
 from axml_ray.planning.estimate import make_plan
@@ -109,7 +109,7 @@ def trained(
     if shape.parents is not None:
         parents = np.stack([random.permutation(shape.rows)[: shape.parents] for _ in range(several)])
     vectors = torch.randn(of.words, of.word_dimension)
-    network = AttentionXML(shape.level(), vectors, settings.network, Shard(0, workers))
+    network = FusedAttentionXML(shape.level(), vectors, settings.network, Shard(0, workers))
     data = LevelData(texts, true, parents)
     beam = None
     validation = Validation(texts.take(np.arange(4)), true.take(np.arange(4)), beam)
@@ -310,7 +310,7 @@ def test_workers_compute_their_part_and_what_each_of_them_repeats() -> None:
 
 def test_workers_exchange_states_and_replicated_gradients() -> None:
     settings, of = experiment(training={"batch_size": 8}), counts(tokens=37.0)
-    network = AttentionXML(
+    network = FusedAttentionXML(
         level_shapes(of.labels, settings.tree)[0].level(), torch.zeros(of.words, 12), settings.network
     )
     replicated = 4 * sum(value.numel() for value in network.shared_parameters().values())
@@ -460,7 +460,7 @@ def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
     assert written["operations"] == pytest.approx(3 * sum(level["operations"]["total"] for level in written["levels"]))
     settings = load(ROOT / "configs/quickstart.yaml", network={"hidden": 16, "fully_connected": [16]})
     for level, shape in zip(written["levels"], level_shapes(6_500, settings.tree), strict=True):
-        network = AttentionXML(shape.level(), torch.zeros(9_000, 300), settings.network)
+        network = FusedAttentionXML(shape.level(), torch.zeros(9_000, 300), settings.network)
         assert level["parameters"] == sum(parameter.numel() for parameter in network.parameters())
 
 

@@ -1,5 +1,7 @@
 """Run: pytest tests/training/test_batches.py"""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.network.backends import cpu_backend
+from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.training.batches import (
@@ -68,7 +70,7 @@ class TestShuffled:
 
 def test_scoring_covers_every_document_longest_first(monkeypatch):
     lengths = lengths_of(50)
-    monkeypatch.setattr(cpu_backend, "SCORING_BATCH", 7)
+    monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, scoring_documents=7))
     batches = scoring_batches(lengths, 1, DistributedContext())
     assert [len(batch) for batch in batches] == [7] * 7 + [1]
     rows = np.concatenate(batches)

@@ -10,7 +10,7 @@ from tiny_corpus import experiment, write_corpus
 
 from axml_ray.core.files import read_json
 from axml_ray.corpus.continued import previous_words
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.label_table import LabelTable
 from axml_ray.network.level_network import TABLE
@@ -34,10 +34,12 @@ GROWN = LabelTree.from_cuts(np.array([3, 0, 5, 7, 1, 2, 4, 6]), [np.array([0, 4,
 FLAT, GROWN_FLAT = LabelTree.from_cuts(np.arange(3), []), LabelTree.from_cuts(np.arange(5), [])
 
 
-def network(tree: LabelTree, number: int, words: int, seed: int, shard: Shard = WHOLE, hidden: int = 3) -> AttentionXML:
+def network(
+    tree: LabelTree, number: int, words: int, seed: int, shard: Shard = WHOLE, hidden: int = 3
+) -> FusedAttentionXML:
     torch.manual_seed(seed)
     settings = NetworkSettings(hidden=hidden, fully_connected=(4,))
-    return AttentionXML(Level.from_tree(tree, number), torch.randn(words, 5), settings, shard)
+    return FusedAttentionXML(Level.from_tree(tree, number), torch.randn(words, 5), settings, shard)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -9,6 +9,7 @@ Run: pytest tests/training/test_gpu_audit.py
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +21,11 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from axml_ray.network.backends.backend import HostCopy, replaced_backend
-from axml_ray.network.backends.cuda_backend import CudaBackend
+from axml_ray.network.backends.backend import replaced_backend
+from axml_ray.network.backends.base import HostCopy
+from axml_ray.network.backends.cuda_backend import LIMITS, CudaBackend
 from axml_ray.network.backends.precision import autocast
+from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.tree_level import Level
 from axml_ray.planning.memory import level_memory, pass_bytes
@@ -157,7 +160,7 @@ def training_of(level: Level, **settings: Any) -> LevelTraining:
 @pytest.mark.parametrize("chunks", ["one", "several"])
 def test_a_step(level, evidence, chunks):
     # 200 nodes are three chunks of 64 and one of 8; 40 parents of 4 nodes are two chunks of 16 and one of 8.
-    group = {"one": {}, "several": {"group_values": 64 * 20 * 112}}[chunks]
+    group = {"one": {}, "several": {"limits": replace(LIMITS, group_values=64 * 20 * 112)}}[chunks]
     with gpu_code(**group):
         training = training_of(level, evidence=evidence)
         batches = list(training.batches())
@@ -185,7 +188,7 @@ def test_peak_memory_is_within_the_plan(level):
         network = SimpleNamespace(hidden=64, fully_connected=(32, 16))
         settings = SimpleNamespace(network=network, training=SimpleNamespace(batch_size=20))
         counts = SimpleNamespace(longest=batch.tokens.shape[1])
-        planned = pass_bytes(settings, counts, shape, 1, 2, backend)
+        planned = pass_bytes(settings, counts, shape, 1, 2, backend.limits)
     table = training.network.attention.weight.numel() * 4  # its gradient is another part of the plan
     assert audit.peak - table < planned < 4 * audit.peak
 
@@ -215,7 +218,7 @@ def test_peak_memory_of_a_step_is_within_the_plan(level):
 def test_a_beam_is_found_without_waiting(level):
     """By a network that only predicts, with candidates made on the device."""
     # Not in inference mode, which hides the products within `linear` and `matmul`.
-    with gpu_code() as backend, torch.no_grad(), autocast(CPU, "bfloat16"):
+    with gpu_code(), torch.no_grad(), autocast(CPU, "bfloat16"):
         trained = training_of(level)
         settings = NetworkSettings(hidden=64, fully_connected=(32, 16))
         network = frozen(level, trained.network.state_dict(), settings, "bfloat16")
@@ -224,7 +227,8 @@ def test_a_beam_is_found_without_waiting(level):
         with Audit() as audit:
             candidates = scores = None
             if level is DEEP:
-                candidates, scores = backend.candidates(parents, level, network.first_child), parents.float().neg()
+                candidates = Candidates.from_beam(parents, level, network.first_child)
+                scores = parents.float().neg()
             states = network.encode(texts.tokens, texts.own_lengths)
             network.expand(states, texts.lengths, candidates, scores, 5)
     assert not {name for name in audit.launches if name in SYNCHRONISES}
@@ -246,7 +250,7 @@ def test_scores_are_fetched_while_the_next_batch_is_computed(monkeypatch):
     with gpu_code() as backend:
         training, real = training_of(FLAT), backend.fetch
         monkeypatch.setattr(backend, "fetch", lambda tensors: (calls.append("fetch"), Copied(real(tensors)))[1])
-        monkeypatch.setattr(backend, "documents_to_score", lambda longest, nodes: 8)
+        backend.limits = replace(LIMITS, scoring_documents=8)
         expand = training.network.expand
         monkeypatch.setattr(training.network, "expand", lambda *given: (calls.append("expand"), expand(*given))[1])
         found = list(expand_all(training.network, training.data.tokens.take(np.arange(24)), None, 3))
@@ -255,12 +259,12 @@ def test_scores_are_fetched_while_the_next_batch_is_computed(monkeypatch):
 
 
 def test_gradients_are_not_multiplied_by_one(monkeypatch):
-    with gpu_code() as backend:
+    with gpu_code():
         training = training_of(DEEP)
         batches = list(training.batches())
         training.step(batches[0])
         with_it = step_of(training, batches[1]).launches["mul"]
-        monkeypatch.setattr(backend, "first_gradient", lambda loss: None)
+        monkeypatch.setattr("axml_ray.training.level.first_gradient", lambda loss: None)
         without_it = step_of(training, batches[2]).launches["mul"]
     assert without_it - with_it >= 7  # states, values, table and four of the head
 

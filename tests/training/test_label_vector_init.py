@@ -4,7 +4,7 @@ Run: pytest tests/training/test_label_vector_init.py
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Barrier
 
@@ -18,8 +18,8 @@ from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import MANIFEST, Corpus
-from axml_ray.network.attention_xml import AttentionXML
-from axml_ray.network.backends import cpu_backend
+from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
@@ -53,15 +53,15 @@ def tokens() -> Ragged:
     return Ragged.from_rows([random.integers(1, WORDS - 1, length) for length in (5, 1, 9, 3, 7)])
 
 
-def network_of(tree: LabelTree, level: int, shard: Shard = WHOLE) -> AttentionXML:
+def network_of(tree: LabelTree, level: int, shard: Shard = WHOLE) -> FusedAttentionXML:
     torch.manual_seed(2)
     settings = NetworkSettings(hidden=4, fully_connected=(3,))
     vectors = torch.randn(WORDS, 6)
     vectors[0] = 0
-    return AttentionXML(Level.from_tree(tree, level), vectors, settings, shard)
+    return FusedAttentionXML(Level.from_tree(tree, level), vectors, settings, shard)
 
 
-def literal_states(network: AttentionXML, tokens: Ragged) -> np.ndarray:
+def literal_states(network: FusedAttentionXML, tokens: Ragged) -> np.ndarray:
     """Mean hidden state of each word less the mean of all tokens, document by document."""
     of_word: dict[int, list[np.ndarray]] = {}
     every = []
@@ -83,7 +83,7 @@ def test_word_states_are_means_over_tokens(
     features: sparse.csr_matrix, tokens: Ragged, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WORDS_AT_ONCE", at_once)
-    monkeypatch.setattr(cpu_backend, "SCORING_BATCH", 2)
+    monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, scoring_documents=2))
     network = network_of(LabelTree.build(features, height=1, cluster_size=4, seed=0), 1)
     found = mean_word_states(network, tokens, WORDS, "float32", DistributedContext()).numpy()
     np.testing.assert_allclose(found, literal_states(network, tokens), atol=1e-6)
@@ -195,7 +195,7 @@ def test_shards_start_as_the_whole_does(
     features: sparse.csr_matrix, tokens: Ragged, level: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "NODES_AT_ONCE", 2)
-    monkeypatch.setattr(cpu_backend, "SCORING_BATCH", 2)
+    monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, scoring_documents=2))
     tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
     whole = network_of(tree, level)
     before = whole.attention.weight.detach().clone()

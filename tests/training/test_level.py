@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from literal_attention_xml import logits, loss, parameters_of
 from tiny_corpus import DEEP, FLAT, WIDE, curve_of, key_documents, small_network, small_training
 
 import axml_ray.training.level as module
 from axml_ray.core.ragged import Ragged
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.training.batches import make_batch
@@ -72,19 +72,14 @@ class TestLearning:
         assert (training.state.epoch, training.state.batch, training.state.documents) == (6, 0, 2_400)
 
     @pytest.mark.parametrize("evidence", [False, True])
-    def test_first_loss_is_the_literal_one(self, level, evidence):
-        network = small_network(level, evidence=evidence, fully_connected=(12, 7))
-        training = small_training(network, 12, batch_size=12, epochs=(1,))
+    def test_first_loss_is_the_plain_networks(self, level, evidence):
+        sizes = {"evidence": evidence, "fully_connected": (12, 7)}
+        training = small_training(small_network(level, **sizes), 12, batch_size=12, epochs=(1,))
         losses = curve_of(training)
-        p = parameters_of(network)
-        first_child = None if level.first_child is None else level.first_child.tolist()
-        nodes = [list(range(level.nodes))] * 12
-        if first_child is not None:
-            rows = training.data.parents.tolist()
-            nodes = [[node for i in row for node in range(first_child[i], first_child[i + 1])] for row in rows]
-        tokens, truth = training.data.tokens, training.data.positives
-        scores = logits(p, [tokens[row].tolist() for row in range(12)], nodes, first_child)
-        expected = loss(scores, nodes, [truth[row].tolist() for row in range(12)])
+        plain = small_network(level, implementation="plain", **sizes).double()
+        [batch] = [one.to(training.context.device) for one in training.batches()]
+        states = plain.encode(batch.tokens, batch.own_lengths, batch.words)
+        expected = plain.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
         training.run()
         assert losses == [pytest.approx(expected.item(), rel=1e-5)]
 
@@ -289,7 +284,7 @@ class TestDiverged:
             small_network(FLAT), 400, epochs=(5,), eval_every_steps=10, checkpoints=self.kept(tmp_path / "checkpoint")
         )
         losses = curve_of(training)
-        loss = LevelNetwork.loss
+        loss = FusedAttentionXML.loss
         first = 0.6
 
         def rising(network, *rest):
@@ -298,7 +293,7 @@ class TestDiverged:
             found = loss(network, *rest)
             return found + (wanted - found.detach())
 
-        monkeypatch.setattr(LevelNetwork, "loss", rising)
+        monkeypatch.setattr(FusedAttentionXML, "loss", rising)
         assert DIVERGED == 5
         with pytest.raises(TrainingDivergedError, match=r"the loss is 3\.02 after 56 steps.* 0\.6"):
             training.run()

@@ -16,7 +16,7 @@ import axml_ray.training.tree as module
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.corpus.store import Corpus
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
 from axml_ray.runs.run import Run
@@ -141,7 +141,7 @@ class TestTraining:
         levels = []
         for number in (1, 2):
             vectors = torch.zeros(corpus.word_vectors().shape)
-            network = AttentionXML(Level.from_tree(tree, number), vectors, settings.network)
+            network = FusedAttentionXML(Level.from_tree(tree, number), vectors, settings.network)
             load_level(network, level_directory(networks_of(settings), number))
             levels.append(network.state_dict())
         assert np.allclose(levels[0]["encoder.embedding.weight"], corpus.word_vectors(), atol=1e-6)
@@ -275,7 +275,7 @@ class TestResuming:
     def test_an_interrupted_save_leaves_the_old_level(self, run, corpus, monkeypatch, name):
         directory = level_file(run, 1).parent
         tree = label_tree(run)
-        network = AttentionXML(Level.from_tree(tree, 1), torch.zeros(corpus.word_vectors().shape), run.network)
+        network = FusedAttentionXML(Level.from_tree(tree, 1), torch.zeros(corpus.word_vectors().shape), run.network)
         before = {path: path.read_bytes() for path in directory.iterdir()}
         assert {path.name for path in before} == {LEVEL_MANIFEST, MODEL, ROWS_0}
 

@@ -20,7 +20,7 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.text.tokenizer import Tokenizer, count_documents
-from axml_ray.network.attention_xml import AttentionXML
+from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
@@ -146,13 +146,13 @@ VALID = 40
 
 def small_network(
     level: Level, dropout: float = 0.0, shard: Shard = WHOLE, seed: int = 4, **settings: Any
-) -> AttentionXML:
+) -> LevelNetwork:
     """A network of a level that `small_training` trains."""
     torch.manual_seed(seed)
     vectors = torch.randn(level.nodes + 12, 12)
     vectors[0] = 0
     sizes = {"hidden": 10, "fully_connected": (12,), "embedding_dropout": dropout, "encoder_dropout": dropout}
-    return AttentionXML(level, vectors, NetworkSettings(**{**sizes, **settings}), shard)
+    return build_network(level, vectors, NetworkSettings(**{**sizes, **settings}), shard)
 
 
 def small_training(

@@ -55,7 +55,7 @@ class TestShipped:
         assert found >= {
             *(f"tree.{name}" for name in ("height", "cluster_size", "beam", "kind", "features")),
             *(f"network.{name}" for name in ("kind", "hidden", "fully_connected.0", "embedding_dropout")),
-            *(f"network.{name}" for name in ("encoder_dropout", "evidence", "label_vector_init", "filters")),
+            *(f"network.{name}" for name in ("encoder_dropout", "evidence", "label_vector_init")),
             *(f"training.{name}" for name in ("learning_rate", "batch_size", "epochs.1", "average_after.0")),
             "ensemble.trees",
         }

@@ -10,38 +10,35 @@
 
 Not yet run on a GPU: tests run this code on a CPU, against the equations and for its launches and alignment.
 
-Legend: see `backend`.
+Legend: see `base`.
 """
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backends.backend import Backend, HostCopy, Seeds, Staged
-from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.backends.base import Backend, HostCopy, Limits, Seeds, Staged
 from axml_ray.network.fast.counter_dropout import counter_dropout, seeds_of_documents
 from axml_ray.network.fast.cuda_lstm import run_lstm
-from axml_ray.network.fast.torch_internals import softmax_backward
-from axml_ray.network.tree_level import Level
 
 if TYPE_CHECKING:
     from axml_ray.network.fast.attention_kernel import KernelAttention
 
-GROUP = 1 << 28
-"""Most values (scores, layer outputs and their gradients) of a chunk of nodes of all documents."""
-CHUNK_MULTIPLE, PRODUCT_MULTIPLE = 64, 8
-"""Widths of chunks of nodes, and of the last one: what tensor cores need in bfloat16 and float16."""
 STORED_ON_DEVICE = 1 << 26
 """Bytes of a parameter above which its average and its best values are kept in main memory."""
-SCORING_TOKENS, SCORING_LOGITS = 1 << 16, 1 << 26
-"""Most tokens and logits of a batch for inference."""
-COPIED_VALUES = 1 << 24
-"""Values of a table that are converted at a time."""
+LIMITS = Limits(
+    group_values=1 << 28,
+    group_is_batch=True,
+    chunk_multiple=64,  # widths of chunks, and below of the last one: what tensor cores need in reduced formats
+    node_multiple=8,
+    scoring_tokens=1 << 16,
+    scoring_logits=1 << 26,
+    stored_bytes=STORED_ON_DEVICE,
+)
 TRITON_VARIABLE = "AXML_RAY_TRITON"
 """Environment variable that is 1 where Triton's kernels are used."""
 FLOAT16_CAPABILITY = (7, 0)
@@ -59,31 +56,29 @@ class CudaBackend(Backend):
         device_type: type of the tensors' device; tests pass "cpu".
         lstm_dtype: number format of the LSTMs where the other products are in bfloat16 or float16. cuDNN has persistent
             kernels for float16 only, which keep the recurrent weights on the chip; see `cuda_lstm`.
-        group_values: most values of a chunk of nodes.
+        limits: how much is computed at a time.
         row_kernel: whether Adam updates rows by a Triton kernel (`row_adam`); by default as AXML_RAY_TRITON says.
         fused_kernel: whether attention is computed by Triton kernels (`attention_kernel`); by default likewise.
     """
 
     reduced_formats = frozenset({torch.bfloat16, torch.float16})
+    runs_ahead = True
     loss_interval = 10
-    node_multiple = PRODUCT_MULTIPLE
-    step_operations = math.inf
-    scales_in_optimizer = True
+    lstm_dtype: torch.dtype
 
     def __init__(
         self,
         device_type: str = "cuda",
         lstm_dtype: torch.dtype = torch.float16,
-        group_values: int = GROUP,
+        limits: Limits = LIMITS,
         row_kernel: bool | None = None,
         fused_kernel: bool | None = None,
     ):
-        self.device_type, self.lstm_dtype, self.group_values = device_type, lstm_dtype, group_values
+        self.device_type, self.lstm_dtype, self.limits = device_type, lstm_dtype, limits
         switched_on = os.environ.get(TRITON_VARIABLE) == "1"
         self.row_kernel = switched_on if row_kernel is None else row_kernel
         self.fused_kernel = switched_on if fused_kernel is None else fused_kernel
         self._is_gpu = device_type == "cuda"
-        self._ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         if self._is_gpu:
             _configure_libraries()
 
@@ -95,17 +90,6 @@ class CudaBackend(Backend):
             return torch.bfloat16, torch.float16
         return (torch.float16,) if torch.cuda.get_device_capability() >= FLOAT16_CAPABILITY else ()
 
-    def set_rounding(self, tf32: bool) -> None:
-        """Set both libraries: PyTorch's default allows TF32 in cuDNN and forbids it in cuBLAS.
-
-        Its default also lets cuBLAS add up the parts of a long sum in the operands' format, depending on the card. The
-        gradient of a query is a sum over all words of a batch, of which 8 bits would remain.
-        """
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-
     def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
         """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
         return _PackedTensors(tensors, self._is_gpu)
@@ -113,44 +97,6 @@ class CudaBackend(Backend):
     def fetch(self, tensors: Sequence[Tensor]) -> HostCopy:
         """Copy to page-locked memory and record an event: `Tensor.cpu` would wait for all that was launched since."""
         return _PinnedCopy(tensors, self._is_gpu)
-
-    def store_like(self, parameter: Tensor) -> Tensor:
-        """Return a tensor in page-locked main memory for a large parameter, else one on the device."""
-        if parameter.numel() * parameter.element_size() <= STORED_ON_DEVICE:
-            return torch.empty_like(parameter)
-        return torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu", pin_memory=self._is_gpu)
-
-    def synchronize(self) -> None:
-        """Wait for all kernels that were launched."""
-        if self._is_gpu:
-            torch.cuda.synchronize()
-
-    def peak_memory_gib(self) -> float:
-        """Return the peak of the GPU's memory that tensors of this process took, in GiB."""
-        return torch.cuda.max_memory_allocated() / 2**30 if self._is_gpu else 0.0
-
-    def reset_peak_memory(self) -> None:
-        """Release cached memory and reset the counter."""
-        if self._is_gpu:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-
-    def limit_memory(self, device: torch.device, share: float) -> None:
-        """Limit PyTorch's allocator; what CUDA itself takes for each process is not part of the share."""
-        if self._is_gpu:
-            torch.cuda.set_per_process_memory_fraction(share, device)
-
-    def frozen_table(self, table: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Convert every table, in pieces, so that the device holds one copy of it."""
-        result = torch.empty(table.shape, dtype=dtype, device=device)
-        rows = max(1, COPIED_VALUES // max(1, table[:1].numel()))
-        for start in range(0, len(table), rows):
-            result[start : start + rows] = table[start : start + rows].to(dtype)
-        return result
-
-    def frozen_lstm_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Return `lstm_dtype` where products are in a reduced format."""
-        return dtype if dtype == torch.float32 else self.lstm_dtype
 
     def dropout_seeds(self, step_seed: int, documents: Tensor) -> Seeds:
         """Return int64 seeds, computed on the device."""
@@ -172,27 +118,10 @@ class CudaBackend(Backend):
         with torch.autocast(self.device_type, enabled=False):  # it would choose another format for cuDNN
             return [run_lstm(*run, dtype) for run in zip(lstms, words, states, strict=True)]
 
-    def nodes_of_chunk(self, nodes: int, documents: int, tokens: int, values_per_node: int) -> int:
-        """Return the width of equal chunks whose groups hold all documents."""
-        return equal_chunks(nodes, self.group_values // (documents * values_per_node), CHUNK_MULTIPLE)
-
-    def columns_of_chunk(self, columns: int, block_size: int, documents: int, values_per_node: int) -> int:
-        """Return the number of parents of equal chunks, whose children are a multiple of 64."""
-        most = self.group_values // (documents * values_per_node * block_size)
-        return equal_chunks(columns, most, CHUNK_MULTIPLE // math.gcd(CHUNK_MULTIPLE, block_size))
-
-    def documents_of_group(self, documents: int, nodes: int, values_per_node: int) -> int:
-        """Return all documents, or the number that fits if even the smallest chunk of nodes is too large for all."""
-        return min(documents, max(1, self.group_values // (nodes * values_per_node)))
-
     def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
         """Return one product of all documents' words, in memory [n, B, T]."""
         documents, tokens, _ = states_BTD.shape
         return (queries_nD @ states_BTD.flatten(0, 1).t()).view(-1, documents, tokens).transpose(0, 1)
-
-    def flat_scores(self, scores_BnT: Tensor) -> Tensor:
-        """Return the product itself."""
-        return scores_BnT.transpose(0, 1).flatten(1)
 
     def products(self, rows_gnX: Tensor, words_gTX: Tensor, like: Tensor | None = None) -> Tensor:
         """Return one product for each document."""
@@ -206,18 +135,6 @@ class CudaBackend(Backend):
         is_padding_gT = torch.arange(scores_gnT.shape[2], device=scores_gnT.device) >= lengths_g[:, None]
         scores_gnT.masked_fill_(is_padding_gT[:, None], float("-inf"))
 
-    def softmax(self, scores_gnT: Tensor) -> Tensor:
-        """Return the softmax over the last dimension, in the memory layout of the scores."""
-        if _is_node_major(scores_gnT):
-            return torch.softmax(scores_gnT.transpose(0, 1), -1).transpose(0, 1)
-        return torch.softmax(scores_gnT, -1)
-
-    def softmax_backward(self, gradients_gnT: Tensor, weights_gnT: Tensor) -> Tensor:
-        """Return the gradient, in the memory layout of the weights."""
-        if _is_node_major(weights_gnT):
-            return softmax_backward(gradients_gnT.transpose(0, 1), weights_gnT.transpose(0, 1), -1).transpose(0, 1)
-        return softmax_backward(gradients_gnT, weights_gnT, -1)
-
     def attention_kernel(self, dtype: torch.dtype) -> type["KernelAttention"] | None:
         """Return the Triton kernels if they are switched on; they sum in float32, so float64 does without them."""
         if not self.fused_kernel or dtype == torch.float64:
@@ -228,49 +145,9 @@ class CudaBackend(Backend):
 
         return KernelAttention
 
-    def candidates(self, parents_BC: Tensor, level: Level, first_child: Tensor) -> Candidates:
-        """Index the table itself: finding the distinct rows would make the CPU wait for their number."""
-        return Candidates.on_device(parents_BC, level.block_size, first_child)
-
-    def gather_rows(self, table: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Convert all rows at once."""
-        return table.index_select(0, rows).to(dtype)
-
     def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:
         """Sort the rows and add them in that order; `index_add_` would add in any order."""
         table.index_put_((row_index_R,), values_RX.to(table.dtype), accumulate=True)
-
-    def documents_to_score(self, longest: int, nodes: int) -> int:
-        """Return a multiple of 8 of about `SCORING_TOKENS`, fewer if they would have more logits than memory is for."""
-        most = min(SCORING_TOKENS // longest, SCORING_LOGITS // nodes)
-        return max(PRODUCT_MULTIPLE, most // PRODUCT_MULTIPLE * PRODUCT_MULTIPLE)
-
-    def rows_per_update(self, rows: int, width: int) -> int:
-        """Return all rows."""
-        return max(1, rows)
-
-    def row_update(self) -> Callable[..., None] | None:
-        """Return the Triton kernel if it is switched on."""
-        if not self.row_kernel:
-            return None
-        from axml_ray.network.optimization import row_adam  # needs Triton
-
-        return row_adam.adam_rows_
-
-    def needs_scaling(self, scale: Tensor) -> bool:
-        """Return True: reading the scale would take longer than multiplying by it."""
-        return True
-
-    def first_gradient(self, loss: Tensor) -> Tensor | None:
-        """Return a one that is kept, so that its address tells it from others."""
-        kind = loss.device, loss.dtype
-        if kind not in self._ones:
-            self._ones[kind] = torch.ones((), device=loss.device, dtype=loss.dtype)
-        return self._ones[kind]
-
-    def is_one(self, scalar: Tensor) -> bool:
-        """Return whether the scalar is that of `first_gradient`."""
-        return any(scalar.data_ptr() == one.data_ptr() for one in self._ones.values())
 
 
 def _configure_libraries() -> None:
@@ -280,19 +157,6 @@ def _configure_libraries() -> None:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # With workspaces of another kind, cuDNN's LSTMs do not repeat their results to the last bit (PyTorch, `nn.LSTM`).
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
-def equal_chunks(count: int, most: int, multiple: int) -> int:
-    """Return the size of chunks of about `most` of `count`: all if they fit, else equal multiples of `multiple`."""
-    most = max(multiple, most // multiple * multiple)
-    chunks = max(1, -(-count // most))
-    if chunks == 1:
-        return count
-    return -(-count // (chunks * multiple)) * multiple
-
-
-def _is_node_major(scores_gnT: Tensor) -> bool:
-    return scores_gnT.stride(1) > scores_gnT.stride(0)
 
 
 class _PackedTensors(Staged):

@@ -1,8 +1,9 @@
-"""The device that a setting names."""
+"""The device that a setting names, its memory and its clock."""
 
 import torch
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.memory import peak_gib
 from axml_ray.network.backends.backend import backend_for
 
 
@@ -41,5 +42,24 @@ def reserved_device(gpus: float, name: str = "cuda") -> torch.device:
     """
     device = device_named(name if gpus else "cpu")
     if 0 < gpus < 1:
-        backend_for(device).limit_memory(device, gpus)
+        # The limit of PyTorch's allocator; what CUDA itself takes for each process is not part of the share.
+        torch.cuda.set_per_process_memory_fraction(gpus, device)
     return device
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has completed its work; that of a CPU is complete when a call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Return the peak in GiB of a GPU's memory that tensors of this process took, or of the process's main memory."""
+    return torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else peak_gib()
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begin a new measurement of a GPU's peak memory, and release what is cached; a CPU's peak is the process's."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()

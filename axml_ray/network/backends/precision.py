@@ -56,8 +56,17 @@ def format_name(dtype: torch.dtype) -> str:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """Return a context in which the network computes in the number format that the setting asks for."""
+    """Return a context in which the network computes in the number format that the setting asks for.
+
+    For the whole process it also sets how a GPU rounds: float32 products, those of LSTMs included, to TF32 only if the
+    setting says so, and products in reduced formats are summed in float32.
+    """
     backend, dtype = backend_for(device), product_format(device, precision)
-    backend.set_rounding(tf32=precision == "tf32")
+    # PyTorch's default allows TF32 in cuDNN and forbids it in cuBLAS.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    # Its default also lets cuBLAS add up the parts of a long sum in the operands' format, depending on the card. The
+    # gradient of a query is a sum over all words of a batch, of which 8 bits would remain.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     is_reduced = dtype != torch.float32
     return torch.autocast(backend.device_type, dtype if is_reduced else torch.bfloat16, enabled=is_reduced)

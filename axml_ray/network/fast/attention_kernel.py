@@ -176,13 +176,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums of each document's values by the attention of its nodes, plus a bias.
 
-    Args:
-        states_gTD: hidden states ĥ_t, contiguous; float32, bfloat16 or float16, as are queries and values.
-        queries_RD: attention parameters ŵ_j, contiguous.
-        index_gn: int64, the row of each document's nodes; None if the nodes of all documents are the rows in order.
-        values_gTF: the states times the weight of the first layer, contiguous.
-        bias: of the first layer, [F].
-        lengths_g: int64, words of each text, at least 1; what stands behind them is not read.
+    Arguments are as in `KernelAttention` and contiguous; words after a document's length (at least 1) are not read.
 
     Returns:
         [g, n, F] in the format of the values, and log Σ_t exp(ĥ_t·ŵ_j), float32 [g, n].
@@ -219,11 +213,7 @@ def attend_backward(
     has them. With p the weights and G the gradient of a context, that of a score is p_t (G·v_t - offset).
 
     Args:
-        states_gTD: this and the next four as in `attend`.
-        queries_RD: attention parameters.
-        index_gn: rows of the nodes.
-        values_gTF: projected states.
-        lengths_g: words.
+        states_gTD, queries_RD, index_gn, values_gTF, lengths_g: as in `attend`.
         log_sums_gn: as `attend` returned them.
         context_gradients_gnF: contiguous, in the format of the values.
         offsets_gn: float32, G·(Σ_t p_t v_t), less the gradient of the logarithm of the sum of exponentials.

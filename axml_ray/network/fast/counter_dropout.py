@@ -24,11 +24,7 @@ def seeds_of_documents(step_seed: int, documents: Tensor) -> Tensor:
 def counter_dropout(values: Tensor, rate: float, seeds_B: Tensor, layer: int) -> Tensor:
     """Set values to zero at random and scale up the others; the rate is rounded to a multiple of 1/256.
 
-    Args:
-        values: [B, ...].
-        rate: share of the values that become zero.
-        seeds_B: int64, one for each document.
-        layer: number of the layer, so that layers have different masks.
+    The arguments are those of `paper.dropout`, with seeds int64 [B].
     """
     dropped = min(255, round(256 * rate))
     kept = kept_values(seeds_B, layer, values[0].numel(), dropped).view(values.shape)

@@ -20,6 +20,8 @@ from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision
 
 CPU = torch.device("cpu")
+PIECE_VALUES = 1 << 24
+"""Values of a table that are converted at a time on their way to another device."""
 WORDS = "encoder.embedding.weight"
 """Name of the word vectors in every kind of network."""
 
@@ -49,7 +51,7 @@ def frozen(
         raise ValueError(f"{WORDS} is missing or not a table")
     with torch.device("meta"):
         network = build_network(level, torch.empty(state[WORDS].shape), settings)
-    narrow = product_format(device, precision)
+    narrow = product_format(device, precision) if settings.implementation == "fused" else torch.float32
     ready = {name: _ready(name, value, narrow, settings.kind, device) for name, value in state.items()}
     try:
         network.load_state_dict(ready, assign=True)
@@ -62,8 +64,18 @@ def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str, device: tor
     """Return a parameter in the number format in which it is kept, on the device."""
     backend = backend_for(device)
     if name == WORDS or (name == TABLE and kind == "attention"):
-        return backend.frozen_table(value, narrow, device)
+        if value.numel() * narrow.itemsize > backend.limits.narrow_bytes:
+            return value
+        if value.device == device:
+            return value.to(narrow)
+        # In pieces, so that the device holds one copy of the table.
+        result = torch.empty(value.shape, dtype=narrow, device=device)
+        rows = max(1, PIECE_VALUES // max(1, value[:1].numel()))
+        for to, piece in zip(result.split(rows), value.split(rows), strict=True):
+            to.copy_(piece.to(narrow))
+        return result
     if name == TABLE:  # the products with it are exact, see `ablations`
         return value.to(device)
-    recurrent = "_lstm." in name or name.endswith("first_state")
-    return value.to(device, backend.frozen_lstm_dtype(narrow) if recurrent else torch.float32)
+    if "_lstm." in name or name.endswith("first_state"):
+        return value.to(device, narrow if narrow == torch.float32 else backend.lstm_dtype or narrow)
+    return value.to(device, torch.float32)

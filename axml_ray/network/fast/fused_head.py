@@ -1,4 +1,4 @@
-"""Heads of the fused pass: they compute logits from attention scores, and go back, for a few documents at a time.
+"""Softmax, head and back: the part of the fused pass that a few documents go through at a time.
 
 Forward and backward are written by hand instead of with autograd, since the gradient of the loss is known as soon as
 the logits are, and nothing needs to be kept for later.
@@ -7,37 +7,16 @@ Legend: g documents of a group, T tokens, n nodes scored, F units of the first f
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from axml_ray.network.backends.backend import backend_for
-from axml_ray.network.fast.torch_internals import relu_backward_
+from axml_ray.network.fast.torch_internals import relu_backward_, softmax_backward
 
-
-class Attention(Protocol):
-    """Softmax over words and weighted sum of some nodes for a group of documents; one object serves one pass."""
-
-    def forward(
-        self, values_gTF: Tensor, lengths_g: Tensor, bias: Tensor, with_log_sums: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the values weighted by attention, plus a bias [F].
-
-        Returns:
-            [g, n, F], and if they are wanted the logarithms of the sums of the scores' exponentials, [g, n].
-        """
-        ...
-
-    def backward(self, gradients_gnF: Tensor, log_sum_gradients_gn: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the gradients of scores and values, [g, n, T] and [g, T, F].
-
-        Args:
-            gradients_gnF: gradients of the weighted sums; zero wherever a ReLU in place has changed these.
-            log_sum_gradients_gn: gradients of the logarithms; None if they are not used.
-        """
-        ...
+if TYPE_CHECKING:
+    from axml_ray.network.fast.attention_kernel import KernelAttention
 
 
 class EagerAttention:
@@ -53,9 +32,16 @@ class EagerAttention:
     def forward(
         self, values_gTF: Tensor, lengths_g: Tensor, bias: Tensor, with_log_sums: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return weighted sums and logarithms as `Attention.forward` says."""
+        """Return the values weighted by attention, plus a bias [F].
+
+        Returns:
+            [g, n, F], and if they are wanted the logarithms of the sums of the scores' exponentials, [g, n].
+        """
         self.backend.mask_padding_(self.scores, lengths_g)
-        self.weights, self.values = self.backend.softmax(self.scores), values_gTF
+        # PyTorch's softmax copies what is not contiguous, so it gets the scores as they are in memory.
+        order = _memory_order(self.scores)
+        self.weights = _permute_back(torch.softmax(self.scores.permute(order), order.index(2)), order)
+        self.values = values_gTF
         # Equation 2 and the first layer at once: the values are already multiplied by the layer's weight.
         contexts, log_sums = torch.baddbmm(bias, self.weights, values_gTF), None
         if with_log_sums:
@@ -66,86 +52,78 @@ class EagerAttention:
         return contexts, log_sums
 
     def backward(self, gradients_gnF: Tensor, log_sum_gradients_gn: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the gradients of scores and values as `Attention.backward` says."""
+        """Return the gradients of scores and values, [g, n, T] and [g, T, F].
+
+        Args:
+            gradients_gnF: gradients of the weighted sums; zero wherever a ReLU in place has changed these.
+            log_sum_gradients_gn: gradients of the logarithms; None if they are not used.
+        """
         value_gradients = torch.bmm(self.weights.transpose(1, 2), gradients_gnF)
         weight_gradients = self.backend.products(gradients_gnF, self.values, like=self.weights)
-        score_gradients = self.backend.softmax_backward(weight_gradients, self.weights)
+        order = _memory_order(self.weights)
+        score_gradients = _permute_back(
+            softmax_backward(weight_gradients.permute(order), self.weights.permute(order), order.index(2)), order
+        )
         if log_sum_gradients_gn is not None:  # the derivative of log Σ exp(score) is the softmax
             score_gradients.addcmul_(self.weights, log_sum_gradients_gn.to(self.weights.dtype)[..., None])
         return score_gradients, value_gradients
 
 
-class FusedHead(Protocol):
-    """A head with a forward and a backward pass written by hand. One object serves one pass over one batch.
+def _memory_order(values: Tensor) -> list[int]:
+    """Return the dimensions of a tensor from the outermost to the innermost in memory."""
+    return sorted(range(values.ndim), key=values.stride, reverse=True)
+
+
+def _permute_back(values: Tensor, order: list[int]) -> Tensor:
+    """Undo `permute(order)`."""
+    return values.permute([order.index(dimension) for dimension in range(len(order))])
+
+
+class FusedHead:
+    """AttentionXML's head: softmax over a text's words, fully connected layers, output, and optionally the evidence.
+
+    One object serves one pass over one batch, and adds up the gradients of its parameters.
+
+    Args:
+        parameters: bias of the first layer; weight and bias of each further layer; weight and bias of the output; last,
+            if `has_evidence`, the weight of the evidence.
+        has_evidence: whether the evidence is added to the logits (not in the paper).
 
     Attributes:
-        parameters: the head's parameters.
-        gradients: their gradients in the same order, added up by `backward`.
+        gradients: gradients of the parameters in the same order, added up by `backward`.
+        values_per_node: values that both passes hold for a node and a document, attention scores not counted: the
+            outputs of all fully connected layers and the gradients of these.
     """
 
-    parameters: tuple[Tensor, ...]
-    gradients: list[Tensor]
+    def __init__(self, parameters: tuple[Tensor, ...], has_evidence: bool = False):
+        self.parameters, self.has_evidence = parameters, has_evidence
+        self.gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        self.values_per_node = 2 * sum(len(bias) for bias in parameters[: -2 - has_evidence : 2])
+        self._converted: dict[torch.dtype, tuple[Tensor, ...]] = {}
 
-    @property
-    def values_per_node(self) -> int:
-        """Return how many values the passes hold for a node and a document, attention scores not counted."""
-        ...
-
-    def forward(self, scores_gnT: Tensor | Attention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
-        """Compute logits from the scores ĥ_t·ŵ_j.
+    def forward(
+        self, attention: "EagerAttention | KernelAttention", values_gTF: Tensor, lengths_g: Tensor
+    ) -> tuple[Tensor, Any]:
+        """Compute logits.
 
         Args:
-            scores_gnT: scores of nodes and words, in the backend's memory layout; may be overwritten. A head with
-                attention also takes an `Attention` that computes them itself.
-            values_gTF: what is averaged over words.
+            attention: of the nodes to the documents' words; it is used up.
+            values_gTF: what is averaged over words, the projected hidden states.
             lengths_g: int64, words of each text.
 
         Returns:
             Logits [g, n], float32 or wider, and what `backward` needs.
         """
-        ...
-
-    def backward(self, saved: Any, logit_gradients_gn: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of scores and values (None if these are empty); add up those of the parameters."""
-        ...
-
-
-@dataclass
-class FusedAttentionHead:
-    """AttentionXML's head: softmax over a text's words, fully connected layers, output, and optionally the evidence.
-
-    Attributes:
-        parameters: bias of the first layer; weight and bias of each further layer; weight and bias of the output; last,
-            if `has_evidence`, the weight of the evidence.
-        has_evidence: whether the evidence is added to the logits (not in the paper).
-    """
-
-    parameters: tuple[Tensor, ...]
-    has_evidence: bool = False
-    gradients: list[Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._converted: dict[torch.dtype, tuple[Tensor, ...]] = {}
-
-    @property
-    def values_per_node(self) -> int:
-        """Return twice the units of all fully connected layers: their outputs and the gradients of these."""
-        return 2 * sum(len(bias) for bias in self.parameters[: -2 - self.has_evidence : 2])
-
-    def forward(self, scores_gnT: Tensor | Attention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
-        """Compute logits as `FusedHead.forward` says; the values are the projected hidden states."""
-        attention = EagerAttention(scores_gnT) if isinstance(scores_gnT, Tensor) else scores_gnT
-        own = self._in_format(values_gTF.dtype)
-        layers, *_ = self._split(own)
-        contexts, log_sums = attention.forward(values_gTF, lengths_g, own[0], self.has_evidence)
+        parameters = self._in_format(values_gTF.dtype)
+        layers, *_ = self._split(parameters)
+        contexts, log_sums = attention.forward(values_gTF, lengths_g, parameters[0], self.has_evidence)
         first = contexts.relu_()
         outputs = [first]
         for weight, bias in layers:
             flat = torch.addmm(bias, outputs[-1].flatten(0, 1), weight.t()).relu_()
             outputs.append(flat.view(*first.shape[:2], -1))
         # The sum of the output layer in float32: bfloat16 has 8 bits, and many labels' logits would be equal.
-        wide = torch.promote_types(own[0].dtype, torch.float32)
+        wide = torch.promote_types(values_gTF.dtype, torch.float32)
         _, output_weight, output_bias = self._split(self._in_format(wide))
         last = outputs[-1].flatten(0, 1)
         logits = torch.mv(last.to(wide), output_weight.flatten()).view(first.shape[:2])
@@ -157,10 +135,10 @@ class FusedAttentionHead:
         return logits, (attention, outputs, evidence)
 
     def backward(self, saved: Any, logit_gradients_gn: Tensor) -> tuple[Tensor, Tensor]:
-        """Go back as `FusedHead.backward` says, layer by layer from the output to the scores."""
+        """Return the gradients of scores and values; add up those of the parameters, from the output to the scores."""
         attention, outputs, evidence = saved
-        own, wide = self._in_format(outputs[0].dtype), logit_gradients_gn.dtype
-        layers, output_weight, _ = self._split(own)
+        parameters, wide = self._in_format(outputs[0].dtype), logit_gradients_gn.dtype
+        layers, output_weight, _ = self._split(parameters)
         layer_gradients, output_weight_gradient, output_bias_gradient = self._split(self.gradients)
         narrow_gn = logit_gradients_gn.to(outputs[0].dtype)
         output_bias_gradient += logit_gradients_gn.sum()
@@ -175,7 +153,7 @@ class FusedAttentionHead:
         log_sum_gradients = None
         if evidence is not None:
             self.gradients[-1] += (logit_gradients_gn * evidence).sum()
-            log_sum_gradients = narrow_gn * own[-1]
+            log_sum_gradients = narrow_gn * parameters[-1]
         gradients: tuple[Tensor, Tensor] = attention.backward(gradient, log_sum_gradients)
         return gradients
 

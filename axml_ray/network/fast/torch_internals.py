@@ -55,15 +55,6 @@ def relu_backward_(gradient: Tensor, output: Tensor) -> Tensor:
     return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
 
 
-def embedding_backward(gradient_RX: Tensor, row_index_R: Tensor, rows: int) -> Tensor:
-    """Sum the gradients [R, X] of positions by the row that they read: [rows, X].
-
-    `Tensor.index_add_` computes the same, but takes longer on a CPU, where this is a large part of a step.
-    """
-    # -1: no row is padding. False: gradients are not divided by how often a row occurs.
-    return torch.ops.aten.embedding_dense_backward(gradient_RX, row_index_R, rows, -1, False)
-
-
 def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:
     """Multiply tensors by a scalar tensor in place.
 

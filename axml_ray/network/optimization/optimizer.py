@@ -19,12 +19,6 @@ class LazyAdam(torch.optim.Optimizer):
 
     Lazy means that the moments of other rows do not decay. The step counter, by which Adam corrects the bias of the
     moments, is the parameter's and counts steps without any row too.
-
-    Args:
-        params: parameters, float32.
-        lr: learning rate.
-        betas: decay rates of the first and second moments.
-        eps: added to the root of the second moment.
     """
 
     def __init__(
@@ -75,12 +69,13 @@ class LazyAdam(torch.optim.Optimizer):
         rows, values = gradient.indices()[0], gradient.values()
         tables = parameter, state["first"], state["second"]
         backend = backend_for(parameter.device)
-        update = backend.row_update()
-        if update is not None:
+        if backend.row_kernel:
+            from axml_ray.network.optimization.row_adam import adam_rows_  # needs Triton
+
             options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"]}
-            update(*tables, rows, values, state["step"], **options, gradient_divisor=gradient_divisor, skip=skip)
+            adam_rows_(*tables, rows, values, state["step"], **options, gradient_divisor=gradient_divisor, skip=skip)
         else:
-            size = backend.rows_per_update(len(rows), parameter.shape[1:].numel())
+            size = max(1, backend.limits.update_values // max(1, parameter.shape[1:].numel()))
             for start in range(0, len(rows), size):
                 some = rows[start : start + size]
                 # Adam writes to its arguments: update copies of the rows and write them back. `step` is copied too,
@@ -137,15 +132,16 @@ class GradientClipper:
             skip: float32 scalar; if it is 1 instead of 0, the norm does not enter the history. None for 0.
 
         Returns:
-            The divisor that the optimizer must apply, a scalar, if the backend does not scale the gradients here.
+            The divisor that the optimizer must apply while it reads the gradients, a scalar, where they are not scaled
+            here.
         """
         self.norms = self.norms.to(norm)
         largest = self.norms.max()
         scale = (self.clip * largest / norm).clamp(max=1)
-        backend, divisor = backend_for(scale.device), None
-        if backend.scales_in_optimizer:
-            divisor = scale.reciprocal()
-        elif backend.needs_scaling(scale):
+        divisor = None
+        if backend_for(scale.device).runs_ahead:
+            divisor = scale.reciprocal()  # whether the scale is one is not known here without waiting
+        elif scale < 1:
             scale_(gradients, scale)
         # A norm of zero is not counted: five of them would clip all later gradients to zero.
         counted = torch.where(norm > 0, torch.minimum(norm, 2 * largest).clamp(max=1), largest)

@@ -34,12 +34,12 @@ def _update(  # type: ignore[no-untyped-def]
         exists = columns < width
         # A row's gradients are added in the order of their positions, by this program alone.
         gradient = tl.zeros((BLOCK,), dtype=tl.float32)
-        each = position
+        next_position = position
         is_same = position >= 0  # True, as a value of the kernel
         while is_same:
-            gradient += tl.load(values + tl.load(order + each) * width + columns, mask=exists, other=0.0)
-            each += 1
-            is_same = (each < positions) & (tl.load(rows + tl.minimum(each, positions - 1)) == row)
+            gradient += tl.load(values + tl.load(order + next_position) * width + columns, mask=exists, other=0.0)
+            next_position += 1
+            is_same = (next_position < positions) & (tl.load(rows + tl.minimum(next_position, positions - 1)) == row)
         gradient = gradient / tl.load(divisor)
         at = row * width + columns
         mean = tl.load(first + at, mask=exists, other=0.0)
@@ -69,15 +69,11 @@ def adam_rows_(
     """Do one step of Adam in place on some rows of weights and moments.
 
     Args:
-        weight: weights, float32 [rows, X], contiguous.
-        first: first moments, of the same shape.
-        second: second moments, of the same shape.
+        weight, first, second: weights and moments, float32 [rows, X], contiguous.
         rows: int64 [n], the row of each position; gradients of a row that occurs several times are added up.
         values: gradients, float32 [n, X].
         step: float32 scalar, steps before this one; it is not changed.
-        lr: learning rate.
-        betas: decay rates of the moments.
-        eps: added to the root of the second moment.
+        lr, betas, eps: options of Adam.
         gradient_divisor: float32 scalar by which gradients are divided; None for 1.
         skip: float32 scalar; if it is 1 instead of 0, nothing changes. None for 0.
     """

@@ -30,7 +30,7 @@ class WeightAverage:
         self.snapshots += 1
         for name, parameter in _trained_parameters(network):
             if name not in self.mean:
-                self.mean[name] = backend_for(parameter.device).store_like(parameter.detach()).copy_(parameter)
+                self.mean[name] = store_like(parameter.detach()).copy_(parameter)
                 continue
             for mean, value in _pieces(self.mean[name], parameter):
                 mean.lerp_(value.to(mean.device), 1 / self.snapshots)
@@ -60,6 +60,16 @@ class WeightAverage:
         for module in network.modules():
             if isinstance(module, nn.LSTM):
                 module.flatten_parameters()  # cuDNN needs an LSTM's weights in one piece of memory
+
+
+def store_like(parameter: Tensor) -> Tensor:
+    """Return an uninitialised tensor for a copy of a parameter that is seldom read, such as the best weights.
+
+    That of a large parameter of a GPU is in page-locked main memory.
+    """
+    if parameter.numel() * parameter.element_size() <= backend_for(parameter.device).limits.stored_bytes:
+        return torch.empty_like(parameter)
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu", pin_memory=torch.cuda.is_available())
 
 
 def _pieces(stored: Tensor, parameter: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

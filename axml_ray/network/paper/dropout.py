@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from axml_ray.network.backends.backend import Seeds, backend_for
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.base import Seeds
 
 
 def dropout(values: Tensor, rate: float, training: bool, seeds: Seeds | None = None, layer: int = 0) -> Tensor:
