@@ -2,10 +2,16 @@
 
     python benchmarks/gpu.py [--quick] [--device cpu] [--only PART] [--minutes N] [--corpus DIR] [--json PATH]
 
-Not yet run on a GPU. `--device cpu --quick` runs every part on small shapes, which tests that it works. The parts are
-in the order of their importance, each result is written at once, and after `--minutes` the rest is left out.
+`--device cpu --quick` runs every part on small shapes, which tests that it works. The parts are in the order of their
+importance. Each is a process of its own that ends after `--minutes`, so none can take the others along, and what it
+has measured by then is in its file. The exit code is 1 if a part failed or broke its bound.
 
-- `parity`: loss and gradients of one step in bfloat16 on the device, against float32 on the CPU; both kinds of levels.
+- `parity`: logits, loss and all gradients of one step on the device, in float32 (bound: 1e-4) and in bfloat16 (bound:
+  0.1 for the label table), against float32 on the CPU; both kinds of levels, hidden 256 and 512, 504 words.
+- `lstm`: forward and backward of the encoder's two LSTMs: one after the other, on two streams, and as one bidirectional
+  call, in float16 and bfloat16.
+- `profile`: the twenty kernels that take longest in a first and a deep step.
+- `chunks`: the first step with 2^26 to 2^32 values in a chunk of nodes.
 - `sync`: a training step in which waiting for the GPU is an error.
 - `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
   200 documents, 512 hidden units in each direction.
@@ -26,9 +32,12 @@ error of logits and gradients in float32), `fused_bfloat16_error` (of logits), `
 """
 
 import argparse
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -47,12 +56,12 @@ from axml_ray.core.limits import available_cpus
 from axml_ray.network.backends.backend import backend_for, replaced_backend
 from axml_ray.network.backends.base import Backend
 from axml_ray.network.backends.cuda_backend import CudaBackend
-from axml_ray.network.backends.devices import device_named
-from axml_ray.network.backends.precision import use_threads
+from axml_ray.network.backends.devices import device_named, synchronize
+from axml_ray.network.backends.precision import autocast, use_threads
 from axml_ray.network.level_network import TABLE
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.planning.work import count_steps
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, Precision
 from axml_ray.settings.configuration import load
 
 CPU = torch.device("cpu")
@@ -60,6 +69,10 @@ MINUTES = 9.0
 """Default time limit of a run."""
 PUBLISHED_HOURS = {"amazon670k": 3.7, "amazon3m": 18.0}
 """ELMO in FP8 on one H100 (ICML 2025), for the rows."""
+
+
+class BrokenBoundError(Exception):
+    """A result is farther from the exact one than it may be."""
 
 
 class Bench:
@@ -78,14 +91,79 @@ class Bench:
 
     def parity(self) -> Iterator[Result]:
         """Compare one step's logits, loss and gradients with float32 on the CPU."""
-        worst = 0.0
-        for name, shape in (("level1", _shape(1, 520)), ("deep", _shape(2, 150, block=8, parents=20))):
-            settings, counts = self._settings(hidden=128, batch=24), _counts(64)
-            exact = _one_step(settings, counts, shape, CPU, "float32")
-            found = _one_step(settings, counts, shape, self.device, "bfloat16")
-            errors = {key: _relative_error(found[key], value) for key, value in exact.items()}
-            worst = max(worst, errors["logits"])
-            yield {"parity": worst}, [{"level": name, **errors}]
+        bounds, worst, broken = {"float32": 1e-4, "bfloat16": 0.1}, {"float32": 0.0, "bfloat16": 0.0}, []
+        cases = [(256, 104), (512, 96)] if not self.quick else [(32, 8)]
+        for hidden, documents in cases:
+            settings, counts = self._settings(hidden, documents), _counts(24 if self.quick else 504)
+            for name, shape in (("level1", _shape(1, 520)), ("deep", _shape(2, 150, block=8, parents=20))):
+                exact = _one_step(settings, counts, shape, CPU, "float32")
+                for precision, bound in bounds.items():
+                    found = _one_step(settings, counts, shape, self.device, precision)
+                    errors = {key: _relative_error(found[key], value) for key, value in exact.items()}
+                    bounded = errors if precision == "float32" else {key: errors[key] for key in (TABLE, "logits")}
+                    worst[precision] = max(worst[precision], *bounded.values())
+                    row = {"level": name, "hidden": hidden, "documents": documents, "precision": precision, **errors}
+                    if max(bounded.values()) > bound:
+                        broken.append(row)
+                    yield {f"parity_{key}": value for key, value in worst.items()}, [row]
+        if broken:
+            raise BrokenBoundError(f"{len(broken)} comparisons exceed their bound")
+
+    def lstm(self) -> Iterator[Result]:
+        """Time the encoder's LSTMs, forward and backward, in several ways."""
+        documents, tokens, hidden = (4, 8, 128) if self.quick else (200, 500, 512)
+        for dtype in (torch.float16, torch.bfloat16):
+            for documents_at_once in (documents, 128):
+                runs = lstm_variants(self.device, dtype, documents, tokens, hidden, documents_at_once)
+                times = {
+                    name: 1e3 * _seconds_of(run, self.device, 1 if self.quick else 5) for name, run in runs.items()
+                }
+                key = str(dtype).removeprefix("torch.")
+                row = {"dtype": key, "documents_at_once": documents_at_once, **times}
+                yield {f"lstm_{key}_{documents_at_once}_{name}_ms": ms for name, ms in times.items()}, [row]
+
+    def profile(self) -> Iterator[Result]:
+        """List the kernels that take longest."""
+        settings = self._settings(32, 4) if self.quick else self._settings(hidden=512, batch=200)
+        shapes = {"level1": (_shape(1, 8_192), 500), "deep": (_shape(2, 16_384, block=8, parents=160), 500)}
+        for name, (shape, tokens) in shapes.items():
+            if self.quick:
+                shape, tokens = _shape(1, 64), 8
+            training = training_of(settings, _counts(tokens), shape, self.device)
+            batches = [batch.stage(self.device) for batch in training.batches()]
+            for batch in batches[:2]:
+                training.step(batch)
+            synchronize(self.device)
+            with torch.profiler.profile() as profiler:
+                for batch in batches[:3]:
+                    training.step(batch)
+                synchronize(self.device)
+            device_time = "self_device_time_total" if self.device != CPU else "self_cpu_time_total"
+            events = sorted(profiler.key_averages(), key=lambda event: -getattr(event, device_time))
+            total = sum(getattr(event, device_time) for event in events) / 3e3
+            rows = [
+                {
+                    "step": name,
+                    "kernel": event.key[:90],
+                    "calls": event.count / 3,
+                    "ms": getattr(event, device_time) / 3e3,
+                }
+                for event in events[:20]
+            ]
+            yield {f"{name}_kernels_ms": total}, rows
+
+    def chunks(self) -> Iterator[Result]:
+        """Time the first step with chunks of several sizes."""
+        backend = backend_for(self.device)
+        before = backend.limits
+        shape, settings = _shape(1, 8_192), self._settings(hidden=512, batch=200)
+        try:
+            for exponent in (26, 28, 30, 32):
+                backend.limits = replace(before, group_values=1 << exponent)
+                times = self._measure(settings, _counts(500), shape)
+                yield {f"level1_chunk_{exponent}_ms": times.step_ms}, [{"figure": f"2^{exponent}", **asdict(times)}]
+        finally:
+            backend.limits = before
 
     def sync(self) -> Iterator[Result]:
         """Train some steps during which PyTorch raises wherever the CPU would wait for the GPU."""
@@ -239,14 +317,14 @@ def _counts(tokens: int) -> Counts:
 
 
 def _one_step(
-    settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, precision: str
+    settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, precision: Precision
 ) -> dict[str, torch.Tensor]:
     """Return the logits, the loss and the gradients of a step without dropout, float64 on the CPU."""
     network = settings.network.model_copy(update={"embedding_dropout": 0.0, "encoder_dropout": 0.0})
     settings = settings.model_copy(update={"network": network})
     training = training_of(settings, counts, shape, device)
     batch = next(training.batches()).to(device)
-    with torch.autocast(backend_for(device).device_type, torch.bfloat16, enabled=precision == "bfloat16"):
+    with autocast(device, precision):
         states = training.network.encode(batch.tokens, batch.own_lengths, batch.words)
         logits = training.network.logits(states.detach(), batch.lengths, batch.candidates)
         loss = training.network.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
@@ -306,6 +384,53 @@ def _train_corpus(
     return seconds, scores.result(), rows
 
 
+def lstm_variants(
+    device: torch.device, dtype: torch.dtype, documents: int, tokens: int, hidden: int, documents_at_once: int
+) -> dict[str, Callable[[], None]]:
+    """Return functions that run both directions over random words, forward and backward."""
+    words = torch.randn(documents, tokens, 384, device=device, dtype=dtype, requires_grad=True)
+    parts = words.split(documents_at_once)
+    left, right = (torch.nn.LSTM(384, hidden, batch_first=True).to(device, dtype) for _ in range(2))
+    both = torch.nn.LSTM(384, hidden, batch_first=True, bidirectional=True).to(device, dtype)
+
+    def one_after_the_other() -> None:
+        outputs = [lstm(part)[0] for lstm in (left, right) for part in parts]
+        torch.autograd.backward([output.sum() for output in outputs])
+
+    def bidirectional() -> None:
+        torch.autograd.backward([both(part)[0].sum() for part in parts])
+
+    variants = {"separate": one_after_the_other, "bidirectional": bidirectional}
+    if device != CPU:
+        streams = [torch.cuda.Stream(device) for _ in range(2)]
+
+        def on_two_streams() -> None:
+            now = torch.cuda.current_stream(device)
+            outputs = []
+            for lstm, stream in zip((left, right), streams, strict=True):
+                stream.wait_stream(now)
+                with torch.cuda.stream(stream):
+                    outputs += [lstm(part)[0].sum() for part in parts]
+            for stream in streams:
+                now.wait_stream(stream)
+            torch.autograd.backward(outputs)  # each part runs on the stream of its forward pass
+
+        variants["two_streams"] = on_two_streams
+    return variants
+
+
+def _seconds_of(run: Callable[[], None], device: torch.device, repeats: int) -> float:
+    """Return the median seconds of a run on the device, after two warm-ups."""
+    seconds = []
+    for _ in range(repeats + 2):
+        synchronize(device)
+        began = time.perf_counter()
+        run()
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[2:])
+
+
 def table(rows: list[dict[str, Any]]) -> Table:
     """Return the rows of steps and levels."""
     columns = ("part", "figure", "corpus", "level", "step_ms", "floor_ms", "scoring_ms", "peak_gib", "planned_gib")
@@ -318,10 +443,13 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 PARTS = {
     "parity": Bench.parity,
+    "lstm": Bench.lstm,
+    "profile": Bench.profile,
     "sync": Bench.sync,
     "steps": Bench.steps,
     "kernel": Bench.kernel,
     "attention": Bench.attention,
+    "chunks": Bench.chunks,
     "recipes": Bench.recipes,
     "corpus": Bench.whole_corpus,
 }
@@ -335,22 +463,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=PARTS, help="run this part alone")
     parser.add_argument("--minutes", type=_minutes, default=MINUTES, help=f"time limit; default: {MINUTES:g}")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="a prepared corpus to train whole")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/gpu.json, on a CPU gpu-cpu.json")
+    parser.add_argument("--json", type=Path, help="file of results with --only; default: gpu-PART.json in --out")
+    parser.add_argument("--out", type=Path, default=results_file.RESULTS, help="directory of the parts' results")
     given = parser.parse_args(arguments)
     device = device_named(given.device)
+    if given.only is None:
+        raise SystemExit(run_parts(given))
     use_threads(available_cpus())
     corpus = given.corpus and given.corpus.absolute()
-    name = "gpu" if device != CPU else "gpu-cpu"
-    path = given.json or results_file.RESULTS / f"{name}{f'-{given.only}' if given.only else ''}.json"
+    path = given.json or given.out / f"{'gpu' if device != CPU else 'gpu-cpu'}-{given.only}.json"
     backend: Backend = backend_for(device) if device != CPU else CudaBackend("cpu")
     if device != CPU:
         torch.cuda.set_device(device.index or 0)  # synchronisation and peak memory are those of the current device
     with replaced_backend(device, backend):
         bench = Bench(device, given.quick, corpus)
-        names = [given.only] if given.only else list(PARTS)
-        parts = {name: partial(PARTS[name], bench) for name in names}
+        parts = {given.only: partial(PARTS[given.only], bench)}
         rows = measure_within(parts, given.minutes, path, threads=torch.get_num_threads())
     Console().print(table(rows))
+
+
+def run_parts(given: argparse.Namespace) -> int:
+    """Run each part in a process of its own; return 1 if one of them failed."""
+    argv = [
+        sys.executable,
+        __file__,
+        "--device",
+        given.device,
+        "--minutes",
+        str(given.minutes),
+        "--out",
+        str(given.out),
+    ]
+    argv += ["--quick"] * given.quick + (["--corpus", str(given.corpus)] if given.corpus else [])
+    codes = {}
+    for name in PARTS:
+        try:
+            codes[name] = subprocess.run(
+                [*argv, "--only", name], timeout=60 * given.minutes + 60, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            codes[name] = -1
+    Console().print({name: "ended" if code == 0 else f"exit code {code}" for name, code in codes.items()})
+    return int(any(code not in (0, 2) for code in codes.values()))
 
 
 def _minutes(word: str) -> float:

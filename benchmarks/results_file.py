@@ -25,11 +25,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import whole_file
-from axml_ray.core.limits import available_cpus, available_memory
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks run from a bare checkout, too
+
+from axml_ray.core.errors import SettingsError  # noqa: E402
+from axml_ray.core.files import whole_file  # noqa: E402
+from axml_ray.core.limits import available_cpus, available_memory  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results"
 
 Result = tuple[dict[str, float], list[dict[str, Any]]]
