@@ -63,7 +63,7 @@ def fit_features(run: Run) -> None:
     train = corpus.split("train").part(run.settings.training.documents)
     texts = feature_texts(corpus, train, settings, run.settings.corpus.max_tokens)
     run.layout.features.parent.mkdir(parents=True, exist_ok=True)
-    featurizer = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings, corpus.translation)
+    featurizer = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings)
     featurizer.save(run.layout.features, run.features_key)
 
 

@@ -243,7 +243,7 @@ class Run:
         if not self.has_features():
             raise SettingsError(f"{path}: no features of these settings; {RETRAIN}")
         try:
-            return Featurizer.load(path, len(self.corpus.tokenizer), self.corpus.translation)
+            return Featurizer.load(path, len(self.corpus.tokenizer))
         except (OSError, ValueError) as error:
             raise SettingsError(f"{error}; remove the file, and {RETRAIN}") from None
 
@@ -289,7 +289,6 @@ class Run:
             words=len(self.corpus.tokenizer),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             featurizer=featurizer,
-            translation=self.corpus.translation,
             precision=self.settings.training.precision,
             device=device or torch.device("cpu"),
         )
@@ -352,7 +351,7 @@ class Run:
         featurizer = self.open_features() if self.needs_features else None
         members = {spec.name: self.open_member(spec, featurizer, device) for spec in self.members}
         combination = self.combination((combiner or self.open_combiner)())
-        return Ensemble(combination, members, self.corpus.translation)
+        return Ensemble(combination, members)
 
 
 def _member_name(kind: str, tree: int | None) -> str:

@@ -16,7 +16,6 @@ from axml_ray.settings.base import (
     Seed,
     Settings,
     Share,
-    Stemmer,
 )
 
 
@@ -35,7 +34,7 @@ class ExpectedCounts(Settings):
     """Validation documents; by default the number that would be drawn (`corpus.valid_documents`)."""
 
 
-INPUTS = ("train", "valid", "test", "label_names", "label_features", "dictionary", "continues")
+INPUTS = ("train", "valid", "test", "label_names", "label_features", "continues")
 """Settings that name inputs, besides `word_vectors`, which may."""
 
 
@@ -101,13 +100,6 @@ class CorpusSettings(ReadingSettings):
     label_features: AbsolutePath | None = None
     """SVMlight file of features, one line per label or per training document; or, below a line of two counts, row i for
     label i. By default TF-IDF centroids of the texts."""
-    dictionary: AbsolutePath | None = None
-    """For texts in two languages, a dictionary from the first to the second: lines of word, tab, translation, or Ding's
-    format (Debian's package trans-de-en). Members read a text of the first language in words of the second, or of
-    both. The second should be the language of the labels' names."""
-    dictionary_stemmer: Stemmer | None = "german"
-    """Snowball stemmer of the dictionary's first language, used to look up inflected words; null looks up exact words
-    only."""
     max_terms: Positive | None = None
     """Number of strongest terms that a label's features keep; by default all. Millions of labels need a limit."""
     segmentation: Literal["words", "characters"] = "words"

@@ -9,6 +9,8 @@ RENAMED = {
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
+    "corpus.dictionary": "leave it out; texts are no longer translated",
+    "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",
 }
 """By the path of an old setting or group: its new path or, with blanks, the reason why it was removed."""
 

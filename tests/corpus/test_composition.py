@@ -12,7 +12,6 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from axml_ray.corpus.records.in_memory import label_of, labelled_texts
 from axml_ray.corpus.text.composition import composed, composed_strings
-from axml_ray.corpus.text.dictionary import read_dictionary
 from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
 from axml_ray.corpus.text.vector_files import load_known_vectors
 from axml_ray.tree.hierarchy import Hierarchy
@@ -71,8 +70,6 @@ def test_a_tokenizer_of_an_earlier_version_reads_as_it_did(tmp_path: Path) -> No
 
 def test_other_files_are_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
-    path.write_text(apart("größe\tsize\n"), encoding="utf-8")
-    assert read_dictionary(path) == {"größe": [("size",)]}
     path.write_text(apart("größe\tmaß\nmaß\tÖkologie\n"), encoding="utf-8")
     assert dict(Hierarchy.read(path).parents) == {"größe": "maß", "maß": "Ökologie"}
     path.write_text(apart("größe 1 2\nmaß 3 4\n"), encoding="utf-8")

@@ -113,51 +113,6 @@ def test_readable_names(run: Prepare, tmp_path: Path) -> None:
     assert "1 of 5 labels" in said and "'label 1'" in said and "'all'" in said
 
 
-def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
-    path = tmp_path / "de-en.tsv"
-    path.write_text("Texten\ttext\nw1\tunheard of\tw2\n")
-    plain = run(train=many(20), test=many(4, "test"))
-    assert plain.translation is None
-    corpus = run(train=many(20), test=many(4, "test"), dictionary=path)
-    found, words = corpus.translation, corpus.tokenizer.words
-    assert found is not None and corpus.tokenizer.words == plain.tokenizer.words
-    known = {words[word]: [words[i] for i in row] for word, row in enumerate(found.words) if len(row)}
-    assert known == {"text": ["text"], "w1": ["w2"]}  # `text` by its stem
-    path.write_text("w1\tw3\n")
-    other = run(train=many(20), test=many(4, "test"), dictionary=path)
-    assert len({plain.fingerprint, corpus.fingerprint, other.fingerprint}) == 3
-
-
-@pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("small", [True, False])
-def test_label_features_are_of_translated_texts(
-    run: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
-) -> None:
-    if not small:
-        monkeypatch.setattr("axml_ray.corpus.preparation.tasks.SMALL_BYTES", 1)
-    path = tmp_path / "de-en.tsv"
-    path.write_text("Haus\thouse\nWal\twhale\n")
-    train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
-    corpus = run(train=train, test=many(4, "test"), dictionary=path)
-    found, words = corpus.split("train").translated(corpus.translation), corpus.tokenizer.words
-    assert [words[i] for i in found.tokens[0]] == ["house", "whale"]
-    assert words.index("wal") not in corpus.label_features().indices
-    expected = label_centroids(found.tokens, found.labels, len(words), corpus.trained)
-    np.testing.assert_array_equal(corpus.label_features().toarray(), expected.toarray())
-
-
-def test_word_vectors_are_learned_from_translated_texts(run: Prepare, tmp_path: Path) -> None:
-    path = tmp_path / "de-en.tsv"
-    path.write_text("Haus\thouse\nWal\twhale\n")
-    train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
-    plain, corpus = (
-        run(train=train, test=many(4, "test"), word_vectors="train", dictionary=one) for one in (None, path)
-    )
-    left_out = len({"haus", "häuser", "wal"}) / (len(corpus.tokenizer) - 1)
-    known = (one.manifest["word_vector_coverage"] for one in (plain, corpus))
-    assert next(known) - next(known) == pytest.approx(left_out)
-
-
 # Rare and unseen
 
 
@@ -293,11 +248,6 @@ def test_missing_files_are_named(run: Prepare, tmp_path: Path) -> None:
     assert said.startswith(f"corpus.word_vectors: {tmp_path / 'v.npy'}: ")
     said = error_of(run, train=many(9), test=many(4), label_names=tmp_path / "n.tsv")
     assert said.startswith(f"corpus.label_names: {tmp_path / 'n.tsv'} cannot be read")
-    (tmp_path / "d.tsv").write_text("no entry\n")
-    said = error_of(run, train=many(9), test=many(4), dictionary=tmp_path / "d.tsv")
-    assert said.startswith(f"{tmp_path / 'd.tsv'}:1: no entry of a dictionary")
-    said = error_of(run, train=many(9), test=many(4), dictionary=tmp_path / "none.tsv")
-    assert said == f"corpus: {tmp_path / 'none.tsv'} cannot be read: No such file or directory"
 
 
 def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:

@@ -30,8 +30,6 @@ from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.name_files import name_labels
 from axml_ray.corpus.preparation.derived_files import (
-    fit_translation,
-    translate_document_features,
     write_label_features,
     write_word_vectors,
 )
@@ -48,7 +46,6 @@ from axml_ray.corpus.records.document_ids import check_ids
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.records.separators import separator_warning
 from axml_ray.corpus.records.values import are_one_hot
-from axml_ray.corpus.text.dictionary import Entries
 from axml_ray.corpus.text.scripts import segmentation_warning
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.settings import SPLITS
@@ -59,16 +56,13 @@ COUNTING_DOCUMENTS = 1 << 15
 """Approximate number of documents that a counting task reads."""
 
 
-def build_corpus(
-    workspace: Workspace, readers: list[tuple[str, Reader]], inputs: Inputs, entries: Entries | None
-) -> None:
+def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs: Inputs) -> None:
     """Write a corpus into the directory of `workspace`.
 
     Args:
         workspace: settings and directory of the corpus.
         readers: split and reader of each source.
         inputs: what the corpus is prepared from, for the manifest.
-        entries: entries of the dictionary, if the corpus has one.
 
     Raises:
         SettingsError: an input is unreadable or empty, has too many bad records, or a split has no labels.
@@ -92,14 +86,9 @@ def build_corpus(
     counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
     log.info("prepare: %s documents, %s labels, %s words", counts, f"{labels['labels']:,}", f"{len(tokenizer):,}")
     _encode(workspace, layout, frequency, summary)
-    translation = None
-    if entries is not None:
-        translation = fit_translation(workspace, entries, tokenizer, documents["train"], labels["trained"])
-        if workspace.settings.label_features is None:
-            translate_document_features(workspace, layout, translation)
     write_label_features(workspace, len(tokenizer))
     _remove_blocks(workspace)
-    coverage, dimension = write_word_vectors(workspace, tokenizer, translation, summary.tokens["train"])
+    coverage, dimension = write_word_vectors(workspace, tokenizer, summary.tokens["train"])
     numbers = Counts(documents, labels, len(tokenizer), coverage, dimension)
     write_manifest(workspace, inputs, numbers, summary, time.monotonic() - start)
     shutil.rmtree(workspace.stage)

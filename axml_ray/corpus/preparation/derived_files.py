@@ -1,68 +1,19 @@
-"""The last passes of preparation: translation, label features and word vectors, derived from the encoded documents."""
+"""The last passes of preparation: label features and word vectors, derived from the encoded documents."""
 
 import logging
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
-from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.continued import keep_word_vectors
-from axml_ray.corpus.file_layout import FileLayout
 from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_features import label_ranges
 from axml_ray.corpus.labels.svmlight import convert_features
-from axml_ray.corpus.preparation.passes import count_cooccurrences, count_translated, translate_features
+from axml_ray.corpus.preparation.passes import count_cooccurrences
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
-from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.text import cooccurrence, word_vectors
-from axml_ray.corpus.text.dictionary import Entries, restrict_to_vocabulary
 from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.corpus.text.translation import FIT_DOCUMENTS, Translation
 from axml_ray.progress.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
-
-
-def fit_translation(
-    workspace: Workspace, entries: Entries, tokenizer: Tokenizer, documents: int, trained: int
-) -> Translation:
-    """Fit the translation on a sample of the training documents, and write it.
-
-    Args:
-        workspace: where the training documents are.
-        entries: entries of the dictionary.
-        tokenizer: the tokenizer of the corpus.
-        documents: number of training documents.
-        trained: number of labels with training documents.
-    """
-    settings = workspace.settings
-    dictionary = restrict_to_vocabulary(entries, tokenizer.words, settings.dictionary_stemmer)
-    random, tokens, labels = np.random.default_rng(0), [], []
-    for file in sorted((workspace.directory / "train").iterdir()):
-        table = pq.read_table(file, columns=["tokens", "labels"])
-        sample = np.flatnonzero(random.random(len(table)) < FIT_DOCUMENTS / documents)
-        tokens.append(Ragged.from_arrow(table["tokens"]).take(sample))
-        labels.append(Ragged.from_arrow(table["labels"]).take(sample))
-    translation = Translation.fit(dictionary, Ragged.concatenate(tokens), Ragged.concatenate(labels), trained)
-    translation.save(workspace.directory / TRANSLATION)
-    share = 100 * np.mean(translation.words.lengths > 0)
-    log.info("prepare: %s translates %.1f%% of the words", settings.dictionary, share)
-    return translation
-
-
-def translate_document_features(workspace: Workspace, layout: FileLayout, translation: Translation) -> None:
-    """Compute label features from the translated training documents, which the networks read."""
-    files = [group for group in layout.file_groups() if group[0] == "train"]
-    arguments: dict[str, Any] = {
-        "work": workspace.directory,
-        "features": workspace.features,
-        "translation": workspace.share(translation),
-    }
-    workspace.run(files, count_translated, "counting translated words", **arguments)
-    frequency = sum(np.load(path) for path in workspace.features.glob("*.counts.npy"))
-    arguments |= {"frequency": workspace.share(frequency), "documents": layout.documents("train")}
-    workspace.run(files, translate_features, "translating label features", **arguments)
 
 
 def write_label_features(workspace: Workspace, words: int) -> None:
@@ -92,15 +43,12 @@ def write_label_features(workspace: Workspace, words: int) -> None:
     label_feature_sums.assemble(path, features, len(ranges), words)
 
 
-def write_word_vectors(
-    workspace: Workspace, tokenizer: Tokenizer, translation: Translation | None, tokens: int
-) -> tuple[float, int]:
+def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) -> tuple[float, int]:
     """Write `word_vectors.safetensors`: read from a file, learned from the training texts, or random.
 
     Args:
         workspace: where the training documents are.
         tokenizer: the tokenizer of the corpus.
-        translation: translation of the corpus, if its documents are to be translated.
         tokens: number of tokens of the training documents.
 
     Returns:
@@ -123,7 +71,6 @@ def write_word_vectors(
         arguments: dict[str, Any] = {
             "paths": stripes,
             "files": sorted((work / "train").iterdir()),
-            "translation": None if translation is None else workspace.share(translation),
             "words": len(tokenizer),
         }
         workspace.run(range(len(stripes)), count_cooccurrences, "counting neighbouring words", **arguments)

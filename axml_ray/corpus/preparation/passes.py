@@ -26,7 +26,6 @@ from axml_ray.corpus.preparation.tasks import resolve
 from axml_ray.corpus.records.records import Block, read_blocks
 from axml_ray.corpus.text.cooccurrence import cooccurrences
 from axml_ray.corpus.text.tokenizer import UNKNOWN
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.settings import SPLITS, CorpusSettings
 
 ROW_GROUP_BYTES = 256 << 20
@@ -163,61 +162,26 @@ def encode_files(
     layout, frequency = resolve(layout), resolve(frequency)
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
     if split == "train" and features is not None:
-        stem, weights = _feature_stem(numbers, features), idf_weights(frequency, documents)
+        stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
+        weights = idf_weights(frequency, documents)
         document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)
         labels = Ragged.concatenate(labels for _, labels in written)
         sort_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
 
 
-def count_translated(files: tuple[str, range], work: Path, translation: Any, features: Path) -> list[dict[str, Any]]:
-    """Count the translated documents of training files that contain each word, and save the counts as `.counts.npy`."""
-    _, numbers = files
-    translation = resolve(translation)
-    tokens = _translated(numbers, work, translation)
-    counts = np.bincount(distinct_values(tokens).values, minlength=len(translation.sides))
-    np.save(_feature_stem(numbers, features).with_suffix(".counts.npy"), counts)
-    return []
-
-
-def translate_features(
-    files: tuple[str, range], work: Path, translation: Any, features: Path, frequency: Any, documents: int
-) -> list[dict[str, Any]]:
-    """Replace the document features that `encode_files` wrote with those of the translated documents."""
-    _, numbers = files
-    tokens, weights = _translated(numbers, work, resolve(translation)), idf_weights(resolve(frequency), documents)
-    document_features(tokens, weights).save(_feature_stem(numbers, features))
-    return []
-
-
-def count_cooccurrences(
-    stripe: int, paths: Sequence[Path], files: Sequence[Path], translation: Any, words: int
-) -> list[dict[str, Any]]:
+def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> list[dict[str, Any]]:
     """Count the contexts of the words of a stripe in the training documents; see `cooccurrence.cooccurrences`.
 
     Args:
         stripe: number of the stripe.
         paths: the file to write for each stripe.
         files: Parquet files of the training documents.
-        translation: the `Translation` of the documents, or a reference to it; None if they are not translated.
         words: size of the vocabulary.
     """
-    translation = resolve(translation)
     documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
-    read = documents if translation is None else map(translation.translated, documents)
-    save_npz(paths[stripe], cooccurrences(read, stripe, len(paths), words), compressed=False)
+    save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
     return []
-
-
-def _feature_stem(numbers: range, features: Path) -> Path:
-    """Return the path, without suffix, of the feature files of some training files."""
-    return features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
-
-
-def _translated(numbers: range, work: Path, translation: Translation) -> Ragged:
-    """Return the translated documents of some training files."""
-    files = (pq.read_table(work / "train" / f"{number:06d}.parquet", columns=["tokens"]) for number in numbers)
-    return translation.translated(Ragged.concatenate(Ragged.from_arrow(table["tokens"]) for table in files))
 
 
 def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:

@@ -29,7 +29,6 @@ from axml_ray.corpus.readers import sources
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.store import MANIFEST, Corpus
-from axml_ray.corpus.text.dictionary import read_dictionary
 from axml_ray.corpus.text.vector_files import check_vectors
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings
@@ -77,10 +76,9 @@ def prepare(
         log.info("prepare: %s; preparing %s anew", describe_changes(old.manifest, inputs), directory)
     if continued is not None:
         readers = old_files_first(readers, inputs, continued.manifest)
-    entries = read_dictionary(settings.dictionary, settings.segmentation) if settings.dictionary else None
     directory.parent.mkdir(parents=True, exist_ok=True)  # before Ray starts: it may not be writable
     with whole_directory(directory) as work:
-        build_corpus(Workspace(settings, work), readers, inputs, entries)
+        build_corpus(Workspace(settings, work), readers, inputs)
         check(Corpus.open(work))
     return Corpus.open(directory)
 
@@ -122,7 +120,7 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
         SettingsError: a file cannot be read, or has the wrong format.
     """
     files: list[tuple[str, SourceFile]] = [(split, file) for split, reader in readers for file in input_files(reader)]
-    for use in ("label_names", "label_features", "dictionary"):
+    for use in ("label_names", "label_features"):
         if path := getattr(settings, use):
             files.append((use, path))
     if settings.label_names:
