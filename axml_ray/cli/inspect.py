@@ -58,7 +58,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.core.run_layout import RunLayout
     from axml_ray.corpus.store import Corpus
     from axml_ray.tree.clustering import normalise_rows
-    from axml_ray.tree.features import clustering_features
     from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
     from axml_ray.tree.picture import draw_clusters
 
@@ -72,9 +71,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     layout = RunLayout(settings.run_directory)
     directory = layout.tree(number - 1)
     tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
-    features = normalise_rows(clustering_features(corpus, settings.tree.features))
-    shape = settings.tree
-    console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
+    features = normalise_rows(corpus.label_features())
+    console.print(Text(f"tree {number} of {settings.name}: {settings.tree.kind}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
     if given.html:
         _write_page(given.html, tree, corpus, f"{settings.name}, tree {number}")
@@ -98,10 +96,8 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
     """Return tree `number` (from 0), from the run or built now, and a description of its origin."""
     from axml_ray.runs.fitting import build_tree_of_run
     from axml_ray.runs.run import Run
-    from axml_ray.tree.kinds import check_hierarchy
     from axml_ray.tree.label_tree import LabelTree
 
-    check_hierarchy(settings.tree, corpus)
     if path.is_file():
         try:
             tree = LabelTree.load(path)

@@ -26,9 +26,8 @@ KEPT = (
     "network.filter_widths",
     "network.filters",
     "network.pooling_chunks",
-    "corpus.seed",
 )
-"""Settings that the two runs must share: shapes of trees and networks, and the seed of the draw of validation texts."""
+"""Settings that the two runs must share: shapes of trees and networks."""
 
 
 def continued(settings: Experiment, directory: Path) -> Experiment:

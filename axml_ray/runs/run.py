@@ -69,7 +69,7 @@ class Run:
 
     def tree_key(self, number: int) -> str:
         """Return the cache key of label tree `number` (from 0), on which those of its members depend."""
-        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.tree_seed(number)]
+        parts = [self.corpus.fingerprint, self.settings.tree.model_dump(mode="json"), self.tree_seed(number)]
         if self.settings.continue_from is not None:
             parts.append({"continues": self._continued_trees[number]})
         return fingerprint(*parts)
@@ -209,7 +209,7 @@ class Run:
         total = sum(own.weight for own in self.settings.members.chosen.values())
         for kind, own in self.settings.members.chosen.items():
             implementation = kinds()[kind].load()
-            is_one = implementation.one_if_flat and self.settings.tree.is_flat
+            is_one = implementation.one_if_flat and not self.settings.tree.height
             trees = 1 if is_one else self.settings.ensemble.trees
             numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
             for number in numbers:

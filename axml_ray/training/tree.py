@@ -236,8 +236,7 @@ class TreeTraining:
             is_leaf_level = network.level.number > self.tree.height
             if not is_leaf_level or len(self.tree.label_order) == len(self.previous.tree.label_order):
                 return
-            has_words = not self.corpus.manifest.get("settings", {}).get("label_features")
-            if start == "random" and self.network.kind == "attention" and has_words:
+            if start == "random" and self.network.kind == "attention":
                 start = "features"
         if start != "random":
             use_names = start == "names"

@@ -81,7 +81,7 @@ def test_plain_and_gzip_files_in_a_directory(run: Prepare, tmp_path: Path) -> No
 def test_vectors_and_features_are_those_of_the_training_documents(run: Prepare, tmp_path: Path) -> None:
     corpus = run(train=many(60), test=many(4, "test"), word_vectors="train")
     train, words = corpus.split("train"), len(corpus.tokenizer)
-    count_cooccurrences(0, [tmp_path / "counts.npz"], corpus.files("train"), None, words)
+    count_cooccurrences(0, [tmp_path / "counts.npz"], corpus.files("train"), words)
     known, learned = factorise([tmp_path / "counts.npz"], 4, seed=0)
     vectors, coverage = fill_unknown(known, learned, words, seed=0)
     assert corpus.word_vectors().tobytes() == vectors.tobytes()
@@ -331,91 +331,6 @@ def test_the_strongest_terms_are_kept(run: Prepare) -> None:
         strongest = np.sort(row)[::-1][:4]
         np.testing.assert_allclose(np.sort(kept)[::-1][:4], strongest / np.linalg.norm(strongest), rtol=1e-6)
         assert (kept[kept > 0] * np.linalg.norm(strongest) <= row[kept > 0] * (1 + 1e-6)).all()
-
-
-def test_label_features_from_a_file(run: Prepare, tmp_path: Path) -> None:
-    path = tmp_path / "features.svm"
-    path.write_text("all\t1:3 7:4\nl1 2:1 # by hand\nunknown 9:1\n\n")
-    corpus = run(train=many(20), test=many(4, "test"), label_features=path)
-    found = dict(zip(corpus.labels.labels, corpus.label_features().toarray().tolist(), strict=True))
-    assert corpus.label_features().dtype == np.float32
-    np.testing.assert_allclose(found["all"], [0.6, 0, 0, 0, 0, 0, 0.8], rtol=1e-6)
-    assert found["l1"] == [0, 1, 0, 0, 0, 0, 0]
-    assert not any(found["l0"])
-    named = ["#all", "a\u2028b", "l0"]
-    path.write_text("\ufeff" + "".join(f"{name}\t{i}:1\n" for i, name in enumerate(named)) + "# l1\n")
-    again = run(train=[("text", named)] * 9, test=many(4, "test"), label_features=path, directory="again")
-    found = dict(zip(again.labels.labels, again.label_features().toarray().tolist(), strict=False))
-    assert [found[name] for name in named] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    for content, reason in [("all 1:x\n", ":1: expected feature:value"), ("none 1:1\n", "has none of the corpus' 5")]:
-        path.write_text(content)
-        assert reason in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-    path.write_bytes(b"all\t0:1\n\nl1 \xe9\t0:1\n")
-    said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-    assert said == f"corpus.label_features: {path}:3: not UTF-8 (invalid continuation byte)"
-    path.unlink()
-    said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-    assert str(path) in said
-
-
-def test_label_features_from_bags_of_words(run: Prepare, tmp_path: Path) -> None:
-    """The Extreme Classification Repository's: a document a line, its labels before the first blank."""
-    path = tmp_path / "train.txt"
-    documents = [
-        ("all,l1", {0: 3.0, 2: 4.0}),
-        ("all", {2: 2.0}),
-        ("l1,elsewhere", {1: 1.0, 2: 1.0}),
-        ("gone", {8: 1.0}),
-    ]
-    lines = [f"{names} {' '.join(f'{i}:{value}' for i, value in row.items())}\n" for names, row in documents]
-    path.write_text(f"{len(documents)} 9 4\n" + "".join(lines))
-    sums = {"all": np.zeros(3), "l1": np.zeros(3)}
-    for names, row in documents[:3]:
-        vector = np.array([row.get(i, 0.0) for i in range(3)])
-        for name in set(names.split(",")) & sums.keys():
-            sums[name] += vector / np.linalg.norm(vector)
-    corpus = run(train=many(20), test=many(4, "test"), label_features=path)
-    found = dict(zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True))
-    for name, vector in sums.items():
-        np.testing.assert_allclose(found[name], vector / np.linalg.norm(vector), rtol=1e-6)
-    cut = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=1, directory="cut")
-    found = dict(zip(cut.labels.labels, cut.label_features().toarray().tolist(), strict=True))
-    assert found["all"] == found["l1"] == [0, 0, 1]
-    path.write_text("all,l1\t1:1\nall\t0:-5 1:-4 2:.1\n")  # a label with a comma, which no document has
-    given = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=2, directory="given")
-    found = dict(zip(given.labels.labels, given.label_features().toarray().tolist(), strict=True))
-    assert found["all"] == pytest.approx([-5 / 41**0.5, -4 / 41**0.5, 0]) and not any(found["l1"])
-    path.write_text("all 99999999999:1\n")
-    assert ":1: a feature isn't within 0" in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-
-
-ROWS = "0:3 2:4\n2:2\n1:1 2:1\n\n0:1\n"
-ROW_OF_LABEL = {"0": [0.6, 0, 0.8], "1": [0, 0, 1], "2": [0, 0.5**0.5, 0.5**0.5], "4": [1, 0, 0]}
-
-
-@pytest.mark.parametrize(("header", "first"), [("5 3", 0), ("5 3 5", 0), ("5 3", 1)], ids=["two", "three", "from 1"])
-def test_label_features_by_row(run: Prepare, tmp_path: Path, header: str, first: int) -> None:
-    """The Extreme Classification Repository's features of labels: row i belongs to label i."""
-    path = tmp_path / "lbl_X_Xf.txt"
-    path.write_text(f"{header}\n{ROWS}")
-    records = [(f"text {i}", [str(first + label)]) for i, label in enumerate([0, 1, 2, 4] * 5)]
-    corpus = run(train=records, test_share=0, label_features=path)
-    for label, vector in zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True):
-        np.testing.assert_allclose(vector, ROW_OF_LABEL[str(int(label) - first)], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (f"4 3\n{ROWS}", "lbl.txt:6: is row 5"),
-        (f"7 3\n{ROWS}", "lbl.txt has 5 rows"),
-        ("2 3\n0:1\nx 1:1\n", "lbl.txt:3: expected feature:value"),
-        ("2 3\n0:1\n1:1\n", "lbl.txt: has none of the corpus' 5 labels, such as 'all'"),
-    ],
-)
-def test_wrong_label_features_by_row(run: Prepare, tmp_path: Path, content: str, reason: str) -> None:
-    (tmp_path / "lbl.txt").write_text(content)
-    assert reason in error_of(run, train=many(20), test_share=0, label_features=tmp_path / "lbl.txt")
 
 
 def test_long_texts_are_written_in_row_groups(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_the_job_shows_a_tree_with_and_without_a_run_and_says_what_is_wrong(tmp_
         return capsys.readouterr().out
 
     shown = run("--label", "LABEL-7", "--tree=2")
-    assert "tree 2 of tiny: balanced by tfidf" in shown and "not saved" in shown
+    assert "tree 2 of tiny: balanced" in shown and "not saved" in shown
     assert f"{LABELS}" in shown and "with label-7:" in shown
     assert (tmp_path / "tiny-tree-2.svg").is_file()
 

@@ -72,7 +72,7 @@ class TestSettings:
         ("parameters", "message"),
         [
             ({"tree.hieght": 1}, r"tree\.hieght: unknown setting; did you mean 'height'"),
-            ({"corpus.seed": 1}, r"corpus\.seed: not a setting that a sweep can draw"),
+            ({"corpus.max_tokens": 1}, r"corpus\.max_tokens: not a setting that a sweep can draw"),
             ({"training.documents": 9}, r"training\.documents: not a setting that a sweep can draw"),
             ({"training.epochs.1": 2}, r"training\.epochs: places \[1\] were drawn; draw them from 0 on"),
             ({"tree.cluster_size": 12}, r"wrong together \(tree\.cluster_size=12\).*take 8 or 16"),

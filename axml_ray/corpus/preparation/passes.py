@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 from scipy.sparse import save_npz
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.file_layout import FILE_DOCUMENTS, FileLayout
 from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
 from axml_ray.corpus.labels.label_features import document_features, idf_weights, sort_pairs
-from axml_ray.corpus.preparation.split_assignment import TRAIN
+from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS, TRAIN, FileLayout
 from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
 from axml_ray.corpus.preparation.tasks import resolve
 from axml_ray.corpus.records.records import Block, read_blocks
@@ -32,8 +31,10 @@ ROW_GROUP_BYTES = 256 << 20
 """Approximate limit of the text in a row group, which is in memory at a time; few files have more than one."""
 
 
-def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
-    """Read numbered readers into staged blocks and files of rejections.
+def stage_inputs(
+    readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings, block_bytes: int
+) -> list[dict[str, Any]]:
+    """Read numbered readers into staged blocks of about `block_bytes` of text, and files of rejections.
 
     Returns:
         A row for each block, with its path and number of documents, or for each failure, with its message.
@@ -45,7 +46,7 @@ def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: Corp
         leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
     for number, reader in readers:
         try:
-            rows += _stage_reader(number, reader, stage, settings)
+            rows += _stage_reader(number, reader, stage, settings, block_bytes)
         # Returned as rows, because Ray hides the type of an exception that a task raises.
         except ValueError as error:
             rows.append({"path": str(reader.path), "rows": 0, "failure": f"cannot be read: {error}"})
@@ -63,7 +64,9 @@ def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
         raise ValueError(error.strerror or str(error)) from None
 
 
-def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+def _stage_reader(
+    number: int, reader: Any, stage: Path, settings: CorpusSettings, block_bytes: int
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     pending: list[Block] = []
 
@@ -82,7 +85,7 @@ def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSetting
 
     size = 0
     rejections = stage / f"{number:06d}.rejected.jsonl"
-    for block in _blocks_of(reader, settings.block_bytes):
+    for block in _blocks_of(reader, block_bytes):
         if block.rejections:
             rejected = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
             with rejections.open("a", encoding="utf-8") as file:
@@ -90,7 +93,7 @@ def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSetting
         if len(block.texts):
             pending.append(block)
             size += block.texts.nbytes
-        if size >= settings.block_bytes:
+        if size >= block_bytes:
             write_pending()
             size = 0
     write_pending()
@@ -139,7 +142,7 @@ def encode_files(
     files: tuple[str, range],
     layout: Any,
     work: Path,
-    features: Path | None,
+    features: Path,
     frequency: Any,
     documents: int,
     max_tokens: int,
@@ -150,7 +153,7 @@ def encode_files(
         files: split and numbers of the files.
         layout: the `FileLayout`, or a reference to it.
         work: directory of the corpus.
-        features: directory of label features (see `label_features`); None writes none.
+        features: directory of label features (see `label_features`).
         frequency: int64 [words], number of training documents that contain each word, or a reference to it.
         documents: number of training documents.
         max_tokens: maximum number of words of a document.
@@ -161,7 +164,7 @@ def encode_files(
     split, numbers = files
     layout, frequency = resolve(layout), resolve(frequency)
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
-    if split == "train" and features is not None:
+    if split == "train":
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
         weights = idf_weights(frequency, documents)
         document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)

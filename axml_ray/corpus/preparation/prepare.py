@@ -120,10 +120,8 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
         SettingsError: a file cannot be read, or has the wrong format.
     """
     files: list[tuple[str, SourceFile]] = [(split, file) for split, reader in readers for file in input_files(reader)]
-    for use in ("label_names", "label_features"):
-        if path := getattr(settings, use):
-            files.append((use, path))
     if settings.label_names:
+        files.append(("label_names", settings.label_names))
         read_rows(settings.label_names)
     if vectors := settings.word_vectors_path:
         check_vectors(vectors)
