@@ -16,7 +16,36 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy import sparse
 
-from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS, keep_strongest
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS, apply_tf_idf, bag_of_words, keep_strongest
+
+
+def save_documents(stem: Path, tokens: Ragged, labels: Ragged, first: int, weights: np.ndarray) -> None:
+    """Write the TF-IDF vectors of training documents, and their (label, document) pairs sorted by label.
+
+    The files are `<stem>.words.npy` and `.weights.npy` (int32 and float32 [terms]) with `.offsets.npy` (int64
+    [documents + 1]), and `<stem>.labels.npy` with `.documents.npy` (int32 [pairs]).
+
+    Args:
+        stem: path of the files, without suffixes.
+        tokens: word ids of the documents.
+        labels: label ids of the documents.
+        first: number of the first document in the whole split.
+        weights: float32 [words], from `idf_weights`.
+    """
+    vectors = bag_of_words(tokens, len(weights))
+    apply_tf_idf(vectors, weights)
+    documents = np.repeat(np.arange(first, first + len(labels), dtype=np.int32), labels.lengths)
+    order = np.argsort(labels.values, kind="stable")
+    arrays = {
+        "words": vectors.indices.astype(np.int32),
+        "weights": vectors.data,
+        "offsets": vectors.indptr.astype(np.int64),
+        "labels": labels.values[order],
+        "documents": documents[order],
+    }
+    for name, array in arrays.items():
+        np.save(stem.with_name(f"{stem.name}.{name}.npy"), array)
 
 
 def train_counts(labels: Path) -> np.ndarray:
@@ -38,7 +67,7 @@ def sum_ranges(
 
     Args:
         ranges: number, first label and last label + 1 of each range.
-        features: directory of `DocumentFeatures` and `LabelPairs`.
+        features: directory of the files of `save_documents`.
         files: number of files of training documents.
         words: size of the vocabulary.
         max_terms: maximum number of terms of a label; None for no limit.

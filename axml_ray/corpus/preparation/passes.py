@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from scipy.sparse import save_npz
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
-from axml_ray.corpus.labels.label_features import document_features, idf_weights, sort_pairs
+from axml_ray.corpus.labels.label_features import idf_weights
 from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS, TRAIN, FileLayout
 from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
 from axml_ray.corpus.preparation.tasks import resolve
@@ -166,10 +167,9 @@ def encode_files(
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
     if split == "train":
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
-        weights = idf_weights(frequency, documents)
-        document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)
-        labels = Ragged.concatenate(labels for _, labels in written)
-        sort_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
+        tokens, labels = (Ragged.concatenate(rows) for rows in zip(*written, strict=True))
+        first = numbers[0] * FILE_DOCUMENTS
+        label_feature_sums.save_documents(stem, tokens, labels, first, idf_weights(frequency, documents))
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
 
 
