@@ -8,9 +8,8 @@ each file. A sum always adds documents in the order of the corpus, so its roundi
 
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -125,43 +124,37 @@ def _sum_labels(features: Path, files: int, begin: int, end: int, words: int) ->
     return (assignments @ vectors).tocsr()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The documents of one file that have a label of a range.
-
-    Attributes:
-        labels: int32 [pairs], the label of each (label, document) pair.
-        documents: int64 [pairs], the document of each pair, as a position among the documents of this part.
-        words, weights: int32 and float32 [terms], TF-IDF vectors of the documents.
-        lengths: int64 [documents], number of terms of each document.
-    """
+class _Part(NamedTuple):
+    """The documents of one file that have a label of a range."""
 
     labels: np.ndarray
+    """int32 [pairs], the label of each (label, document) pair."""
     documents: np.ndarray
+    """int64 [pairs], the document of each pair, as a position among the documents of this part."""
     words: np.ndarray
+    """int32 [terms], the words of the documents' TF-IDF vectors."""
     weights: np.ndarray
+    """float32 [terms]."""
     lengths: np.ndarray
+    """int64 [documents], number of terms of each document."""
 
 
 def _parts(features: Path, files: int, begin: int, end: int) -> Iterator[_Part]:
     """Yield the part of each file that belongs to the labels `begin` to `end - 1`, if there is one."""
-
-    def array(number: int, name: str) -> np.ndarray:
-        return np.load(features / f"{number:06d}.{name}.npy", mmap_mode="r")
-
     for number in range(files):
-        labels = array(number, "labels")
+        labels, pairs, offsets, words, weights = (
+            np.load(features / f"{number:06d}.{name}.npy", mmap_mode="r")
+            for name in ("labels", "documents", "offsets", "words", "weights")
+        )
         low, high = np.searchsorted(labels, [begin, end])
         if low == high:
             continue
-        documents, document_of_pair = np.unique(array(number, "documents")[low:high], return_inverse=True)
+        documents, document_of_pair = np.unique(pairs[low:high], return_inverse=True)
         rows = documents - number * FILE_DOCUMENTS
-        offsets = array(number, "offsets")
         lengths = offsets[1:][rows] - offsets[:-1][rows]
         starts = np.cumsum(lengths) - lengths
         positions = np.arange(int(lengths.sum())) + np.repeat(offsets[:-1][rows] - starts, lengths)
-        words, weights = array(number, "words")[positions], array(number, "weights")[positions]
-        yield _Part(labels[low:high], document_of_pair, words, weights, lengths)
+        yield _Part(labels[low:high], document_of_pair, words[positions], weights[positions], lengths)
 
 
 def assemble(path: Path, features: Path, ranges: int, words: int) -> None:

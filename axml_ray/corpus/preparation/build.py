@@ -128,8 +128,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         replace(index, names=tuple(name_labels(index.labels, settings.label_names))).save(work / "labels.parquet")
 
     # Drop the documents without a label of the corpus, and lay out the others in files.
-    for path, split in zip(staged.paths, staged.splits, strict=True):
-        summary.drop_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
+    for block, split_of_document in zip(staged.paths, staged.splits, strict=True):
+        summary.drop_unlabelled(split_of_document, StagedBlock(Path(block)).array("labelled"))
     layout = FileLayout.from_splits(staged.paths, staged.splits)
     documents = {split: layout.documents(split) for split in SPLITS}
     for name in SPLITS:
@@ -154,8 +154,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     frequency = np.zeros(len(tokenizer), dtype=np.int64)  # the number of training documents with each word
     if settings.subwords:
         count(count_subwords, "subwords", max_tokens=settings.max_tokens)
-        for path in staged.paths:
-            counts = StagedBlock(Path(path)).array("subword_counts")
+        for block in staged.paths:
+            counts = StagedBlock(Path(block)).array("subword_counts")
             frequency[: len(counts)] += counts
     else:  # the two special words, padding and unknown, have no frequency
         frequency[2:] = vocabulary["count"].to_numpy()
@@ -192,8 +192,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         what = "summing label features"
         workspace.run(groups, label_feature_sums.sum_ranges, what, features=workspace.features, **sizes)
     label_feature_sums.assemble(work / "label_features.npz", workspace.features, len(ranges), len(tokenizer))
-    for path in filter(Path.is_dir, workspace.stage.iterdir()):  # blocks and features are as large as the input
-        shutil.rmtree(path)
+    for directory in filter(Path.is_dir, workspace.stage.iterdir()):  # blocks and features are as large as the input
+        shutil.rmtree(directory)
 
     # 6. Word vectors.
     coverage, dimension = write_word_vectors(workspace, tokenizer, summary.tokens["train"])
@@ -281,9 +281,9 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
         )
 
     staged = StagedInput(sorted(row["path"] for row in rows), [], [], [part for _, part, _ in parts])
-    for path in staged.paths:
-        split = parts[reader_number(path)][0]
-        staged.facts.append(np.array(StagedBlock(Path(path)).array("facts")))
+    for block in staged.paths:
+        split = parts[reader_number(block)][0]
+        staged.facts.append(np.array(StagedBlock(Path(block)).array("facts")))
         staged.splits.append(np.full(len(staged.facts[-1]), SPLITS.index(split) if split else TRAIN, dtype=np.int8))
     return staged, reasons
 

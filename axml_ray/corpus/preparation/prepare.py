@@ -29,7 +29,7 @@ from axml_ray.corpus.readers import sources
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.store import MANIFEST, Corpus
-from axml_ray.corpus.text.vector_files import check_vectors
+from axml_ray.corpus.text.vector_files import dimension_of
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings
 
@@ -124,7 +124,7 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
         files.append(("label_names", settings.label_names))
         read_rows(settings.label_names)
     if vectors := settings.word_vectors_path:
-        check_vectors(vectors)
+        dimension_of(vectors)  # which checks the beginning of the file
         files.append(("word_vectors", vectors))
         if vectors.suffix == ".npy":
             files.append(("word_vectors", vectors.with_name("vocab.txt")))

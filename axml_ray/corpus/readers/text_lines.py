@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -63,8 +64,8 @@ class TextPairs:
             return {"text": decode_line(text).rstrip("\r"), "labels": decode_line(labels).split()}
 
         for number, (text, labels) in enumerate(zip_longest(texts, labels_of_texts), start=1):
-            labels_of_text = labels if fields.labelled else b""
-            yield read_document(fields, self.path, number, lambda pair=(text, labels_of_text): record(*pair))
+            parse = partial(record, text, labels if fields.labelled else b"")
+            yield read_document(fields, self.path, number, parse)
 
 
 def labels_file_of(path: SourceFile) -> SourceFile:
