@@ -62,7 +62,7 @@ def prepare(
     clear_leftovers(directory)
     old = _existing(directory)
     continued = None if settings.continues is None else Corpus.open(settings.continues)
-    inputs = _inputs(settings, readers, [each for each in (old, continued) if each is not None])
+    inputs = _inputs(settings, readers, [corpus for corpus in (old, continued) if corpus is not None])
     check_inputs(inputs.key)
     if old is not None:
         sources = [asdict(file) for file in inputs.files]
@@ -105,7 +105,9 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
         path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
-    return list(zip([split for split, _ in readers], sources.name_apart([each for _, each in readers]), strict=True))
+    return list(
+        zip([split for split, _ in readers], sources.name_apart([reader for _, reader in readers]), strict=True)
+    )
 
 
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepared: list[Corpus]) -> Inputs:
