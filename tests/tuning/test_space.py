@@ -53,7 +53,7 @@ class TestShipped:
             for _ in range(30):
                 found |= (search.draw() or {}).keys()
         assert found >= {
-            *(f"tree.{name}" for name in ("height", "cluster_size", "beam", "kind", "features")),
+            *(f"tree.{name}" for name in ("height", "cluster_size", "beam")),
             *(f"network.{name}" for name in ("kind", "hidden", "fully_connected.0", "embedding_dropout")),
             *(f"network.{name}" for name in ("encoder_dropout", "evidence", "label_vector_init", "filters")),
             *(f"training.{name}" for name in ("learning_rate", "batch_size", "epochs.1", "average_after.0")),
