@@ -10,8 +10,7 @@ half the distance between the best and the worst seed. Choose settings by `valid
 validation. Except for some rows of the table `additions`, the ensemble has network trees and the mean only, whatever
 members and combiner the config has.
 
-- `kinds`: balanced, Bonsai-style k-means and random trees, all with the config's height and cluster size.
-- `features`: balanced trees by TF-IDF centroids, word vectors and label names.
+- `kinds`: balanced and random trees, both with the config's height and cluster size.
 - `K`: clusters of 8 to 128 with H = 2; C decreases as K grows, so that the number of candidates stays the same.
 - `H`: no tree, and 1 to 4 levels of clusters with K = 8.
 - `path`: the weight of a parent's score in its children's, `network.parent_score_exponent`.
@@ -55,7 +54,6 @@ from axml_ray.workflow.train import run
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 TABLES = (
     "kinds",
-    "features",
     "K",
     "H",
     "path",
@@ -78,8 +76,7 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
     sizes = (8, 128) if quick else (8, 16, 32, 64, 128)
     heights = (2, 4) if quick else (0, 1, 2, 3, 4)
     trees: dict[str, list[Row]] = {
-        "kinds": [(kind, {"kind": kind}) for kind in ("balanced", "kmeans", "random")],
-        "features": [(kind, {"features": kind}) for kind in ("tfidf", "word_vectors", "label_text")],
+        "kinds": [(kind, {"kind": kind}) for kind in ("balanced", "random")],
         "K": [(f"K={size}", {"height": 2, "cluster_size": size, "beam": _beam(candidates, size)}) for size in sizes],
         "H": [
             (f"H={height}", {"height": height, "cluster_size": 8, "beam": _beam(candidates, 8)}) for height in heights

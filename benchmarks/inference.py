@@ -165,7 +165,7 @@ def predict(member: NetworkTree, tokens: Ragged, k: int, batches: Iterable[np.nd
     """Return a member's best k labels of each text, [texts, k].
 
     Args:
-        member: a member of a run whose corpus has no dictionary.
+        member: a member of a run.
         tokens: word ids of the texts.
         k: number of labels per text.
         batches: row numbers of each batch; by default the tagger's batches.
@@ -274,7 +274,7 @@ def equality(documents: int, rounds: int, directory: Path) -> Result:
     split = run.corpus.split("test")
     split = split.take(np.random.default_rng(SEED).permutation(len(split))[:documents])
     ours = networks_of(run, 0)
-    literal = LiteralTree.like(ours, evidence=True, translation=run.corpus.translation)
+    literal = LiteralTree.like(ours, evidence=True)
     return equality_of(ours, literal, split, len(run.corpus.labels))
 
 
@@ -300,8 +300,7 @@ def equality_of(ours: NetworkTree, literal: LiteralTree, split: Split, labels: i
         split: documents and their true labels.
         labels: number of labels.
     """
-    translated = split.translated(literal.translation).tokens
-    found = {"ours": predict(ours, translated, 5).labels, "literal": literal.predict(split.tokens, 5)[0]}
+    found = {"ours": predict(ours, split.tokens, 5).labels, "literal": literal.predict(split.tokens, 5)[0]}
     figures = {}
     for system, best in found.items():
         scores = Scores(np.ones(labels))

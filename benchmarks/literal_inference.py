@@ -16,7 +16,6 @@ from literal_training import LiteralLevel, padded
 from torch import Tensor
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.paper.attention_xml import AttentionXML
 from axml_ray.tree.label_tree import LabelTree
@@ -31,7 +30,6 @@ class LiteralTree:
         beam: C.
         parent_score_exponent: exponent of a parent's score in its children's; 1 in the paper.
         max_tokens: number of first words of a text that are read; None for all.
-        translation: translation of words; None for a corpus without a dictionary.
     """
 
     def __init__(
@@ -41,33 +39,27 @@ class LiteralTree:
         beam: int,
         parent_score_exponent: float,
         max_tokens: int | None = None,
-        translation: Translation | None = None,
     ):
         self.levels = [level.eval() for level in levels]
-        self.max_tokens, self.translation = max_tokens, translation
+        self.max_tokens = max_tokens
         self.beam, self.parent_score_exponent = beam, parent_score_exponent
         self.labels = torch.from_numpy(tree.label_order.astype(np.int64))
         self.children = [_children(first_child) for first_child in tree.first_child[1:]]
 
     @classmethod
-    def like(cls, member: NetworkTree, *, evidence: bool, translation: Translation | None = None) -> "LiteralTree":
+    def like(cls, member: NetworkTree, *, evidence: bool) -> "LiteralTree":
         """Build the literal implementation of one of our trees, with the same weights.
 
         Args:
             member: our networks.
             evidence: also compute the evidence, which the paper doesn't have, if the networks were trained with it.
-            translation: translation of words; None for a corpus without a dictionary.
         """
         levels = [literal_level(network, evidence) for network in member.networks]
-        return cls(
-            member.tree, levels, member.beam, member.networks[0].parent_score_exponent, member.max_tokens, translation
-        )
+        return cls(member.tree, levels, member.beam, member.networks[0].parent_score_exponent, member.max_tokens)
 
     @torch.inference_mode()
     def predict(self, tokens: Ragged, top: int, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
         """Return the best labels of each document and their scores, int64 and float32 [documents, top]."""
-        if self.translation is not None:
-            tokens = self.translation.translated(tokens)
         if self.max_tokens is not None:
             tokens = tokens.cut(self.max_tokens)
         found = [

@@ -76,7 +76,7 @@ def compute_vectors(corpus: Corpus, directory: Path, console: Console) -> dict[s
         return read_json(about)
     python = environment(console, "gensim", GENSIM)
     directory.mkdir(parents=True, exist_ok=True)
-    tokens, words = corpus.split("train").translated(corpus.translation).tokens, corpus.tokenizer.words
+    tokens, words = corpus.split("train").tokens, corpus.tokenizer.words
     dimension = corpus.word_vectors().shape[1]
     np.savez(directory / "tokens.npz", values=tokens.values, offsets=tokens.offsets)
     (directory / "task.json").write_text(json.dumps({"dimension": dimension, "epochs": EPOCHS, "seed": 0}))
@@ -87,7 +87,7 @@ def compute_vectors(corpus: Corpus, directory: Path, console: Console) -> dict[s
     paths = [directory / f"{stripe}.npz" for stripe in range(number_of_stripes(len(tokens.values), len(words)))]
     start = time.perf_counter()
     for stripe in range(len(paths)):
-        count_cooccurrences(stripe, paths, corpus.files("train"), corpus.translation, len(words))
+        count_cooccurrences(stripe, paths, corpus.files("train"), len(words))
     factorise(paths, dimension, seed=0)
     ppmi = time.perf_counter() - start
     done = read_json(directory / "done.json")

@@ -23,7 +23,6 @@ from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.tree.clustering import normalise_rows
-from axml_ray.tree.features import clustering_features
 from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.workflow.evaluate import evaluate, open_run
@@ -121,7 +120,7 @@ def inspect_tree(settings: Experiment, console: Console) -> None:
     """Print the levels of a run's first tree and the clusters around a label."""
     current = open_run(settings.run_directory)
     tree = LabelTree.load(current.layout.tree_file(0))
-    features = normalise_rows(clustering_features(current.corpus, settings.tree.features))
+    features = normalise_rows(current.corpus.label_features())
     for level in summarise_levels(tree, features):
         least, mean, most = level.labels
         console.print(f"level {level.level}: {level.nodes} clusters of {least} to {most} labels (mean {mean:.1f})")

@@ -91,7 +91,7 @@ class Members:
         """
 
         def work(ensemble: Ensemble, index: LabelIndex) -> dict[str, list[TreePath] | None]:
-            text = ExplainedText.of(words, real, ensemble.translation)
+            text = ExplainedText(words, real)
             paths = paths_of(ensemble.members, text, labels, index)
             return {name: paths.get(name) for name in ensemble.members}
 

@@ -1,4 +1,4 @@
-"""A search space of the label tree: height, cluster size, beam width, clustering, and the number of trees.
+"""A search space of the label tree: height, cluster size, beam width, and the number of trees.
 
     --space tune_spaces.tree           all of them
     --space tune_spaces.tree:shape     the shape of one tree
@@ -20,7 +20,7 @@ def space(draw: Draw) -> None:
 
 
 def shape(draw: Draw) -> None:
-    """Draw the height H, the cluster size K = M, the beam width C, the kind of tree and the clustering features."""
+    """Draw the height H, the cluster size K = M and the beam width C."""
     draw.suggest_int("tree.height", 1, 3)
     _clusters(draw)
 
@@ -35,5 +35,3 @@ def _clusters(draw: Draw) -> None:
     size = draw.suggest_categorical("tree.cluster_size", [8, 16, 32, 64])
     # With smaller clusters, the beam can be wider at the same number of candidates.
     draw.suggest_int("tree.beam", 8, CANDIDATES // size, log=True)
-    draw.suggest_categorical("tree.kind", ["balanced", "kmeans"])
-    draw.suggest_categorical("tree.features", ["tfidf", "word_vectors", "label_text"])

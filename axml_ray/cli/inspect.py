@@ -1,6 +1,6 @@
-"""Show a label tree: its levels, their balance, and the clusters around a label, by name and as a picture.
+"""Show a label tree: its levels, their balance, and the clusters around a label.
 
-    axml-ray inspect --config quickstart [--tree N] [--label NAME] [--picture PATH] [--html PATH]
+    axml-ray inspect --config quickstart [--tree N] [--label NAME] [--html PATH]
 
 The tree is that of the run if there is one; otherwise it is built from the prepared corpus, and not saved.
 """
@@ -37,17 +37,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--label", metavar="NAME", help="label whose clusters to show; default: the most frequent")
     parser.add_argument(
-        "--picture", type=absolute, metavar="PATH",
-        help="SVG file of the clusters; default: clusters.svg in the tree's directory of the run, or NAME-tree-N.svg",
-    )  # fmt: skip
-    parser.add_argument(
         "--html", type=absolute, metavar="PATH", help="also write a page of the whole tree, to zoom into"
     )
 
 
 @job_with_flags(__doc__, add_flags, SHOWN)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
-    """Print the tree and draw its clusters around a label.
+    """Print the tree and its clusters around a label.
 
     Raises:
         SettingsError: the tree or the label does not exist, or the corpus is not prepared.
@@ -58,9 +54,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.core.run_layout import RunLayout
     from axml_ray.corpus.store import Corpus
     from axml_ray.tree.clustering import normalise_rows
-    from axml_ray.tree.features import clustering_features
     from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
-    from axml_ray.tree.picture import draw_clusters
 
     number = given.number
     if number > settings.ensemble.trees:
@@ -70,11 +64,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
     chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
     layout = RunLayout(settings.run_directory)
-    directory = layout.tree(number - 1)
     tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
-    features = normalise_rows(clustering_features(corpus, settings.tree.features))
-    shape = settings.tree
-    console.print(Text(f"tree {number} of {settings.name}: {shape.kind} by {shape.features}, {origin}", style="bold"))
+    features = normalise_rows(corpus.label_features())
+    console.print(Text(f"tree {number} of {settings.name}: {settings.tree.kind}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
     if given.html:
         _write_page(given.html, tree, corpus, f"{settings.name}, tree {number}")
@@ -87,21 +79,14 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
     for part, cluster in zip(parts, clusters, strict=True):
         console.print(Text.assemble((part, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
-    in_run = directory / "clusters.svg" if directory.is_dir() else None
-    picture = given.picture or in_run or Path.cwd() / f"{settings.name}-tree-{number}.svg"
-    title = f"{settings.name}, tree {number}: the cluster of {name} and those most like it"
-    draw_clusters(picture, clusters, features, corpus.labels.names, title)
-    console.print(Text(f"\npicture: {picture}"))
 
 
 def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
     """Return tree `number` (from 0), from the run or built now, and a description of its origin."""
     from axml_ray.runs.fitting import build_tree_of_run
     from axml_ray.runs.run import Run
-    from axml_ray.tree.kinds import check_hierarchy
     from axml_ray.tree.label_tree import LabelTree
 
-    check_hierarchy(settings.tree, corpus)
     if path.is_file():
         try:
             tree = LabelTree.load(path)

@@ -22,9 +22,8 @@ KEPT = (
     "network.hidden",
     "network.fully_connected",
     "network.evidence",
-    "corpus.seed",
 )
-"""Settings that the two runs must share: shapes of trees and networks, and the seed of the draw of validation texts."""
+"""Settings that the two runs must share: shapes of trees and networks."""
 
 
 def continued(settings: Experiment, directory: Path) -> Experiment:

@@ -14,12 +14,8 @@ EXTRAS = {
 """Modules that each extra installs; the first that is missing shows that the extra is not installed."""
 
 
-def missing_module(extra: str) -> str | None:
-    """Return a module of an extra that is not installed; None if all are."""
-    return _first_missing(EXTRAS[extra])
-
-
-def _first_missing(modules: Iterable[str]) -> str | None:
+def missing_module(modules: Iterable[str]) -> str | None:
+    """Return the first of some modules that is not installed; None if all are."""
     return next((module for module in modules if find_spec(module) is None), None)
 
 
@@ -34,5 +30,5 @@ def require_extra(extra: str, module: str | None = None) -> None:
         SettingsError: it is not; the message has the command that installs it.
     """
     modules = EXTRAS[extra] if module is None else (module,)
-    if module := _first_missing(modules):
+    if module := missing_module(modules):
         raise SettingsError(f'{module}: not installed; run: pip install "axml-ray[{extra}]"')

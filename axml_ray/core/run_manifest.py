@@ -5,7 +5,6 @@
 | `format`, `version` | a run of another version was trained with other keys or seeds, and is refused |
 | `project` | the project's directory, in which the relative paths of `settings.yaml` start; and where it was then |
 | `corpus`, `inputs` | fingerprint of the corpus, and key of its settings and inputs |
-| `hierarchy` | digest of the file of `tree.hierarchy` |
 | `continues` | digest of each label tree, with its networks, that the run continues |
 """
 

@@ -116,4 +116,4 @@ def largest_valid_draw(settings: CorpusSettings) -> int | None:
         )
     files = map(pq.ParquetFile, corpus.files("valid"))
     groups = (file.read_row_group(i, ["text"])["text"] for file in files for i in range(file.num_row_groups))
-    return max(int(text_digests(texts, settings.seed)[1].max()) for texts in groups)
+    return max(int(text_digests(texts)[1].max()) for texts in groups)

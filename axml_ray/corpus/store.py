@@ -21,11 +21,9 @@ from axml_ray.core.files import finish_replacement, read_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.corpus.text.translation import Translation
 
 FORMAT, VERSION = "axml-ray corpus", 2
 MANIFEST = "corpus.json"
-TRANSLATION = "translation.safetensors"
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,6 @@ class Split:
     def followed_by(self, more: "Split") -> "Split":
         """Return these documents, followed by those of `more`."""
         return Split(Ragged.concatenate([self.tokens, more.tokens]), Ragged.concatenate([self.labels, more.labels]))
-
-    def translated(self, translation: Translation | None) -> "Split":
-        """Return the documents translated into the second language; unchanged if there is no translation."""
-        return self if translation is None else Split(translation.translated(self.tokens), self.labels)
 
     def cut(self, width: int | None) -> "Split":
         """Return the documents cut to their first `width` words; unchanged if `width` is None."""
@@ -149,13 +143,6 @@ class Corpus:
     def word_vectors(self) -> np.ndarray:
         """Load the initial values of the embedding, float32 [words, dimension]."""
         return load_file(self.directory / "word_vectors.safetensors")["word_vectors"]
-
-    @cached_property
-    def translation(self) -> Translation | None:
-        """The translation, if the corpus was prepared with a dictionary."""
-        if TRANSLATION not in self.manifest["files"]:
-            return None
-        return Translation.load(self.directory / TRANSLATION, self.manifest["counts"]["words"])
 
     def label_features(self) -> sparse.csr_matrix:
         """Load the label features, float32 CSR [trained labels, words or features of the file]."""

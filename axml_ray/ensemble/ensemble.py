@@ -15,7 +15,6 @@ import numpy as np
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.ensemble.combiner import Combiner, MemberWeights
 from axml_ray.members.member import Member, MemberInfo
 from axml_ray.members.text_batch import length_batches, map_in_threads
@@ -114,12 +113,10 @@ class Ensemble:
     Attributes:
         combination: list of members and combiner.
         members: fitted members by name.
-        translation: translation of words; None for a corpus without a dictionary.
     """
 
     combination: Combination
     members: Mapping[str, Member]
-    translation: Translation | None = None
 
     def rank(self, tokens: Ragged, allowed: np.ndarray | None = None) -> TopK:
         """Return the best `top_labels` labels of each document.
@@ -161,7 +158,7 @@ class Ensemble:
         def tasks() -> Iterator[tuple[Member, TextViews]]:
             for rows in batches:
                 # One batch of texts for all members, so that each view of it is computed once.
-                texts = TextViews(tokens.take(rows), self.translation)
+                texts = TextViews(tokens.take(rows))
                 for member in self.members.values():
                     yield member, texts
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.text.translation import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +40,12 @@ class ExplainedText:
     Attributes:
         words: int32 [n], word ids, at least one.
         real: number of `words` that are in the text; 0 for an empty text, which is read as one unknown word.
-        translated: the text as networks read it, one row of m word ids; equal to `words` without a dictionary.
-        source: int64 [m], for each translated word, the index in `words` of the word that it translates.
     """
 
     words: np.ndarray
     real: int
-    translated: Ragged
-    source: np.ndarray
 
     @property
     def tokens(self) -> Ragged:
         """Return the word ids as a batch of one text."""
         return Ragged.from_rows([self.words])
-
-    @classmethod
-    def of(cls, words: np.ndarray, real: int, translation: Translation | None) -> "ExplainedText":
-        """Build the text; `translation` is None for a corpus without a dictionary."""
-        tokens = Ragged.from_rows([words])
-        if translation is None:
-            return cls(words, real, tokens, np.arange(len(words)))
-        return cls(words, real, *translation.translated_with_positions(tokens))

@@ -5,7 +5,6 @@ settings can therefore add features:
 
 - the first words, often the title, may count several times;
 - longer words may also count by their prefix, so that inflected words and compounds with the same beginning match;
-- words of one language may also count as their translations (`corpus/translation.py`);
 - the longer of the first words may also count by their letter n-grams ("runs"), so that compounds with a common part
   match.
 
@@ -29,12 +28,10 @@ from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.corpus.text.tokenizer import SEPARATOR, UNKNOWN
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.settings.members import FeatureSettings
 
 ABOUT = {"format": "axml-ray features", "version": "1"}
 FREQUENCY, PREFIXES, RUNS = "frequency", "prefixes", "runs"
-TRANSLATED = "translated"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,6 @@ class Featurizer:
         runs: V rows, the run ids (from 0) of each word; empty for short words.
         lead_words: number of first words that count `lead_weight` times, and whose runs count.
         lead_weight: weight of each of the first `lead_words`.
-        translation: translation of words; None for a corpus without a dictionary.
     """
 
     frequency: np.ndarray
@@ -57,25 +53,21 @@ class Featurizer:
     runs: Ragged
     lead_words: int = 0
     lead_weight: float = 1.0
-    translation: Translation | None = None
 
     @classmethod
-    def fit(
-        cls, tokens: Ragged, words: Sequence[str], settings: FeatureSettings, translation: Translation | None = None
-    ) -> "Featurizer":
+    def fit(cls, tokens: Ragged, words: Sequence[str], settings: FeatureSettings) -> "Featurizer":
         """Count the features of training documents.
 
         Args:
             tokens: word ids of the documents.
             words: words of the vocabulary, by id.
             settings: choice of features.
-            translation: translation of words; None for a corpus without a dictionary.
         """
         prefixes = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
         runs = _parts(words, settings.lead_letters, _runs)
         unfitted = np.zeros(len(words) + _kinds(prefixes) + _kinds(runs), dtype=np.int64)
         lead = settings.lead_words, settings.lead_weight
-        featurizer = cls(unfitted, len(tokens), prefixes, runs, *lead, translation)
+        featurizer = cls(unfitted, len(tokens), prefixes, runs, *lead)
         featurizer.frequency[:] = np.bincount(featurizer.counts(tokens).indices, minlength=len(unfitted))
         return featurizer
 
@@ -102,8 +94,6 @@ class Featurizer:
             position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
             times = np.where(position < self.lead_words, np.float32(self.lead_weight), np.float32(1))
         counts = bag_of_words(tokens, len(self.prefixes), times)
-        if self.translation is not None:
-            counts = self.translation.counts(tokens, counts)
         if len(self) == len(self.prefixes):
             return counts
         prefixes, runs = self._of_words
@@ -134,21 +124,18 @@ class Featurizer:
             key: cache key of everything that the featurizer depends on.
         """
         about = {name: str(getattr(self, name)) for name in ("documents", "lead_words", "lead_weight")}
-        if self.translation is not None:
-            about[TRANSLATED] = "yes"
         arrays = {FREQUENCY: self.frequency}
         for name, parts in {PREFIXES: self.prefixes, RUNS: self.runs}.items():
             arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
         save_arrays(arrays, path, {**ABOUT, **about}, key)
 
     @classmethod
-    def load(cls, path: Path, words: int, translation: Translation | None = None) -> "Featurizer":
+    def load(cls, path: Path, words: int) -> "Featurizer":
         """Open a featurizer that `save` wrote.
 
         Args:
             path: file to open.
             words: expected V.
-            translation: translation with which it was fitted.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -156,8 +143,6 @@ class Featurizer:
         """
         try:
             arrays, about = open_arrays(path, ABOUT)
-            if (TRANSLATED in about) != (translation is not None):
-                raise ValueError(f"fitted {'with' if TRANSLATED in about else 'without'} a dictionary")
             documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
             frequency = arrays[FREQUENCY]
             counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
@@ -174,7 +159,7 @@ class Featurizer:
                 raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no features of these words: {error}") from None
-        return cls(frequency, documents, prefixes, runs, *lead, translation)
+        return cls(frequency, documents, prefixes, runs, *lead)
 
     @cached_property
     def _weights(self) -> np.ndarray:

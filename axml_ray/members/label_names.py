@@ -81,7 +81,7 @@ class LabelNames(SparseMember):
         config, corpus = spec.config, inputs.corpus
         assert isinstance(config, LabelNamesConfig)
         trie = build_trie(corpus.labels, corpus.tokenizer, inputs.max_tokens, config.stemmer)
-        train = inputs.train.translated(corpus.translation)
+        train = inputs.train
         cls.of(trie, train.tokens, train.labels, corpus.trained).save(spec.directory / FILE, spec.key)
 
     @classmethod
@@ -123,7 +123,7 @@ class LabelNames(SparseMember):
 
     def scores_of(self, texts: TextViews) -> sparse.csr_matrix:
         """Return the probabilities of the labels whose names occur in each text, float32 CSR [N, L]."""
-        return self.scores(texts.translated)
+        return self.scores(texts.original)
 
     def scores(self, tokens: Ragged) -> sparse.csr_matrix:
         """Return the probability of each label whose name occurs in a text, float32 CSR [N, L].

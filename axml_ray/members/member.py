@@ -25,7 +25,6 @@ from axml_ray.core.files import content_digest, read_json, write_json
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.featurizer import Featurizer
@@ -170,7 +169,6 @@ class LoadInputs:
         words: V, the size of the vocabulary.
         tree: the label tree of a member of scope `tree`.
         featurizer: featurizer of the run, if the kind `uses_features`.
-        translation: translation of words; None for a corpus without a dictionary.
         word_vectors: returns the corpus's word vectors, float32 or bfloat16 [V, E]; called only if they are needed.
         precision: number format of matrix products.
         device: device of the networks.
@@ -180,7 +178,6 @@ class LoadInputs:
     words: int
     tree: LabelTree | None = None
     featurizer: Featurizer | None = None
-    translation: Translation | None = None
     word_vectors: Callable[[], torch.Tensor] | None = None
     precision: Precision = "auto"
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - a device is immutable

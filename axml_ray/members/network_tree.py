@@ -241,8 +241,8 @@ class NetworkTree(Member):
         if not labels:
             return []
         nodes_of_level = self.tree.paths(np.array(labels))
-        tokens, lengths = self._read_texts(TextViews(text.translated))
-        source = torch.from_numpy(text.source[: int(lengths[0])]).to(self.device)
+        tokens, lengths = self._read_texts(TextViews(text.tokens))
+        length = int(lengths[0])
         steps: list[list[Step]] = [[] for _ in labels]
         for level, (network, nodes) in enumerate(zip(self.networks, nodes_of_level, strict=True), start=1):
             assert isinstance(network, AttentionXML)
@@ -250,11 +250,9 @@ class NetworkTree(Member):
             with autocast(self.device, self.precision):
                 encodings = network.encode(tokens, lengths)
                 logs = self._log_probabilities(network, encodings, lengths, nodes, parents)[0]
-            attention = network.attention_weights(
-                encodings[0, : int(lengths[0])], torch.from_numpy(nodes).to(self.device)
-            )
-            # Add the attention to a translation to that of the word that it translates.
-            weights = attention.new_zeros(len(nodes), len(text.words)).index_add_(1, source, attention).cpu().numpy()
+            weights = np.zeros((len(nodes), len(text.words)), np.float32)
+            attention = network.attention_weights(encodings[0, :length], torch.from_numpy(nodes).to(self.device))
+            weights[:, :length] = attention.cpu().numpy()
             starts = label_starts(self.tree, level)
             for index_of_label, node in enumerate(nodes.tolist()):
                 below = index.by_frequency(self.tree.label_order[starts[node] : starts[node + 1]])

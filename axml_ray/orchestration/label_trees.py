@@ -22,7 +22,6 @@ from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.fitting import build_tree_of_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
-from axml_ray.tree.kinds import check_hierarchy
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import Subtree
 
@@ -37,10 +36,8 @@ def build_trees(run: Run) -> None:
     """Build and save the label trees that are not yet in the run's directory. Ray must be initialised for larger trees.
 
     Raises:
-        SettingsError: a given hierarchy is not of these labels.
         RuntimeError: a tree could not be built.
     """
-    check_hierarchy(run.settings.tree, run.corpus)
     missing = [number for number in range(run.settings.ensemble.trees) if not run.has_tree(number)]
     if not missing:
         return

@@ -61,7 +61,7 @@ def _software() -> Iterator[Finding]:
     )
     configs = f"configs for --config are in {SHIPPED}"
     yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", configs)
-    installed = [extra for extra in EXTRAS if not missing_module(extra)]
+    installed = [extra for extra, modules in EXTRAS.items() if not missing_module(modules)]
     missing = [extra for extra in EXTRAS if extra not in installed]
     advice = (
         f'pip install "axml-ray[{",".join(missing)}]" adds {", ".join(missing)}' if missing else "all are installed"

@@ -89,8 +89,6 @@ class TrainingPlan:
     """Number of workers of each tree."""
     trees: int
     """Number of trees."""
-    kind: str
-    """Kind of the trees, `tree.kind`."""
     side_by_side: int
     """Number of trees that train at the same time; 0 if not even one can start."""
     memory_gib: float
@@ -219,7 +217,6 @@ def _plan_without_fixes(
         machines=machines,
         workers=workers,
         trees=trees,
-        kind=settings.tree.kind,
         side_by_side=machines.side_by_side(workers, trees),
         memory_gib=machines.memory_of_worker(workers, trees),
         levels=tuple(levels),

@@ -92,11 +92,6 @@ def notes(plan: TrainingPlan) -> list[str]:
         )
         + ".",
     ]
-    if plan.kind not in ("balanced", "random"):
-        lines.append(
-            f"Levels: as if the tree were balanced. One of kind {plan.kind} may have other levels, and its label "
-            "tables are as wide as their largest cluster."
-        )
     if plan.main_memory:
         machine = f"; a machine with all {workers} of a tree needs {format_size(plan.main_memory * plan.workers)}"
         lines.append(

@@ -62,7 +62,7 @@ def count_corpus(settings: Experiment) -> Counts:
         )
     return Counts(
         documents=min(expected.documents, settings.training.documents or expected.documents),
-        valid_documents=expected.valid_documents or valid_documents(corpus, expected.documents),
+        valid_documents=valid_documents(corpus, expected.documents),
         labels=expected.labels,
         words=expected.words or corpus.vocabulary_size,
         word_dimension=_expected_dimension(settings),

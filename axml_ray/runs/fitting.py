@@ -14,7 +14,6 @@ from axml_ray.runs.run import Run
 from axml_ray.settings.members import kinds
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.progress import Journal
-from axml_ray.tree.features import clustering_features
 from axml_ray.tree.growth import grow_tree
 from axml_ray.tree.halving import MapFunction
 from axml_ray.tree.kinds import build_tree
@@ -52,7 +51,7 @@ def build_tree_of_run(run: Run, number: int, *, threads: int = 1, parallel_map: 
     """
     settings = run.settings.tree
     if run.previous is not None:
-        features = clustering_features(run.corpus, settings.features)
+        features = run.corpus.label_features()
         return grow_tree(run.previous.open_tree(number), features, settings.cluster_size)
     return build_tree(run.corpus, settings, run.tree_seed(number), threads=threads, parallel_map=parallel_map)
 
@@ -63,7 +62,7 @@ def fit_features(run: Run) -> None:
     train = corpus.split("train").part(run.settings.training.documents)
     texts = feature_texts(corpus, train, settings, run.settings.corpus.max_tokens)
     run.layout.features.parent.mkdir(parents=True, exist_ok=True)
-    featurizer = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings, corpus.translation)
+    featurizer = Featurizer.fit(texts.tokens, corpus.tokenizer.words, settings)
     featurizer.save(run.layout.features, run.features_key)
 
 

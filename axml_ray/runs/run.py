@@ -69,7 +69,7 @@ class Run:
 
     def tree_key(self, number: int) -> str:
         """Return the cache key of label tree `number` (from 0), on which those of its members depend."""
-        parts = [self.corpus.fingerprint, self.settings.tree.identity, self.tree_seed(number)]
+        parts = [self.corpus.fingerprint, self.settings.tree.model_dump(mode="json"), self.tree_seed(number)]
         if self.settings.continue_from is not None:
             parts.append({"continues": self._continued_trees[number]})
         return fingerprint(*parts)
@@ -209,7 +209,7 @@ class Run:
         total = sum(own.weight for own in self.settings.members.chosen.values())
         for kind, own in self.settings.members.chosen.items():
             implementation = kinds()[kind].load()
-            is_one = implementation.one_if_flat and self.settings.tree.is_flat
+            is_one = implementation.one_if_flat and not self.settings.tree.height
             trees = 1 if is_one else self.settings.ensemble.trees
             numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
             for number in numbers:
@@ -243,7 +243,7 @@ class Run:
         if not self.has_features():
             raise SettingsError(f"{path}: no features of these settings; {RETRAIN}")
         try:
-            return Featurizer.load(path, len(self.corpus.tokenizer), self.corpus.translation)
+            return Featurizer.load(path, len(self.corpus.tokenizer))
         except (OSError, ValueError) as error:
             raise SettingsError(f"{error}; remove the file, and {RETRAIN}") from None
 
@@ -289,7 +289,6 @@ class Run:
             words=len(self.corpus.tokenizer),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             featurizer=featurizer,
-            translation=self.corpus.translation,
             precision=self.settings.training.precision,
             device=device or torch.device("cpu"),
         )
@@ -352,7 +351,7 @@ class Run:
         featurizer = self.open_features() if self.needs_features else None
         members = {spec.name: self.open_member(spec, featurizer, device) for spec in self.members}
         combination = self.combination((combiner or self.open_combiner)())
-        return Ensemble(combination, members, self.corpus.translation)
+        return Ensemble(combination, members)
 
 
 def _member_name(kind: str, tree: int | None) -> str:

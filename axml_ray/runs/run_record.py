@@ -56,15 +56,13 @@ class RunRecord:
             if vectors_before not in ("train", "random") and settings.corpus.word_vectors_path
             else []
         )
-        return ["continue_from", "tree.hierarchy", *(f"corpus.{name}" for name in INPUTS), *vectors]
+        return ["continue_from", *(f"corpus.{name}" for name in INPUTS), *vectors]
 
     def check_settings(self, settings: Experiment) -> None:
         """Raise SettingsError if a setting differs that trained parts depend on, apart from places."""
         if self.settings is None:
             return
         changed = sorted(set(_differences(self.settings, stored(settings))) - set(self._places(settings)))
-        if self.manifest["hierarchy"] != settings.tree.identity["hierarchy"]:
-            changed.append("tree.hierarchy")
         if changed:
             raise SettingsError(
                 f"{self.directory}: this run was made with other settings ({', '.join(changed)}); {FIX}"

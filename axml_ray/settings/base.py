@@ -43,7 +43,6 @@ Precision = Literal["auto", "bfloat16", "float16", "tf32", "float32"]
 Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""
 SPLITS = ("train", "valid", "test")
-LabelFeatures = Literal["tfidf", "word_vectors", "label_text"]
 FieldNames = Annotated[str | tuple[str, ...], BeforeValidator(_field_names)]
 CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|\\t|[^\r\n\"])$"), AfterValidator(read_tab)]
 LabelSeparator = Annotated[str, Field(min_length=1), AfterValidator(read_tab)]

@@ -13,10 +13,8 @@ from axml_ray.settings.base import (
     LabelSeparator,
     Name,
     Positive,
-    Seed,
     Settings,
     Share,
-    Stemmer,
 )
 
 
@@ -31,11 +29,9 @@ class ExpectedCounts(Settings):
     """Words of the vocabulary; by default the limit, `corpus.vocabulary_size`."""
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
-    valid_documents: Positive | None = None
-    """Validation documents; by default the number that would be drawn (`corpus.valid_documents`)."""
 
 
-INPUTS = ("train", "valid", "test", "label_names", "label_features", "dictionary", "continues")
+INPUTS = ("train", "valid", "test", "label_names", "continues")
 """Settings that name inputs, besides `word_vectors`, which may."""
 
 
@@ -86,8 +82,6 @@ class CorpusSettings(ReadingSettings):
     there is no test split, which the main job needs for its evaluation."""
     max_train_documents: Positive | None = None
     """Number of training documents to use, drawn by a hash of the text; by default all."""
-    max_test_documents: Positive | None = None
-    """Number of test documents to use, drawn by a hash of the text; by default all."""
     drop_duplicates: bool = False
     """Keep each text once over all splits; a test text that is also in train is then dropped from train."""
     min_label_count: Positive = 1
@@ -98,16 +92,6 @@ class CorpusSettings(ReadingSettings):
     label_names: AbsolutePath | None = None
     """Readable names: lines of label, tab, name; or CSV; or line i names label i; or the repository's `lbl.json`. At
     least half of the labels must be named."""
-    label_features: AbsolutePath | None = None
-    """SVMlight file of features, one line per label or per training document; or, below a line of two counts, row i for
-    label i. By default TF-IDF centroids of the texts."""
-    dictionary: AbsolutePath | None = None
-    """For texts in two languages, a dictionary from the first to the second: lines of word, tab, translation, or Ding's
-    format (Debian's package trans-de-en). Members read a text of the first language in words of the second, or of
-    both. The second should be the language of the labels' names."""
-    dictionary_stemmer: Stemmer | None = "german"
-    """Snowball stemmer of the dictionary's first language, used to look up inflected words; null looks up exact words
-    only."""
     max_terms: Positive | None = None
     """Number of strongest terms that a label's features keep; by default all. Millions of labels need a limit."""
     segmentation: Literal["words", "characters"] = "words"
@@ -129,11 +113,6 @@ class CorpusSettings(ReadingSettings):
     `.vec` text, word2vec binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
-    seed: Seed = 0
-    """Seed of the draw of validation documents and of random word vectors."""
-    block_bytes: Annotated[int, Field(ge=1)] = Field(default=32 << 20, exclude=True)
-    """Text that a preparation task holds in memory at a time, in bytes. Results and fingerprints do not depend on
-    it."""
     continues: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)
     """Directory of a prepared corpus that this one continues: its trained labels keep their ids, new ones follow, and
     its training texts are never drawn for validation. `axml-ray train --continue` sets it."""

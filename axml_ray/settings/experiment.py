@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from axml_ray.settings.base import AbsolutePath, Name, Seed
@@ -51,21 +51,6 @@ class Experiment(BaseSettings):
     resources: ResourceSettings = ResourceSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     tracking: TrackingSettings = TrackingSettings()
-
-    @model_validator(mode="after")
-    def _features_are_words(self) -> Self:
-        if self.corpus.label_features is None:
-            return self
-        for key, value, replacement in (
-            ("tree.features", self.tree.features, "tfidf"),
-            ("network.label_vector_init", self.network.label_vector_init, "random"),
-        ):
-            if value in ("word_vectors", "features", "names"):
-                raise ValueError(
-                    f"{key} is {value}, which reads label features as words; those of corpus.label_features have "
-                    f"columns of their own: set {key} to {replacement}"
-                )
-        return self
 
     _given: frozenset[str] = PrivateAttr(default=frozenset())
 

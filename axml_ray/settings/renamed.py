@@ -13,6 +13,15 @@ RENAMED = {
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
+    "corpus.dictionary": "leave it out; texts are no longer translated",
+    "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",
+    "corpus.label_features": "leave it out; label features are TF-IDF centroids of the training texts",
+    "corpus.max_test_documents": "leave it out; name fewer files in corpus.test, or lower corpus.test_share",
+    "corpus.seed": "leave it out; documents are drawn by a hash of their text",
+    "corpus.block_bytes": "leave it out; it is fixed",
+    "corpus.expected.valid_documents": "leave it out; it follows from corpus.valid_documents",
+    "tree.hierarchy": "leave it out; trees are clustered by the texts of their labels",
+    "tree.features": "leave it out; labels are clustered by TF-IDF centroids",
 }
 """By the path of an old setting or group: its new path or, with blanks, the reason why it was removed."""
 

@@ -100,7 +100,7 @@ def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
     for start in range(0, len(tokens), TEXTS_AT_ONCE):
         some = tokens.take(np.arange(start, min(start + TEXTS_AT_ONCE, len(tokens))))
         frequency += np.bincount(bag_of_words(some, len(frequency)).indices, minlength=len(frequency))
-    names = name_texts(corpus.labels, corpus.tokenizer, NAME_WORDS).translated(corpus.translation)
+    names = name_texts(corpus.labels, corpus.tokenizer, NAME_WORDS)
     rows = bag_of_words(names.tokens, len(frequency))
     rows.data[frequency[rows.indices] == 0] = 0  # the encoder has no mean state of a word that does not occur
     rows.eliminate_zeros()

@@ -104,10 +104,8 @@ class TreeTraining:
             drop_intermediate_files(self.directory)
 
     def _train_levels(self) -> None:
-        translation = self.corpus.translation
-        # Texts are cut after translation, since a translated text may be longer than the original.
-        train = self.train.translated(translation).cut(self.max_tokens)
-        valid = self.corpus.split("valid").translated(translation).cut(self.max_tokens)
+        train = self.train.cut(self.max_tokens)
+        valid = self.corpus.split("valid").cut(self.max_tokens)
         vectors = torch.from_numpy(self.corpus.word_vectors())
         precision = self.context.agree_on_precision(self.training.precision)
         levels = len(self.tree.level_sizes)
@@ -238,8 +236,7 @@ class TreeTraining:
             is_leaf_level = network.level.number > self.tree.height
             if not is_leaf_level or len(self.tree.label_order) == len(self.previous.tree.label_order):
                 return
-            has_words = not self.corpus.manifest.get("settings", {}).get("label_features")
-            if start == "random" and self.network.kind == "attention" and has_words:
+            if start == "random" and self.network.kind == "attention":
                 start = "features"
         if start != "random":
             use_names = start == "names"

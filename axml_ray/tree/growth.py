@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from axml_ray.tree.clustering import normalise_rows
+from axml_ray.tree.inspection import node_sums
 from axml_ray.tree.label_tree import LabelTree
 
 LABELS_AT_ONCE = 256
@@ -40,10 +41,20 @@ def grow_tree(tree: LabelTree, features: sparse.csr_array, cluster_size: int) ->
     old, labels = len(tree.label_order), features.shape[0]
     if labels < old:
         raise ValueError(f"features of {labels} labels for a tree of {old}: a tree can't lose labels")
-    if not tree.height:
-        joined = np.zeros(labels - old, dtype=np.int64)
-    else:
-        joined = _join_clusters(tree, normalise_rows(features), cluster_size)
+    joined = np.zeros(labels - old, dtype=np.int64)  # the cluster that each new label joins
+    if tree.height:
+        rows = normalise_rows(features)
+        centroids = normalise_rows(node_sums(tree, tree.height, rows[:old])).T.tocsr()
+        sizes = np.diff(tree.first_child[-1])
+        most = max(2 * cluster_size, int(sizes.max()), -(-labels // len(sizes)))
+        for start in range(old, labels, LABELS_AT_ONCE):
+            similarities = (rows[start : start + LABELS_AT_ONCE] @ centroids).toarray()
+            for label, similarity in enumerate(similarities, start):
+                similarity[sizes >= most] = -np.inf
+                nearest = np.flatnonzero(similarity == similarity.max())
+                cluster = nearest[sizes[nearest].argmin()]
+                joined[label - old] = cluster
+                sizes[cluster] += 1
     cluster_of_leaf = np.concatenate([tree.parents(tree.height + 1).astype(np.int64), joined])
     label_order = np.concatenate([tree.label_order, np.arange(old, labels, dtype=np.int32)])
     sizes = np.bincount(cluster_of_leaf, minlength=len(tree.first_child[-1]) - 1)
@@ -53,50 +64,9 @@ def grow_tree(tree: LabelTree, features: sparse.csr_array, cluster_size: int) ->
     return LabelTree(label_order=label_order, first_child=(*tree.first_child[:-1], offsets))
 
 
-def cluster_centroids(tree: LabelTree, rows: sparse.csr_array) -> sparse.csr_array:
-    """Return the sum of its labels' rows, scaled to length one, for each cluster of the lowest level.
-
-    Args:
-        tree: a tree with clusters.
-        rows: float64 CSR [L, F], rows of length one or empty.
-
-    Returns:
-        float64 CSR [n, F].
-    """
-    starts = tree.first_child[-1]
-    ones = np.ones(len(tree.label_order))
-    members = sparse.csr_array(
-        (ones, tree.label_order.astype(np.int64), starts), shape=(len(starts) - 1, rows.shape[0])
-    )
-    return normalise_rows(members @ rows)
-
-
-def room_of_clusters(sizes: np.ndarray, labels: int, cluster_size: int) -> int:
-    """Return the most labels that a cluster may have, given the sizes of the old clusters (int64 [n])."""
-    return max(2 * cluster_size, int(sizes.max()), -(-labels // len(sizes)))
-
-
 def previous_leaves(old: LabelTree, grown: LabelTree) -> np.ndarray:
     """Return the leaf that each leaf of a grown tree had in the old tree, int64 [L], -1 for that of a new label."""
     known = grown.label_order < len(old.label_order)
     leaves = np.full(len(grown.label_order), -1, dtype=np.int64)
     leaves[known] = old.leaf_of_label[grown.label_order[known]]
     return leaves
-
-
-def _join_clusters(tree: LabelTree, rows: sparse.csr_array, cluster_size: int) -> np.ndarray:
-    """Return the cluster that each new label joins, int64 [new labels]."""
-    old, labels = len(tree.label_order), rows.shape[0]
-    centroids = cluster_centroids(tree, rows).T.tocsr()
-    sizes = np.diff(tree.first_child[-1])
-    most = room_of_clusters(sizes, labels, cluster_size)
-    joined = np.empty(labels - old, dtype=np.int64)
-    for start in range(old, labels, LABELS_AT_ONCE):
-        similarities = (rows[start : start + LABELS_AT_ONCE] @ centroids).toarray()
-        for label, similarity in enumerate(similarities, start):
-            similarity[sizes >= most] = -np.inf
-            nearest = np.flatnonzero(similarity == similarity.max())
-            cluster = nearest[sizes[nearest].argmin()]
-            joined[label - old] = cluster
-            sizes[cluster] += 1
-    return joined

@@ -62,9 +62,9 @@ class Sweep:
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """Return the content of `sweep.json`: another start must agree with it except for the keys in `FREE`."""
         free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "tracking", "features", "members"), True)
-        # Contents identify the corpus and a hierarchy, not paths: the project may be moved.
-        left_out: Any = {**free, "corpus": True, "tree": True, "ensemble": {"combiner"}}
-        settings = {**stored(self.settings, exclude=left_out), "tree": self.settings.tree.identity}
+        # Its content identifies the corpus, not its path: the project may be moved.
+        left_out: Any = {**free, "corpus": True, "ensemble": {"combiner"}}
+        settings = stored(self.settings, exclude=left_out)
         return {
             "space": list(self.space.names),
             "space_text": self.space.fingerprint,

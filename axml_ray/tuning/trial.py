@@ -162,7 +162,7 @@ class ScoringReporter:
 
 def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
     """Return a fingerprint of the nodes of tree `number`, which do not depend on the beam."""
-    shape = {key: value for key, value in settings.tree.identity.items() if key != "beam"}
+    shape = settings.tree.model_dump(mode="json", exclude={"beam"})
     return fingerprint(corpus.fingerprint, shape, derived_seed(settings.seed, number))
 
 

@@ -140,11 +140,11 @@ def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
     """
     made_with, summary = corpus.manifest["settings"], corpus.manifest["summary"]
     left_out = summary["left_out"]["without_label"][TEST] + summary["left_out"]["duplicates"]
-    if not made_with["test"] or made_with["max_test_documents"] or left_out or summary["rejected"]:
+    if not made_with["test"] or left_out or summary["rejected"]:
         raise SettingsError(
             f"evaluation.filter_pairs: {path} numbers the documents of the test file, but {corpus.directory} lacks "
-            "some: prepare it with corpus.test, without corpus.max_test_documents and drop_duplicates, from records "
-            "that can all be read and have a label"
+            "some: prepare it with corpus.test, without corpus.drop_duplicates, from records that can all be read and "
+            "have a label"
         )
     pairs = read_pairs(path, corpus.documents(TEST), corpus.labels.labels)
     log.info("evaluate: leaving out %s pairs of %s", f"{len(pairs.values):,}", path)
@@ -155,7 +155,7 @@ def _are_current(run: Run, stored: Predictions) -> bool:
     """Return whether the run's current members made the predictions; true if that cannot be determined."""
     try:
         return stored.made_by is None or stored.made_by == run.predictions_key
-    except SettingsError as error:  # the file of a given label hierarchy no longer exists
+    except SettingsError as error:  # the run that this one continues no longer exists
         log.info("evaluate: using the stored predictions without checking which members made them (%s)", error)
         return True
 

@@ -41,7 +41,6 @@ from axml_ray.settings.configuration import read_yaml
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
-from axml_ray.tree.kinds import check_hierarchy
 from axml_ray.workflow.evaluate import evaluate, pairs_to_leave_out, read_phase_seconds
 
 log = logging.getLogger(__name__)
@@ -104,7 +103,6 @@ def begin(settings: Experiment) -> Run:
     before = RunRecord.read(settings.run_directory)
     if settings.preset != "auto":
         before.check_settings(settings)
-    check_hierarchy(settings.tree)
     check_trained(settings)
     corpus = prepare(
         settings.corpus,
@@ -129,7 +127,6 @@ def begin(settings: Experiment) -> Run:
         settings.run_directory,
         corpus=corpus.fingerprint,
         inputs=corpus.manifest["inputs"],
-        hierarchy=settings.tree.identity["hierarchy"],
         continues=continues,
     )
     _keep_settings(settings, current.layout)

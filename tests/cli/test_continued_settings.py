@@ -65,12 +65,11 @@ def test_a_run_that_was_moved_can_be_continued(old: Experiment, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("tree.kind", "kmeans"),
+        ("tree.kind", "random"),
         ("tree.height", "2"),
         ("network.hidden", "8"),
         ("network.fully_connected", "16,16"),
         ("ensemble.trees", "3"),
-        ("corpus.seed", "1"),
         ("corpus.source", "csv"),
     ],
 )

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 from corpus.preparing import Prepare, lines
 
+from axml_ray.corpus.preparation import build
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import SPLITS, CorpusSettings
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Prepare:
-    """Prepare records, or files given by name, as `<tmp_path>/corpus`."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Prepare records, or files given by name, as `<tmp_path>/corpus`, in blocks of `block_bytes`."""
 
     def run(
         train: Any = (),
@@ -20,6 +21,7 @@ def run(tmp_path: Path) -> Prepare:
         valid: Any = (),
         directory: str = "corpus",
         check: Callable[[Corpus], None] = lambda _: None,
+        block_bytes: int = build.BLOCK_BYTES,
         **settings: Any,
     ) -> Corpus:
         paths: dict[str, tuple[Path, ...]] = {}
@@ -31,6 +33,7 @@ def run(tmp_path: Path) -> Prepare:
                     path.write_bytes(content)
                 given = (path,)
             paths[split] = given
+        monkeypatch.setattr(build, "BLOCK_BYTES", block_bytes)
         settings = {"valid_documents": 3, "word_vectors": "random", "word_dimension": 4} | settings
         return prepare(CorpusSettings(**paths, **settings), tmp_path / directory, check=check)
 

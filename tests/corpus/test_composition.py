@@ -12,10 +12,8 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from axml_ray.corpus.records.in_memory import label_of, labelled_texts
 from axml_ray.corpus.text.composition import composed, composed_strings
-from axml_ray.corpus.text.dictionary import read_dictionary
 from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
 from axml_ray.corpus.text.vector_files import load_known_vectors
-from axml_ray.tree.hierarchy import Hierarchy
 
 
 def apart(text: str) -> str:
@@ -37,15 +35,11 @@ def test_a_corpus_is_the_same_however_its_letters_were_typed(run: Prepare, field
     assert written(one) == written(other)
 
 
-def test_names_and_features_belong_to_labels_however_they_were_typed(run: Prepare, tmp_path: Path) -> None:
+def test_names_belong_to_labels_however_they_were_typed(run: Prepare, tmp_path: Path) -> None:
     (tmp_path / "names.tsv").write_text(apart("Ökologie\tÖko\nMaß 0\tnull\nMaß 1\teins\n"), encoding="utf-8")
-    (tmp_path / "features.txt").write_text(apart("Ökologie\t0:1 2:3\nall\t1:1\n"), encoding="utf-8")
-    corpus = run(
-        train=TEXTS, test_share=0, label_names=tmp_path / "names.tsv", label_features=tmp_path / "features.txt"
-    )
+    corpus = run(train=TEXTS, test_share=0, label_names=tmp_path / "names.tsv")
     label = corpus.labels.labels.index("Ökologie")
     assert corpus.labels.names[label] == "Öko"
-    assert corpus.label_features()[label].nnz == 2
 
 
 def test_a_tokenizer_reads_composed_letters_and_places_words_in_the_text_as_given() -> None:
@@ -69,12 +63,8 @@ def test_a_tokenizer_of_an_earlier_version_reads_as_it_did(tmp_path: Path) -> No
     assert FastTokenizer.from_file(str(path)).normalizer.normalize_str("U\u0308") == "u\u0308"
 
 
-def test_other_files_are_read_alike(tmp_path: Path) -> None:
+def test_word_vectors_are_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
-    path.write_text(apart("größe\tsize\n"), encoding="utf-8")
-    assert read_dictionary(path) == {"größe": [("size",)]}
-    path.write_text(apart("größe\tmaß\nmaß\tÖkologie\n"), encoding="utf-8")
-    assert dict(Hierarchy.read(path).parents) == {"größe": "maß", "maß": "Ökologie"}
     path.write_text(apart("größe 1 2\nmaß 3 4\n"), encoding="utf-8")
     assert load_known_vectors(path, ["größe", "x"])[0].tolist() == [True, False]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from axml_ray.corpus.readers.plain_text import PlainText
 from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.corpus.readers.text_lines import PlainText
 from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings
 

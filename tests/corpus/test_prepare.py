@@ -81,7 +81,7 @@ def test_plain_and_gzip_files_in_a_directory(run: Prepare, tmp_path: Path) -> No
 def test_vectors_and_features_are_those_of_the_training_documents(run: Prepare, tmp_path: Path) -> None:
     corpus = run(train=many(60), test=many(4, "test"), word_vectors="train")
     train, words = corpus.split("train"), len(corpus.tokenizer)
-    count_cooccurrences(0, [tmp_path / "counts.npz"], corpus.files("train"), None, words)
+    count_cooccurrences(0, [tmp_path / "counts.npz"], corpus.files("train"), words)
     known, learned = factorise([tmp_path / "counts.npz"], 4, seed=0)
     vectors, coverage = fill_unknown(known, learned, words, seed=0)
     assert corpus.word_vectors().tobytes() == vectors.tobytes()
@@ -111,51 +111,6 @@ def test_readable_names(run: Prepare, tmp_path: Path) -> None:
     (tmp_path / "names.tsv").write_text("label 0\tLabel nought\nlabel 1\tLabel one\nl2\tLabel two\n")
     said = error_of(run, train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
     assert "1 of 5 labels" in said and "'label 1'" in said and "'all'" in said
-
-
-def test_a_dictionary(run: Prepare, tmp_path: Path) -> None:
-    path = tmp_path / "de-en.tsv"
-    path.write_text("Texten\ttext\nw1\tunheard of\tw2\n")
-    plain = run(train=many(20), test=many(4, "test"))
-    assert plain.translation is None
-    corpus = run(train=many(20), test=many(4, "test"), dictionary=path)
-    found, words = corpus.translation, corpus.tokenizer.words
-    assert found is not None and corpus.tokenizer.words == plain.tokenizer.words
-    known = {words[word]: [words[i] for i in row] for word, row in enumerate(found.words) if len(row)}
-    assert known == {"text": ["text"], "w1": ["w2"]}  # `text` by its stem
-    path.write_text("w1\tw3\n")
-    other = run(train=many(20), test=many(4, "test"), dictionary=path)
-    assert len({plain.fingerprint, corpus.fingerprint, other.fingerprint}) == 3
-
-
-@pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("small", [True, False])
-def test_label_features_are_of_translated_texts(
-    run: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
-) -> None:
-    if not small:
-        monkeypatch.setattr("axml_ray.corpus.preparation.tasks.SMALL_BYTES", 1)
-    path = tmp_path / "de-en.tsv"
-    path.write_text("Haus\thouse\nWal\twhale\n")
-    train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
-    corpus = run(train=train, test=many(4, "test"), dictionary=path)
-    found, words = corpus.split("train").translated(corpus.translation), corpus.tokenizer.words
-    assert [words[i] for i in found.tokens[0]] == ["house", "whale"]
-    assert words.index("wal") not in corpus.label_features().indices
-    expected = label_centroids(found.tokens, found.labels, len(words), corpus.trained)
-    np.testing.assert_array_equal(corpus.label_features().toarray(), expected.toarray())
-
-
-def test_word_vectors_are_learned_from_translated_texts(run: Prepare, tmp_path: Path) -> None:
-    path = tmp_path / "de-en.tsv"
-    path.write_text("Haus\thouse\nWal\twhale\n")
-    train = [("haus wal", ["l0"]), ("Wal Häuser Haus", ["l1"]), ("house whale whale", ["l2"]), *many(20)]
-    plain, corpus = (
-        run(train=train, test=many(4, "test"), word_vectors="train", dictionary=one) for one in (None, path)
-    )
-    left_out = len({"haus", "häuser", "wal"}) / (len(corpus.tokenizer) - 1)
-    known = (one.manifest["word_vector_coverage"] for one in (plain, corpus))
-    assert next(known) - next(known) == pytest.approx(left_out)
 
 
 # Rare and unseen
@@ -293,11 +248,6 @@ def test_missing_files_are_named(run: Prepare, tmp_path: Path) -> None:
     assert said.startswith(f"corpus.word_vectors: {tmp_path / 'v.npy'}: ")
     said = error_of(run, train=many(9), test=many(4), label_names=tmp_path / "n.tsv")
     assert said.startswith(f"corpus.label_names: {tmp_path / 'n.tsv'} cannot be read")
-    (tmp_path / "d.tsv").write_text("no entry\n")
-    said = error_of(run, train=many(9), test=many(4), dictionary=tmp_path / "d.tsv")
-    assert said.startswith(f"{tmp_path / 'd.tsv'}:1: no entry of a dictionary")
-    said = error_of(run, train=many(9), test=many(4), dictionary=tmp_path / "none.tsv")
-    assert said == f"corpus: {tmp_path / 'none.tsv'} cannot be read: No such file or directory"
 
 
 def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:
@@ -381,91 +331,6 @@ def test_the_strongest_terms_are_kept(run: Prepare) -> None:
         strongest = np.sort(row)[::-1][:4]
         np.testing.assert_allclose(np.sort(kept)[::-1][:4], strongest / np.linalg.norm(strongest), rtol=1e-6)
         assert (kept[kept > 0] * np.linalg.norm(strongest) <= row[kept > 0] * (1 + 1e-6)).all()
-
-
-def test_label_features_from_a_file(run: Prepare, tmp_path: Path) -> None:
-    path = tmp_path / "features.svm"
-    path.write_text("all\t1:3 7:4\nl1 2:1 # by hand\nunknown 9:1\n\n")
-    corpus = run(train=many(20), test=many(4, "test"), label_features=path)
-    found = dict(zip(corpus.labels.labels, corpus.label_features().toarray().tolist(), strict=True))
-    assert corpus.label_features().dtype == np.float32
-    np.testing.assert_allclose(found["all"], [0.6, 0, 0, 0, 0, 0, 0.8], rtol=1e-6)
-    assert found["l1"] == [0, 1, 0, 0, 0, 0, 0]
-    assert not any(found["l0"])
-    named = ["#all", "a\u2028b", "l0"]
-    path.write_text("\ufeff" + "".join(f"{name}\t{i}:1\n" for i, name in enumerate(named)) + "# l1\n")
-    again = run(train=[("text", named)] * 9, test=many(4, "test"), label_features=path, directory="again")
-    found = dict(zip(again.labels.labels, again.label_features().toarray().tolist(), strict=False))
-    assert [found[name] for name in named] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    for content, reason in [("all 1:x\n", ":1: expected feature:value"), ("none 1:1\n", "has none of the corpus' 5")]:
-        path.write_text(content)
-        assert reason in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-    path.write_bytes(b"all\t0:1\n\nl1 \xe9\t0:1\n")
-    said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-    assert said == f"corpus.label_features: {path}:3: not UTF-8 (invalid continuation byte)"
-    path.unlink()
-    said = error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-    assert str(path) in said
-
-
-def test_label_features_from_bags_of_words(run: Prepare, tmp_path: Path) -> None:
-    """The Extreme Classification Repository's: a document a line, its labels before the first blank."""
-    path = tmp_path / "train.txt"
-    documents = [
-        ("all,l1", {0: 3.0, 2: 4.0}),
-        ("all", {2: 2.0}),
-        ("l1,elsewhere", {1: 1.0, 2: 1.0}),
-        ("gone", {8: 1.0}),
-    ]
-    lines = [f"{names} {' '.join(f'{i}:{value}' for i, value in row.items())}\n" for names, row in documents]
-    path.write_text(f"{len(documents)} 9 4\n" + "".join(lines))
-    sums = {"all": np.zeros(3), "l1": np.zeros(3)}
-    for names, row in documents[:3]:
-        vector = np.array([row.get(i, 0.0) for i in range(3)])
-        for name in set(names.split(",")) & sums.keys():
-            sums[name] += vector / np.linalg.norm(vector)
-    corpus = run(train=many(20), test=many(4, "test"), label_features=path)
-    found = dict(zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True))
-    for name, vector in sums.items():
-        np.testing.assert_allclose(found[name], vector / np.linalg.norm(vector), rtol=1e-6)
-    cut = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=1, directory="cut")
-    found = dict(zip(cut.labels.labels, cut.label_features().toarray().tolist(), strict=True))
-    assert found["all"] == found["l1"] == [0, 0, 1]
-    path.write_text("all,l1\t1:1\nall\t0:-5 1:-4 2:.1\n")  # a label with a comma, which no document has
-    given = run(train=many(20), test=many(4, "test"), label_features=path, max_terms=2, directory="given")
-    found = dict(zip(given.labels.labels, given.label_features().toarray().tolist(), strict=True))
-    assert found["all"] == pytest.approx([-5 / 41**0.5, -4 / 41**0.5, 0]) and not any(found["l1"])
-    path.write_text("all 99999999999:1\n")
-    assert ":1: a feature isn't within 0" in error_of(run, train=many(20), test=many(4, "test"), label_features=path)
-
-
-ROWS = "0:3 2:4\n2:2\n1:1 2:1\n\n0:1\n"
-ROW_OF_LABEL = {"0": [0.6, 0, 0.8], "1": [0, 0, 1], "2": [0, 0.5**0.5, 0.5**0.5], "4": [1, 0, 0]}
-
-
-@pytest.mark.parametrize(("header", "first"), [("5 3", 0), ("5 3 5", 0), ("5 3", 1)], ids=["two", "three", "from 1"])
-def test_label_features_by_row(run: Prepare, tmp_path: Path, header: str, first: int) -> None:
-    """The Extreme Classification Repository's features of labels: row i belongs to label i."""
-    path = tmp_path / "lbl_X_Xf.txt"
-    path.write_text(f"{header}\n{ROWS}")
-    records = [(f"text {i}", [str(first + label)]) for i, label in enumerate([0, 1, 2, 4] * 5)]
-    corpus = run(train=records, test_share=0, label_features=path)
-    for label, vector in zip(corpus.labels.labels, corpus.label_features().toarray(), strict=True):
-        np.testing.assert_allclose(vector, ROW_OF_LABEL[str(int(label) - first)], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (f"4 3\n{ROWS}", "lbl.txt:6: is row 5"),
-        (f"7 3\n{ROWS}", "lbl.txt has 5 rows"),
-        ("2 3\n0:1\nx 1:1\n", "lbl.txt:3: expected feature:value"),
-        ("2 3\n0:1\n1:1\n", "lbl.txt: has none of the corpus' 5 labels, such as 'all'"),
-    ],
-)
-def test_wrong_label_features_by_row(run: Prepare, tmp_path: Path, content: str, reason: str) -> None:
-    (tmp_path / "lbl.txt").write_text(content)
-    assert reason in error_of(run, train=many(20), test_share=0, label_features=tmp_path / "lbl.txt")
 
 
 def test_long_texts_are_written_in_row_groups(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from axml_ray.corpus.readers.repository import TextPairs
 from axml_ray.corpus.readers.source_files import file_size, list_files, local_path
 from axml_ray.corpus.readers.sources import _reader, open_readers
+from axml_ray.corpus.readers.text_lines import TextPairs
 from axml_ray.corpus.readers.text_streams import open_decompressed
 from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings

@@ -11,19 +11,15 @@ from hypothesis import strategies as st
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.corpus.text.translation import Translation
 
-TRANSLATION = Translation(
-    Ragged.from_rows([[], [], [5, 6, 5], [], [], [], []]), np.array([0, 0, 1, 1, 0, -1, -1], np.int8)
-)
 texts_of = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=30), max_size=4).map(Ragged.from_rows)
 
 
-@given(texts_of, st.one_of(st.none(), st.integers(1, 40)), st.sampled_from([None, TRANSLATION]))
-def test_padded_texts_are_those_that_networks_read(texts, most, translation):
-    views = TextViews(texts, translation)
+@given(texts_of, st.one_of(st.none(), st.integers(1, 40)))
+def test_padded_texts_are_those_that_networks_read(texts, most):
+    views = TextViews(texts)
     tokens, lengths = views.padded(most)
-    read = [row[:most].tolist() for row in (texts if translation is None else translation.translated(texts))]
+    read = [row[:most].tolist() for row in texts]
     assert (tokens.dtype, lengths.dtype, len(tokens), len(lengths)) == (np.int64, np.int64, len(texts), len(texts))
     width = tokens.shape[1]
     assert width % 8 == 0 and width - 8 < max(map(len, read), default=1) <= width
@@ -31,22 +27,12 @@ def test_padded_texts_are_those_that_networks_read(texts, most, translation):
     assert tokens.tolist() == [row + [0] * (width - len(row)) for row in read]
 
 
-def test_each_view_is_computed_once(monkeypatch):
-    calls = []
-    translated = Translation.translated
-    monkeypatch.setattr(Translation, "translated", lambda *given: calls.append(1) or translated(*given))
-    views = TextViews(Ragged.from_rows([[2, 3, 4], [5]]), TRANSLATION)
-    assert len(views) == 2 and not calls
-    assert views.translated is views.translated
+def test_each_view_is_computed_once():
+    views = TextViews(Ragged.from_rows([[2, 3, 4], [5]]))
+    assert len(views) == 2
     for most in (None, 2):
         assert views.padded(most)[0] is views.padded(most)[0]
-    assert len(calls) == 1
-    assert views.padded(None)[1].tolist() == [5, 1] and views.padded(2)[1].tolist() == [2, 1]
-
-
-def test_without_a_dictionary_the_original_is_read():
-    texts = Ragged.from_rows([[2, 3]])
-    assert TextViews(texts).translated is texts
+    assert views.padded(None)[1].tolist() == [3, 1] and views.padded(2)[1].tolist() == [2, 1]
 
 
 def test_kept_by_key():

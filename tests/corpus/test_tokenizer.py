@@ -17,7 +17,6 @@ from axml_ray.corpus.text.tokenizer import (
     Segmentation,
     Tokenizer,
     beginning,
-    count_documents,
     split_words,
     splitter,
 )
@@ -53,63 +52,41 @@ def test_words(text: str, words: list[str]) -> None:
 
 
 def test_the_first_two_ids_pad_and_stand_for_unknown_words() -> None:
-    tokenizer = Tokenizer.build({"cat": 2, "dog": 1})
+    tokenizer = Tokenizer.from_words(["cat", "dog"])
     assert (PADDING, UNKNOWN) == (0, 1)
     assert tokenizer.words == ["<padding>", "<unknown>", "cat", "dog"]
     assert len(tokenizer) == 4
     assert ids(tokenizer, "Dog bird CAT <padding> <unknown>") == [3, 1, 2, 1, 1]
 
 
-def test_words_are_ranked_by_document_frequency_then_spelling() -> None:
-    frequency = {"b": 2, "zebra": 5, "a": 2, "é": 2, "B": 1}
-    expected = ["zebra", "a", "b", "é", "B"]
-    assert Tokenizer.build(frequency).words[2:] == expected
-    assert Tokenizer.build(dict(reversed(frequency.items()))).words[2:] == expected
-
-
-def test_size_and_least_frequency() -> None:
-    frequency = {"a": 4, "b": 3, "c": 2, "d": 1}
-    assert Tokenizer.build(frequency, size=4).words[2:] == ["a", "b"]
-    assert Tokenizer.build(frequency, min_documents=2).words[2:] == ["a", "b", "c"]
-    assert Tokenizer.build(frequency, size=3, min_documents=4).words[2:] == ["a"]
-    assert Tokenizer.build(frequency, min_documents=5).words == ["<padding>", "<unknown>"]
-
-
 def test_an_empty_text_is_one_unknown_word() -> None:
-    tokenizer = Tokenizer.build({"a": 1})
+    tokenizer = Tokenizer.from_words(["a"])
     rows = tokenizer.encode(["", "...", "a", " "], 10)
     assert [row.tolist() for row in map(rows.__getitem__, range(4))] == [[1], [1], [2], [1]]
     assert len(tokenizer.encode([], 10)) == 0
 
 
 def test_texts_are_cut() -> None:
-    tokenizer = Tokenizer.build({"a": 2, "b": 1})
+    tokenizer = Tokenizer.from_words(["a", "b"])
     assert ids(tokenizer, "a, b a b a", max_tokens=3) == [2, 3, 2]
     assert ids(tokenizer, "a, b a", max_tokens=3) == [2, 3, 2]
 
 
 def test_the_separator_is_one_word_that_keeps_its_case() -> None:
-    tokenizer = Tokenizer.build({SEPARATOR: 9, "sep": 8, "a": 7})
+    tokenizer = Tokenizer.from_words([SEPARATOR, "sep", "a"])
     assert tokenizer.words[2:] == [SEPARATOR, "sep", "a"]
     assert ids(tokenizer, "A /SEP/ a/SEP/sep /sep/") == [4, 2, 4, 2, 3, 3]
 
 
 def test_the_separator_may_be_too_rare() -> None:
-    tokenizer = Tokenizer.build({SEPARATOR: 1, "a": 7}, min_documents=2)
+    tokenizer = Tokenizer.from_words(["a"])
     assert len(tokenizer) == 3
     assert ids(tokenizer, "a /SEP/ a") == [2, 1, 2]
 
 
-def test_documents_are_counted_once_a_word_and_only_where_they_are_read() -> None:
-    texts = ["a a b", "B c", "", "x y z a"]
-    assert count_documents(texts, 500) == {"a": 2, "b": 2, "c": 1, "x": 1, "y": 1, "z": 1}
-    assert count_documents(texts, 1) == {"a": 1, "b": 1, "x": 1}
-    assert count_documents(["one /SEP/ two"], 500) == {"one": 1, SEPARATOR: 1, "two": 1}
-
-
 def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    tokenizer = Tokenizer.build({SEPARATOR: 3, "cat": 2, "日本語": 2, "i̇x": 1})
+    tokenizer = Tokenizer.from_words([SEPARATOR, "cat", "日本語", "i̇x"])
     tokenizer.save(path)
     loaded = Tokenizer.load(path)
     assert loaded.words == tokenizer.words
@@ -129,9 +106,8 @@ texts = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(text=texts, vocabulary=st.lists(texts, max_size=3), keep=st.integers(0, 7))
 def test_splitting_and_encoding_agree(text: str, vocabulary: list[str], keep: int) -> None:
-    counts = count_documents([text, *vocabulary], 10_000)
-    known = {word: count for number, (word, count) in enumerate(sorted(counts.items())) if number % 8 <= keep}
-    tokenizer = Tokenizer.build(known)
+    all_words = sorted({word for each in (text, *vocabulary) for word in split_words(each)})
+    tokenizer = Tokenizer.from_words([word for number, word in enumerate(all_words) if number % 8 <= keep])
     id_of = {word: i for i, word in enumerate(tokenizer.words)}
     words = split_words(text)
     encoded = ids(tokenizer, text, max_tokens=10_000)
@@ -194,7 +170,7 @@ def test_compounds_share_the_words_that_they_are_made_of(tmp_path: Path) -> None
 @given(st.text(max_size=60), st.integers(1, 8))
 def test_spans_are_where_the_words_of_encode_stand(text, most):
     text = storable(text + " İstanbul ẞ " + SEPARATOR + " cat")
-    tokenizer = Tokenizer.build({"cat": 2, "i̇stanbul": 1, SEPARATOR: 1})
+    tokenizer = Tokenizer.from_words(["cat", "i̇stanbul", SEPARATOR])
     found, spans = tokenizer.encode_with_spans(text, most)
     assert found.dtype == np.int32 and found.tolist() == tokenizer.encode([text], most)[0].tolist()
     assert len(spans) == len(found)
@@ -207,7 +183,7 @@ def test_spans_are_where_the_words_of_encode_stand(text, most):
 
 
 def test_a_text_without_words_has_no_spans():
-    found, spans = Tokenizer.build({"cat": 2}).encode_with_spans("...", 5)
+    found, spans = Tokenizer.from_words(["cat"]).encode_with_spans("...", 5)
     assert (found.tolist(), spans) == ([UNKNOWN], [])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from axml_ray.core.errors import SettingsError
-from axml_ray.corpus.text.vector_files import check_vectors, dimension_of, load_known_vectors
+from axml_ray.corpus.text.vector_files import dimension_of, load_known_vectors
 from axml_ray.corpus.text.word_vectors import read_vectors, save_vectors
 
 NAMES = ["the", "Cat", "naïve", "日本", "1.5", "dog", "a\u00a0b"]
@@ -44,7 +44,7 @@ FORMS = ["npy", "txt", "vec", "bin", "txt+gz", "txt+zip", "vec+gz", "vec+zip", "
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same(tmp_path: Path, form: str) -> None:
     path = written(tmp_path, form)
-    check_vectors(path)
+    dimension_of(path)
     assert dimension_of(path) == 5
     known, vectors = load_known_vectors(path, WORDS)
     assert known.tolist() == [False, False, True, True, False, True]
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, reason: str) -> 
         assert load_known_vectors(path, ["b 1"])[0].tolist() == [True]
         return
     with pytest.raises(SettingsError, match=reason):
-        check_vectors(path)
+        dimension_of(path)
         load_known_vectors(path, ["b"])
 
 
@@ -98,7 +98,7 @@ def test_an_archive_of_two_files_is_refused(tmp_path: Path) -> None:
         archive.writestr("a.txt", "a 1 2\n")
         archive.writestr("b.txt", "a 1 2\n")
     with pytest.raises(SettingsError, match=r"v\.zip: .*archive of 2 files"):
-        check_vectors(path)
+        dimension_of(path)
 
 
 def test_saved_vectors_are_safetensors(tmp_path: Path) -> None:

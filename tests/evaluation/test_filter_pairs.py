@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Run:
     summary = {"rejected": {}, "left_out": {"duplicates": 0, "without_label": {"test": 0}}}
     write_json(
         tmp_path / "corpora" / "toy" / "corpus.json",
-        manifest | {"settings": {"test": ["t"], "max_test_documents": None}, "summary": summary},
+        manifest | {"settings": {"test": ["t"]}, "summary": summary},
     )
     current = open_run(directory)
     truth = current.corpus.split("test").labels
@@ -107,8 +107,7 @@ def test_an_evaluation_leaves_them_out(run: Run) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"settings": {"test": [], "max_test_documents": None}},
-        {"settings": {"test": ["t"], "max_test_documents": 9}},
+        {"settings": {"test": []}},
         {"summary": {"rejected": {}, "left_out": {"duplicates": 0, "without_label": {"test": 1}}}},
     ],
 )

@@ -24,7 +24,6 @@ from tiny_corpus import LABELS, write_corpus
 from axml_ray.core.array_file import key_of
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.members.featurizer import ABOUT, Featurizer, feature_texts
 from axml_ray.settings.members import FeatureSettings
 
@@ -55,28 +54,6 @@ def test_a_batch_is_featurized_once() -> None:
     texts = TextViews(TOKENS)
     assert one.of(texts) is one.of(texts)
     assert one.of(texts).shape != other.of(texts).shape
-
-
-@given(
-    texts=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=8), min_size=1, max_size=9),
-    words=st.dictionaries(st.integers(2, 6), st.lists(st.integers(2, 11), min_size=1, max_size=3), max_size=5),
-)
-def test_translations_count_as_often_as_the_words(texts: list[list[int]], words: dict[int, list[int]]) -> None:
-    sides = np.array([0, 0, 1, 1, 1, 0, 0, -1, -1, -1, -1, 0], np.int8)
-    translation = Translation(Ragged.from_rows([words.get(word, []) for word in range(12)]), sides)
-    settings = FeatureSettings(lead_words=2, lead_weight=3.0)
-    tokens, names = Ragged.from_rows(texts), [f"w{word}" for word in range(12)]
-    counts = Featurizer.fit(tokens, names, settings, translation).counts(tokens).toarray()
-    for row, text in zip(counts, texts, strict=True):
-        foreign = sum(int(sides[word]) for word in text) > 0
-        literal = np.zeros(12)
-        for place, word in enumerate(text):
-            times = 3 if place < 2 else 1
-            if word > 1:
-                literal[word] += times
-                for other in words.get(word, []) if foreign else []:
-                    literal[other] += times
-        np.testing.assert_array_equal(row, literal)
 
 
 @EACH_SETTING
@@ -132,18 +109,6 @@ def test_damage_to_a_file_is_refused(tmp_path: Path) -> None:
     assert key_of(path, ABOUT) is None
     with pytest.raises(ValueError, match="holds no features"):
         Featurizer.load(path, WORDS)
-
-
-def test_a_file_belongs_to_a_dictionary_or_to_none(tmp_path: Path) -> None:
-    path = tmp_path / "features.safetensors"
-    translation = Translation(Ragged.from_rows([[]] * WORDS), np.zeros(WORDS, np.int8))
-    Featurizer.fit(TOKENS, VOCABULARY, EVERYTHING, translation).save(path, "its key")
-    assert Featurizer.load(path, WORDS, translation).translation is translation
-    with pytest.raises(ValueError, match="fitted with a dictionary"):
-        Featurizer.load(path, WORDS)
-    Featurizer.fit(TOKENS, VOCABULARY, EVERYTHING).save(path, "its key")
-    with pytest.raises(ValueError, match="fitted without a dictionary"):
-        Featurizer.load(path, WORDS, translation)
 
 
 def test_names_are_texts_where_asked_for(tmp_path: Path) -> None:

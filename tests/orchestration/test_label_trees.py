@@ -1,28 +1,20 @@
 """Label trees built on a real Ray cluster."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
-import synthetic
 from scipy import sparse
 from tiny_corpus import experiment, write_corpus
 
-from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.inference.predict.predict_split import predict_split
 from axml_ray.orchestration import label_trees as module
 from axml_ray.orchestration.label_trees import build_trees, cluster_labels, map_in_tasks
-from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
-from axml_ray.settings.configuration import load
 from axml_ray.tree import clustering
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.subtree import Subtree
-from axml_ray.workflow.evaluate import evaluate
-from axml_ray.workflow.train import begin
 
 
 def random_features(labels: int) -> sparse.csr_array:
@@ -123,26 +115,3 @@ def test_trees_that_cannot_be_built_are_one_line(in_tasks, tmp_path):
     ) as raised:
         build_trees(Run(settings, corpus))
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.slow
-def test_the_main_job_takes_a_hierarchy_and_refuses_a_wrong_one_before_it_begins(tmp_path: Path) -> None:
-    parents = tmp_path / "parents.tsv"
-    parents.write_text("".join(f"label {i}\tfamily {i // 8}\n" for i in range(40)))
-    tree = {"kind": "hierarchy", "hierarchy": str(parents)}
-    wrong = tmp_path / "wrong.tsv"
-    wrong.write_text("label 1\tfamily 0\nlabel 2\n")
-    settings = synthetic.experiment(tmp_path, tree={**tree, "hierarchy": str(wrong)})
-    with pytest.raises(SettingsError, match=r"wrong\.tsv:2: found no tab"):
-        begin(load(None, **settings))
-    assert not (tmp_path / "corpora").exists()
-    wrong.write_text("1\tfamily 0\n")
-    with pytest.raises(SettingsError, match=r"wrong\.tsv names none of the corpus's 40 labels"):
-        build_trees(begin(load(None, **settings)))
-    training = {"epochs": [12], "learning_rate": 0.02}
-    again = synthetic.experiment(tmp_path, tree=tree, training=training, ensemble={"trees": 1}, name="right")
-    current = begin(load(None, **again))
-    build_trees(current)
-    fit_run(current)
-    predict_split(current, "test")
-    assert evaluate(current)["ensemble"]["P@1"] > 12  # twice what is had by chance

@@ -246,14 +246,6 @@ def test_nothing_is_promised_where_nothing_helps() -> None:
     assert len(warnings(plan)) == 1
 
 
-def test_sizes_of_unbalanced_trees_are_not_claimed() -> None:
-    for kind, said in (("balanced", 0), ("random", 0), ("kmeans", 1)):
-        settings, of = amazon3m(tree={"kind": kind})
-        assert (
-            sum("as if the tree were balanced" in note for note in notes(make_plan(settings, of, gpus(8, 80)))) == said
-        )
-
-
 # Work
 
 

@@ -139,23 +139,6 @@ def test_inputs_at_another_mount_point_are_the_same(project: Path, tmp_path: Pat
     assert written(open_run(project / "runs/small")) == before
 
 
-def test_a_hierarchy_is_known_by_its_content(project: Path) -> None:
-    synthetic.write(Path("texts"))
-
-    def given(file: str) -> Experiment:
-        content = synthetic.experiment(Path(), training={"epochs": [1]}, ensemble={"trees": 1})
-        return load(None, **content | {"tree": {"kind": "hierarchy", "hierarchy": file, "cluster_size": 8}})
-
-    lines = "".join(f"label {number}\tfamily {number // 8}\n" for number in range(synthetic.LABELS))
-    Path("old.tsv").write_text(lines)
-    before = written(train(given("old.tsv")))
-    Path("old.tsv").rename("new.tsv")
-    assert_finished(given("new.tsv"), before)
-    Path("new.tsv").write_text(lines.replace("label 1\tfamily 0", "label 1\tfamily 2"))
-    with pytest.raises(SettingsError, match=r"tree\.hierarchy"):
-        begin(given("new.tsv"))
-
-
 def test_a_continued_run_is_known_by_its_weights(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.write(Path("texts"))
     old = train(settings_of())

@@ -43,7 +43,7 @@ def test_a_config_of_the_paper_is_its_table(name):
     assert (network.output_bias, network.label_vector_init, network.evidence) == ("default", "random", False)
     assert training.include_true_parents and training.averaging
     assert list(settings.members.chosen) == ["network_tree"] and settings.ensemble.combiner == "mean"
-    assert (tree.kind, tree.features, settings.ensemble.trees) == ("balanced", "tfidf", 3)
+    assert (tree.kind, settings.ensemble.trees) == ("balanced", 3)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -19,7 +19,7 @@ from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
-from axml_ray.corpus.text.tokenizer import Tokenizer, count_documents
+from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.sharding import WHOLE, Shard
@@ -54,7 +54,8 @@ def write_corpus(directory: Path) -> Corpus:
         labels[split] = [[f"label-{i}" for i in row] for row in keys]
     labels["valid"][0].append("never seen in training")
     directory.mkdir(parents=True)
-    tokenizer = Tokenizer.build(count_documents(texts["train"], 500))
+    frequency = Counter(word for text in texts["train"] for word in set(split_words(text)))
+    tokenizer = Tokenizer.from_words(sorted(frequency, key=lambda word: (-frequency[word], word)))
     tokenizer.save(directory / "tokenizer.json")
     counts = Counter(label for row in labels["train"] for label in row)
     index = LabelIndex.build(counts, ["never seen in training"])

@@ -41,7 +41,7 @@ def trial(number: int, score: float | None, milliseconds: float | None = None, *
 
 TRIALS = [
     trial(0, 50.0, 2.0),
-    trial(1, 60.0, 5.0, parameters={"tree.height": 0, "tree.kind": "kmeans", "network.evidence": True}),
+    trial(1, 60.0, 5.0, parameters={"tree.height": 0, "tree.kind": "random", "network.evidence": True}),
     trial(2, 55.0, 3.0),
     trial(3, 54.0, 3.5),  # dearer and worse than 2
     trial(4, 60.0, 6.0),  # dearer than 1
@@ -83,7 +83,7 @@ def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Cor
     assert write_outcome(searched, corpus, TRIALS).number == 1
     found = load(searched.directory / BEST)
     assert found.model_dump() == trial_settings(searched, TRIALS[1], "s-best").model_dump()
-    assert (found.name, found.tree.height, found.tree.kind, found.network.evidence) == ("s-best", 0, "kmeans", True)
+    assert (found.name, found.tree.height, found.tree.kind, found.network.evidence) == ("s-best", 0, "random", True)
     assert found.training.documents is None  # all of them
     assert found.corpus == searched.settings.corpus and found.ensemble == searched.settings.ensemble
     assert load(searched.directory / "front-002.yaml").training.learning_rate == pytest.approx(0.016)

@@ -53,7 +53,7 @@ class TestShipped:
             for _ in range(30):
                 found |= (search.draw() or {}).keys()
         assert found >= {
-            *(f"tree.{name}" for name in ("height", "cluster_size", "beam", "kind", "features")),
+            *(f"tree.{name}" for name in ("height", "cluster_size", "beam")),
             *(f"network.{name}" for name in ("kind", "hidden", "fully_connected.0", "embedding_dropout")),
             *(f"network.{name}" for name in ("encoder_dropout", "evidence", "label_vector_init")),
             *(f"training.{name}" for name in ("learning_rate", "batch_size", "epochs.1", "average_after.0")),
@@ -72,7 +72,7 @@ class TestSettings:
         ("parameters", "message"),
         [
             ({"tree.hieght": 1}, r"tree\.hieght: unknown setting; did you mean 'height'"),
-            ({"corpus.seed": 1}, r"corpus\.seed: not a setting that a sweep can draw"),
+            ({"corpus.max_tokens": 1}, r"corpus\.max_tokens: not a setting that a sweep can draw"),
             ({"training.documents": 9}, r"training\.documents: not a setting that a sweep can draw"),
             ({"training.epochs.1": 2}, r"training\.epochs: places \[1\] were drawn; draw them from 0 on"),
             ({"tree.cluster_size": 12}, r"wrong together \(tree\.cluster_size=12\).*take 8 or 16"),

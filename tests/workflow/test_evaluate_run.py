@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 
 from axml_ray.core.errors import SettingsError
@@ -142,11 +141,6 @@ def test_predictions_by_other_members_are_not_reused(run, tmp_path):
     set_key("other")
     with pytest.raises(SettingsError, match="no network tree 1"):
         evaluate_split(run)
-    # If the key cannot be computed any more, the predictions are used.
-    content = yaml.safe_load((run / "settings.yaml").read_text())
-    content["tree"] = {"kind": "hierarchy", "hierarchy": str(tmp_path / "gone.tsv")}
-    (run / "settings.yaml").write_text(yaml.safe_dump(content))
-    assert evaluate_split(run)["documents"]
 
 
 def test_a_split_without_documents_raises(run, tmp_path):

@@ -8,15 +8,43 @@ each file. A sum always adds documents in the order of the corpus, so its roundi
 
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 from scipy import sparse
 
-from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS, keep_strongest
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS, apply_tf_idf, bag_of_words, keep_strongest
+
+
+def save_documents(stem: Path, tokens: Ragged, labels: Ragged, first: int, weights: np.ndarray) -> None:
+    """Write the TF-IDF vectors of training documents, and their (label, document) pairs sorted by label.
+
+    The files are `<stem>.words.npy` and `.weights.npy` (int32 and float32 [terms]) with `.offsets.npy` (int64
+    [documents + 1]), and `<stem>.labels.npy` with `.documents.npy` (int32 [pairs]).
+
+    Args:
+        stem: path of the files, without suffixes.
+        tokens: word ids of the documents.
+        labels: label ids of the documents.
+        first: number of the first document in the whole split.
+        weights: float32 [words], from `idf_weights`.
+    """
+    vectors = bag_of_words(tokens, len(weights))
+    apply_tf_idf(vectors, weights)
+    documents = np.repeat(np.arange(first, first + len(labels), dtype=np.int32), labels.lengths)
+    order = np.argsort(labels.values, kind="stable")
+    arrays = {
+        "words": vectors.indices.astype(np.int32),
+        "weights": vectors.data,
+        "offsets": vectors.indptr.astype(np.int64),
+        "labels": labels.values[order],
+        "documents": documents[order],
+    }
+    for name, array in arrays.items():
+        np.save(stem.with_name(f"{stem.name}.{name}.npy"), array)
 
 
 def train_counts(labels: Path) -> np.ndarray:
@@ -38,7 +66,7 @@ def sum_ranges(
 
     Args:
         ranges: number, first label and last label + 1 of each range.
-        features: directory of `DocumentFeatures` and `LabelPairs`.
+        features: directory of the files of `save_documents`.
         files: number of files of training documents.
         words: size of the vocabulary.
         max_terms: maximum number of terms of a label; None for no limit.
@@ -96,43 +124,37 @@ def _sum_labels(features: Path, files: int, begin: int, end: int, words: int) ->
     return (assignments @ vectors).tocsr()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The documents of one file that have a label of a range.
-
-    Attributes:
-        labels: int32 [pairs], the label of each (label, document) pair.
-        documents: int64 [pairs], the document of each pair, as a position among the documents of this part.
-        words, weights: int32 and float32 [terms], TF-IDF vectors of the documents.
-        lengths: int64 [documents], number of terms of each document.
-    """
+class _Part(NamedTuple):
+    """The documents of one file that have a label of a range."""
 
     labels: np.ndarray
+    """int32 [pairs], the label of each (label, document) pair."""
     documents: np.ndarray
+    """int64 [pairs], the document of each pair, as a position among the documents of this part."""
     words: np.ndarray
+    """int32 [terms], the words of the documents' TF-IDF vectors."""
     weights: np.ndarray
+    """float32 [terms]."""
     lengths: np.ndarray
+    """int64 [documents], number of terms of each document."""
 
 
 def _parts(features: Path, files: int, begin: int, end: int) -> Iterator[_Part]:
     """Yield the part of each file that belongs to the labels `begin` to `end - 1`, if there is one."""
-
-    def array(number: int, name: str) -> np.ndarray:
-        return np.load(features / f"{number:06d}.{name}.npy", mmap_mode="r")
-
     for number in range(files):
-        labels = array(number, "labels")
+        labels, pairs, offsets, words, weights = (
+            np.load(features / f"{number:06d}.{name}.npy", mmap_mode="r")
+            for name in ("labels", "documents", "offsets", "words", "weights")
+        )
         low, high = np.searchsorted(labels, [begin, end])
         if low == high:
             continue
-        documents, document_of_pair = np.unique(array(number, "documents")[low:high], return_inverse=True)
+        documents, document_of_pair = np.unique(pairs[low:high], return_inverse=True)
         rows = documents - number * FILE_DOCUMENTS
-        offsets = array(number, "offsets")
         lengths = offsets[1:][rows] - offsets[:-1][rows]
         starts = np.cumsum(lengths) - lengths
         positions = np.arange(int(lengths.sum())) + np.repeat(offsets[:-1][rows] - starts, lengths)
-        words, weights = array(number, "words")[positions], array(number, "weights")[positions]
-        yield _Part(labels[low:high], document_of_pair, words, weights, lengths)
+        yield _Part(labels[low:high], document_of_pair, words[positions], weights[positions], lengths)
 
 
 def assemble(path: Path, features: Path, ranges: int, words: int) -> None:

@@ -4,11 +4,8 @@ The vector of a label is the L2-normalised sum of the L2-normalised TF-IDF vecto
 frequencies enter as 1 + ln(tf), as in the linear trees with which ours is compared.
 
 `label_centroids` computes them in memory. `label_feature_sums.py` computes the same for corpora whose sums do not fit
-into memory, from the `DocumentFeatures` and `LabelPairs` of each file of training documents.
+into memory, from files.
 """
-
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy import sparse
@@ -22,44 +19,6 @@ TABLE_TERMS = 1 << 19
 """Maximum number of terms of a dense table in which the largest terms of rows are selected."""
 FILE_DOCUMENTS = 1 << 15
 """Number of training documents of a feature file, except for the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentFeatures:
-    """The TF-IDF vectors of the documents of a file, in CSR form.
-
-    Attributes:
-        words: int32 [terms], word ids, ascending within a document.
-        weights: float32 [terms]; a document's vector has length one, or is empty if the document has no known word.
-        offsets: int64 [documents + 1].
-    """
-
-    words: np.ndarray
-    weights: np.ndarray
-    offsets: np.ndarray
-
-    def save(self, stem: Path) -> None:
-        """Write `<stem>.words.npy`, `<stem>.weights.npy` and `<stem>.offsets.npy`."""
-        for name in ("words", "weights", "offsets"):
-            np.save(stem.with_name(f"{stem.name}.{name}.npy"), getattr(self, name))
-
-
-@dataclass(frozen=True, slots=True)
-class LabelPairs:
-    """The (label, document) pairs of a file, sorted by label, then by document.
-
-    Attributes:
-        labels: int32 [pairs].
-        documents: int32 [pairs], positions in the whole split.
-    """
-
-    labels: np.ndarray
-    documents: np.ndarray
-
-    def save(self, stem: Path) -> None:
-        """Write `<stem>.labels.npy` and `<stem>.documents.npy`."""
-        np.save(stem.with_name(f"{stem.name}.labels.npy"), self.labels)
-        np.save(stem.with_name(f"{stem.name}.documents.npy"), self.documents)
 
 
 def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) -> sparse.csr_matrix:
@@ -104,18 +63,6 @@ def idf_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
     return weights
 
 
-def document_features(tokens: Ragged, weights: np.ndarray) -> DocumentFeatures:
-    """Compute the TF-IDF vectors of documents.
-
-    Args:
-        tokens: word ids.
-        weights: float32 [words], from `idf_weights`.
-    """
-    bag = bag_of_words(tokens, len(weights))
-    apply_tf_idf(bag, weights)
-    return DocumentFeatures(bag.indices.astype(np.int32), bag.data, bag.indptr.astype(np.int64))
-
-
 def apply_tf_idf(counts: sparse.csr_matrix, weights: np.ndarray) -> None:
     """Turn counts into TF-IDF vectors of length one, in place.
 
@@ -135,13 +82,6 @@ def normalize_rows(rows: sparse.csr_matrix) -> None:
         lengths = np.sqrt(np.add.reduceat(rows.data.astype(np.float64) ** 2, rows.indptr[filled]))
         lengths[lengths == 0] = 1
         rows.data = (rows.data / np.repeat(lengths, terms[filled])).astype(np.float32)
-
-
-def sort_pairs(labels: Ragged, first: int) -> LabelPairs:
-    """Return the sorted pairs of a file whose documents are numbered from `first` on."""
-    documents = np.repeat(np.arange(first, first + len(labels), dtype=np.int32), labels.lengths)
-    order = np.argsort(labels.values, kind="stable")
-    return LabelPairs(labels.values[order], documents[order])
 
 
 def label_ranges(counts: np.ndarray, terms: float) -> list[tuple[int, int]]:
@@ -230,6 +170,5 @@ def label_centroids(tokens: Ragged, labels: Ragged, words: int, trained: int) ->
     """
     bag = bag_of_words(tokens, words)
     frequency = np.bincount(bag.indices, minlength=words)
-    features = document_features(tokens, idf_weights(frequency, len(tokens)))
-    vectors = sparse.csr_matrix((features.weights, features.words, features.offsets), shape=(len(tokens), words))
-    return keep_strongest((indicator_matrix(labels, trained).T.tocsr() @ vectors).tocsr(), None)
+    apply_tf_idf(bag, idf_weights(frequency, len(tokens)))
+    return keep_strongest((indicator_matrix(labels, trained).T.tocsr() @ bag).tocsr(), None)

@@ -79,7 +79,8 @@ def read_rows(path: Path) -> Rows:
     if re.match(r'\s*\[\s*(["{]|$)', lines[0]):
         raise _invalid(path, 1, "a JSON array; write lines of label, tab, name")
     if any("\t" in line for line in lines):
-        rows = [(number, _tab_cells(line)) for number, line in enumerate(lines, 1) if line.strip()]
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        rows = [(number, [_unquoted(cell) for cell in line.split("\t")]) for number, line in numbered]
         for number, cells in rows:
             if len(cells) == 1:
                 raise _invalid(path, number, "expected label, tab, name; found no tab")
@@ -93,17 +94,12 @@ def read_rows(path: Path) -> Rows:
     return [(number, [_unquoted(line)]) for number, line in enumerate(lines, 1)]
 
 
-def numbered_from(labels: Collection[str], rows: int) -> int:
-    """Return the label of the first of `rows` rows of which row i belongs to label i: 0, or 1 if that is the first."""
-    return int("0" not in labels and str(rows) in labels)
-
-
 def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
     """Return the names of labels that are numbers. A first line that can only be a header is skipped."""
     largest = max((int(label) for label in known if label.isdecimal()), default=0)
     if _NAMES_HEADER.fullmatch(lines[0]) and len(lines) > largest + ("0" in known):
         del lines[0]
-    first = numbered_from(known, len(lines))
+    first = int("0" not in known and str(len(lines)) in known)  # labels are counted from 0, or else from 1
     return {str(number): name for number, name in enumerate(lines, first)}
 
 
@@ -187,10 +183,6 @@ def _title(path: Path, number: int, line: str) -> str:
     if not isinstance(title, str):
         raise _invalid(path, number, "expected an object with a title, a string")
     return composed(storable(title)).strip()
-
-
-def _tab_cells(line: str) -> list[str]:
-    return [_unquoted(cell) for cell in line.split("\t")]
 
 
 def _unquoted(cell: str) -> str:

@@ -1,288 +1,325 @@
 """The passes of preparation, from texts to integers.
 
-Each pass runs as Ray Data tasks over files that the previous pass wrote, in parts of similar size:
-
-1. *Stage*: read every record once; write blocks of documents, with words and labels numbered per block.
-2. *Labels*: count the labels of each block, merge and rank them, and give each block their ids.
-3. *Words*: the same for the words of training documents that have a label of the corpus.
-4. *Encode*: write the documents as integers, in files of a fixed number of documents.
-5. *Label features*: sum them over ranges of labels.
-
+Each pass runs as Ray Data tasks over files that the previous pass wrote, in parts of similar size (`passes.py`).
 Between the passes, the driver decides what needs the whole corpus: duplicates and splits. For this it holds a few
 numbers per document, never a text. Documents are drawn by a hash of their text, and files follow the order of the
 input, so the result does not depend on the number of blocks or tasks, or on the order in which tasks end.
 """
 
+import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
-from axml_ray.corpus.continued import check_kept_labels, largest_valid_draw
-from axml_ray.corpus.file_layout import FileLayout
+from axml_ray.core.files import content_digest, write_json
+from axml_ray.corpus.continued import check_kept_labels, keep_word_vectors, largest_valid_draw
+from axml_ray.corpus.labels import label_feature_sums
+from axml_ray.corpus.labels.label_features import label_ranges
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.name_files import name_labels
-from axml_ray.corpus.preparation.derived_files import (
-    fit_translation,
-    translate_document_features,
-    write_label_features,
-    write_word_vectors,
-)
+from axml_ray.corpus.preparation import tasks
+from axml_ray.corpus.preparation.checks import check_ids, check_not_one_hot, segmentation_warning, separator_warning
 from axml_ray.corpus.preparation.input_changes import Inputs
-from axml_ray.corpus.preparation.input_staging import StagedInput, stage_sources
-from axml_ray.corpus.preparation.manifest import Counts, write_manifest
 from axml_ray.corpus.preparation.merging import merge
-from axml_ray.corpus.preparation.passes import count_labels, count_subwords, count_words, encode_files
-from axml_ray.corpus.preparation.split_assignment import TRAIN, Summary, assign_splits
-from axml_ray.corpus.preparation.staging import StagedBlock
+from axml_ray.corpus.preparation.passes import (
+    count_cooccurrences,
+    count_labels,
+    count_subwords,
+    count_words,
+    encode_files,
+    stage_inputs,
+)
+from axml_ray.corpus.preparation.split_assignment import TRAIN, FileLayout, assign_splits
+from axml_ray.corpus.preparation.staging import StagedBlock, StagedInput, reader_number
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
+from axml_ray.corpus.readers.source_files import file_size
 from axml_ray.corpus.readers.tables import SeparatedValues
-from axml_ray.corpus.records.document_ids import check_ids
 from axml_ray.corpus.records.records import Reader
-from axml_ray.corpus.records.separators import separator_warning
-from axml_ray.corpus.records.values import are_one_hot
-from axml_ray.corpus.text.dictionary import Entries
-from axml_ray.corpus.text.scripts import segmentation_warning
+from axml_ray.corpus.report_page import write_report_page
+from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION
+from axml_ray.corpus.text import cooccurrence, word_vectors
 from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.settings import SPLITS
+from axml_ray.progress.heartbeat import Heartbeat
+from axml_ray.settings import SPLITS, stored
 
 log = logging.getLogger(__name__)
 
+BLOCK_BYTES = 32 << 20
+"""Text that a preparation task holds in memory at a time; results do not depend on it."""
 COUNTING_DOCUMENTS = 1 << 15
 """Approximate number of documents that a counting task reads."""
+VECTOR_SEED = 0
+"""Seed of random word vectors, and of the factorisation that learns them."""
 
 
-def build_corpus(
-    workspace: Workspace, readers: list[tuple[str, Reader]], inputs: Inputs, entries: Entries | None
-) -> None:
+def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs: Inputs) -> None:
     """Write a corpus into the directory of `workspace`.
 
     Args:
         workspace: settings and directory of the corpus.
-        readers: split and reader of each source.
+        readers: split and reader of each source; the split is empty for a source that has no splits.
         inputs: what the corpus is prepared from, for the manifest.
-        entries: entries of the dictionary, if the corpus has one.
 
     Raises:
         SettingsError: an input is unreadable or empty, has too many bad records, or a split has no labels.
         RuntimeError: a task failed.
     """
     start = time.monotonic()
-    staged = stage_sources(workspace, readers)
+    settings, work, describe_split = workspace.settings, workspace.directory, workspace.describe_split
+
+    # 1. Stage: read every record once; write blocks of documents, with words and labels numbered per block.
+    staged, rejections = stage_sources(workspace, readers)
     given = [int(split[0]) for split in staged.splits]
-    limit = largest_valid_draw(workspace.settings)
-    summary = assign_splits(workspace.settings, staged.splits, staged.facts, workspace.describe_split, limit)
-    summary.rejected = staged.rejections
-    if workspace.settings.source != "installed_packages":  # the ids of these are ours
+
+    # Decide duplicates and splits on the driver, and check what only the whole input shows.
+    limit = largest_valid_draw(settings)
+    summary = assign_splits(settings, staged.splits, staged.facts, describe_split, limit)
+    summary.rejected = rejections
+    if settings.source != "installed_packages":  # the ids of these are ours
         check_ids(staged, given)
-    _log_input(len(readers), staged)
-    _check_labels(staged)
-    _warn(workspace, staged, given, readers, summary)
-    labels = _merge_labels(workspace, staged)
-    layout = _lay_out_files(workspace, staged, summary)
-    documents = {split: layout.documents(split) for split in SPLITS}
-    tokenizer, frequency = _merge_words(workspace, staged)
-    counts = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
-    log.info("prepare: %s documents, %s labels, %s words", counts, f"{labels['labels']:,}", f"{len(tokenizer):,}")
-    _encode(workspace, layout, frequency, summary)
-    translation = None
-    if entries is not None:
-        translation = fit_translation(workspace, entries, tokenizer, documents["train"], labels["trained"])
-        if workspace.settings.label_features is None:
-            translate_document_features(workspace, layout, translation)
-    write_label_features(workspace, len(tokenizer))
-    _remove_blocks(workspace)
-    coverage, dimension = write_word_vectors(workspace, tokenizer, translation, summary.tokens["train"])
-    numbers = Counts(documents, labels, len(tokenizer), coverage, dimension)
-    write_manifest(workspace, inputs, numbers, summary, time.monotonic() - start)
-    shutil.rmtree(workspace.stage)
-    log.info("prepare: done in %.0f s", time.monotonic() - start)
-
-
-def _log_input(files: int, staged: StagedInput) -> None:
-    sources = "1 file" if files == 1 else f"{files:,} files"
-    rejected = sum(staged.rejections.values())
-    log.info("prepare: read %s documents from %s (%s rejected)", f"{staged.documents:,}", sources, f"{rejected:,}")
-
-
-def _check_labels(staged: StagedInput) -> None:
-    """Check that labels are not vectors of ones and zeros.
-
-    Raises:
-        SettingsError: they are.
-    """
-    blocks = [StagedBlock(Path(path)) for path in staged.paths]
-    if not all((block.directory / "indicators.npy").is_file() for block in blocks):
-        return
-    lengths = np.concatenate([block.array("indicators") for block in blocks])
-    if are_one_hot(lengths):
-        raise SettingsError(
-            f"corpus.labels_field: texts have lists of up to {lengths.max()} numbers, each 0 or 1 (one-hot vectors), "
-            'instead of labels; write the names of the labels that a text has, such as ["art", "law"], or make a '
-            "column of 0 and 1 for each label and list them: labels_field: art,law. If the labels are called 0 and 1, "
-            "write each once"
-        )
-
-
-def _warn(
-    workspace: Workspace,
-    staged: StagedInput,
-    given: Sequence[int],
-    readers: Sequence[tuple[str, Reader]],
-    summary: Summary,
-) -> None:
-    """Warn if labels look as if they were split at the wrong separator, or texts as if they had no words.
-
-    Args:
-        workspace: settings of the corpus.
-        staged: the input.
-        given: the split for which the documents of each block were given.
-        readers: split and reader of each source.
-        summary: where warnings are kept for the manifest and the report page.
-    """
+    files = "1 file" if len(readers) == 1 else f"{len(readers):,} files"
+    rejected = f"{sum(rejections.values()):,}"
+    log.info("prepare: read %s documents from %s (%s rejected)", f"{summary.read:,}", files, rejected)
+    check_not_one_hot(staged.paths)
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
-    warnings = [separator_warning(staged.paths, workspace.settings.label_separator if has_separator else "")]
-    if workspace.settings.segmentation == "words":
-        train = [path for path, split in zip(staged.paths, given, strict=True) if split == TRAIN]
-        warnings.append(segmentation_warning(train))
+    warnings = [separator_warning(staged.paths, settings.label_separator if has_separator else "")]
+    if settings.segmentation == "words":
+        train_paths = [path for path, split in zip(staged.paths, given, strict=True) if split == TRAIN]
+        warnings.append(segmentation_warning(train_paths))
     for warning in filter(None, warnings):
         summary.warnings.append(warning)
         log.warning("prepare: WARNING: %s", warning)
 
+    def count(task: Callable[..., Any], what: str, **more: Any) -> None:
+        """Count something in all blocks; each task writes its counts next to them."""
+        sizes = [len(split) for split in staged.splits]
+        groups = group_by_size(list(range(len(staged.paths))), sizes, COUNTING_DOCUMENTS)
+        splits = workspace.share(staged.splits)
+        workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=splits, **more)
 
-def _merge_labels(workspace: Workspace, staged: StagedInput) -> dict[str, int]:
-    """Write `labels.parquet`; return what `merging.merge_labels` returns.
+    def merge_counts(kind: str) -> dict[str, int]:
+        """Merge the counts of `labels` or `words` in one task, which ranks them and gives each block their ids."""
+        what, arguments = f"merging the counts of {kind}", {"stage": workspace.stage, "work": work}
+        [counts] = workspace.run([kind], merge, what, paths=staged.paths, settings=settings, **arguments)
+        return dict(counts)
 
-    Raises:
-        SettingsError: no label, or no label of a training document, is left, or one of a continued corpus has none; or
-            the file of names is of other labels.
-    """
-    labels = _count_and_merge(workspace, staged, "labels", count_labels)
-    train = workspace.describe_split("train")
+    # 2. Labels: count those of each block, rank them, and give each block their ids.
+    count(count_labels, "labels")
+    labels = merge_counts("labels")
     if not labels["all"]:
-        raise SettingsError(f"{train}: no document has a label; every record's `labels` is empty")
+        raise SettingsError(f"{describe_split('train')}: no document has a label; every record's `labels` is empty")
     if not labels["labels"]:
-        raise SettingsError(f"corpus.min_label_count is {workspace.settings.min_label_count}: no label occurs so often")
+        raise SettingsError(f"corpus.min_label_count is {settings.min_label_count}: no label occurs so often")
     if not labels["trained"]:
-        raise SettingsError(f"{train}: no training document has a label")
-    if workspace.settings.continues is not None:
-        check_kept_labels(workspace.directory, workspace.settings.continues)
-    if workspace.settings.label_names is not None:
-        path = workspace.directory / "labels.parquet"
-        index = LabelIndex.load(path)
-        replace(index, names=tuple(name_labels(index.labels, workspace.settings.label_names))).save(path)
-    return labels
+        raise SettingsError(f"{describe_split('train')}: no training document has a label")
+    if settings.continues is not None:
+        check_kept_labels(work, settings.continues)
+    if settings.label_names is not None:
+        index = LabelIndex.load(work / "labels.parquet")
+        replace(index, names=tuple(name_labels(index.labels, settings.label_names))).save(work / "labels.parquet")
 
-
-def _count_and_merge(workspace: Workspace, staged: StagedInput, kind: str, count: Callable[..., Any]) -> dict[str, int]:
-    """Count `words` or `labels` in each block and merge the counts; return what the merge returns."""
-    workspace.run(
-        _block_groups(staged), count, f"counting {kind}", paths=staged.paths, splits=workspace.share(staged.splits)
-    )
-    [counts] = workspace.run(
-        [kind],
-        merge,
-        f"merging the counts of {kind}",
-        paths=staged.paths,
-        stage=workspace.stage,
-        work=workspace.directory,
-        settings=workspace.settings,
-    )
-    return counts
-
-
-def _block_groups(staged: StagedInput) -> list[list[int]]:
-    """Return the numbers of the blocks that each counting task reads."""
-    sizes = [len(split) for split in staged.splits]
-    return group_by_size(list(range(len(staged.paths))), sizes, COUNTING_DOCUMENTS)
-
-
-def _lay_out_files(workspace: Workspace, staged: StagedInput, summary: Summary) -> FileLayout:
-    """Drop the documents without a label of the corpus, and lay out the others in files.
-
-    Raises:
-        SettingsError: a split that the settings ask for is empty.
-    """
-    settings = workspace.settings
-    for path, split in zip(staged.paths, staged.splits, strict=True):
-        summary.drop_unlabelled(split, StagedBlock(Path(path)).array("labelled"))
+    # Drop the documents without a label of the corpus, and lay out the others in files.
+    for block, split_of_document in zip(staged.paths, staged.splits, strict=True):
+        summary.drop_unlabelled(split_of_document, StagedBlock(Path(block)).array("labelled"))
     layout = FileLayout.from_splits(staged.paths, staged.splits)
+    documents = {split: layout.documents(split) for split in SPLITS}
     for name in SPLITS:
-        if not layout.documents(name) and (name != "test" or settings.has_test):
-            raise SettingsError(f"{workspace.describe_split(name)}: no document with a label is left in this split")
-    valid = layout.documents("valid")
-    if not settings.valid and valid < settings.valid_documents:
+        if not documents[name] and (name != "test" or settings.has_test):
+            raise SettingsError(f"{describe_split(name)}: no document with a label is left in this split")
+    if not settings.valid and documents["valid"] < settings.valid_documents:
         log.info(
             "prepare: %s validation documents: %s drawn (corpus.valid_documents is %s, at most a tenth of train), "
             "those without a label left out",
-            f"{valid:,}", f"{summary.drawn_valid:,}", f"{settings.valid_documents:,}",
+            f"{documents['valid']:,}", f"{summary.drawn_valid:,}", f"{settings.valid_documents:,}",
         )  # fmt: skip
     summary.count_kept(staged.splits, staged.facts)
     staged.facts.clear()  # not needed any more, and large
-    return layout
 
-
-def _merge_words(workspace: Workspace, staged: StagedInput) -> tuple[Tokenizer, np.ndarray]:
-    """Write `tokenizer.json`; return the tokenizer and the document frequency of its words, int64 [words]."""
-    _count_and_merge(workspace, staged, "words", count_words)
-    settings = workspace.settings
+    # 3. Words: the same as for labels, for the words of training documents that have a label of the corpus.
+    count(count_words, "words")
+    merge_counts("words")
     with pa.memory_map(str(workspace.stage / "vocabulary.arrow")) as file:
-        table = pa.ipc.open_file(file).read_all()
-    tokenizer = Tokenizer.from_words(table["word"].to_pylist(), settings.segmentation, subwords=settings.subwords)
-    tokenizer.save(workspace.directory / "tokenizer.json")
+        vocabulary = pa.ipc.open_file(file).read_all()
+    tokenizer = Tokenizer.from_words(vocabulary["word"].to_pylist(), settings.segmentation, subwords=settings.subwords)
+    tokenizer.save(work / "tokenizer.json")
+    frequency = np.zeros(len(tokenizer), dtype=np.int64)  # the number of training documents with each word
     if settings.subwords:
-        return tokenizer, _subword_frequency(workspace, staged, len(tokenizer))
-    # The two special words, padding and unknown, have no frequency.
-    return tokenizer, np.concatenate([[0, 0], table["count"].to_numpy()]).astype(np.int64)
+        count(count_subwords, "subwords", max_tokens=settings.max_tokens)
+        for block in staged.paths:
+            counts = StagedBlock(Path(block)).array("subword_counts")
+            frequency[: len(counts)] += counts
+    else:  # the two special words, padding and unknown, have no frequency
+        frequency[2:] = vocabulary["count"].to_numpy()
+    split_sizes = ", ".join(f"{documents[split]:,} {split}" for split in SPLITS)
+    log.info("prepare: %s documents, %s labels, %s words", split_sizes, f"{labels['labels']:,}", f"{len(tokenizer):,}")
 
-
-def _subword_frequency(workspace: Workspace, staged: StagedInput, words: int) -> np.ndarray:
-    """Return the number of training documents that contain each word, as a word or as a subword, int64 [words]."""
-    workspace.run(
-        _block_groups(staged),
-        count_subwords,
-        "counting subwords",
-        paths=staged.paths,
-        splits=workspace.share(staged.splits),
-        max_tokens=workspace.settings.max_tokens,
-    )
-    frequency = np.zeros(words, dtype=np.int64)
-    for path in staged.paths:
-        counts = StagedBlock(Path(path)).array("subword_counts")
-        frequency[: len(counts)] += counts
-    return frequency
-
-
-def _encode(workspace: Workspace, layout: FileLayout, frequency: np.ndarray, summary: Summary) -> None:
-    """Write the Parquet files of all splits, and the document features of the training split."""
+    # 4. Encode: write the documents as integers, in files of a fixed number of documents.
     for split in SPLITS:
-        (workspace.directory / split).mkdir()
+        (work / split).mkdir()
     rows = workspace.run(
         layout.file_groups(),
         encode_files,
         "writing the texts as integers",
         layout=workspace.share(layout),
-        work=workspace.directory,
-        features=None if workspace.settings.label_features else workspace.features,
+        work=work,
+        features=workspace.features,
         frequency=workspace.share(frequency),
-        documents=layout.documents("train"),
-        max_tokens=workspace.settings.max_tokens,
+        documents=documents["train"],
+        max_tokens=settings.max_tokens,
     )
     for split in SPLITS:
-        own = [row for row in rows if row["split"] == split]
-        summary.tokens[split] = sum(int(row["tokens"]) for row in own)
-        summary.assignments[split] = sum(int(row["labels"]) for row in own)
+        summary.tokens[split] = sum(int(row["tokens"]) for row in rows if row["split"] == split)
+        summary.assignments[split] = sum(int(row["labels"]) for row in rows if row["split"] == split)
+
+    # 5. Label features: sum the documents' TF-IDF vectors over ranges of labels.
+    feature_files = len(list(workspace.features.glob("*.offsets.npy")))
+    mean_terms = label_feature_sums.mean_terms(workspace.features, feature_files)
+    ranges = label_ranges(label_feature_sums.train_counts(work / "labels.parquet"), mean_terms)
+    groups = group_by_size(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
+    sizes: dict[str, Any] = {"files": feature_files, "words": len(tokenizer), "max_terms": settings.max_terms}
+    if len(ranges) == 1:  # not worth a task
+        label_feature_sums.sum_ranges(groups[0], features=workspace.features, **sizes)
+    else:
+        what = "summing label features"
+        workspace.run(groups, label_feature_sums.sum_ranges, what, features=workspace.features, **sizes)
+    label_feature_sums.assemble(work / "label_features.npz", workspace.features, len(ranges), len(tokenizer))
+    for directory in filter(Path.is_dir, workspace.stage.iterdir()):  # blocks and features are as large as the input
+        shutil.rmtree(directory)
+
+    # 6. Word vectors.
+    coverage, dimension = write_word_vectors(workspace, tokenizer, summary.tokens["train"])
+
+    # The report page, and the manifest, which makes the corpus complete.
+    files_written = sorted(path for path in work.rglob("*") if path.is_file() and path.parent != workspace.stage)
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "inputs": inputs.key,
+        "sources": [asdict(file) for file in inputs.files],
+        # Without the rejected records, which name their files by path, and on which no result depends.
+        "fingerprint": content_digest(work, [path for path in files_written if path.name != "rejected.jsonl"]),
+        "settings": stored(settings),
+        "identity": settings.identity,
+        "counts": {
+            "documents": documents,
+            "labels": labels["labels"],
+            "trained_labels": labels["trained"],
+            "words": len(tokenizer),
+            "rejected": sum(summary.rejected.values()),
+            "duplicates": summary.dropped_duplicates,
+        },
+        "summary": summary.to_manifest(labels),
+        "word_vector_coverage": coverage,
+        "word_vector_dimension": dimension,
+        "seconds": time.monotonic() - start,
+    }
+    # The page is not part of the fingerprint, because no result depends on it.
+    files_written.append(write_report_page(work, settings.name, manifest["counts"], manifest["summary"]))
+    manifest["files"] = {path.relative_to(work).as_posix(): path.stat().st_size for path in sorted(files_written)}
+    write_json(work / MANIFEST, manifest)
+    shutil.rmtree(workspace.stage)
+    log.info("prepare: done in %.0f s", time.monotonic() - start)
 
 
-def _remove_blocks(workspace: Workspace) -> None:
-    """Remove the staged blocks and document features."""
-    for path in workspace.stage.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
+def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tuple[StagedInput, dict[str, int]]:
+    """Read all sources into staged blocks, and list the rejected records in `rejected.jsonl`.
+
+    Ray is started or joined if the input is large; `workspace.in_process` says whether it was not.
+
+    Returns:
+        The blocks, and the number of rejected records by reason.
+
+    Raises:
+        SettingsError: a file cannot be read, or too many records were rejected.
+    """
+    settings = workspace.settings
+    parts = [
+        (split, part, file_size(part.path))
+        for split, reader in readers
+        for part in (reader.split(BLOCK_BYTES) if hasattr(reader, "split") else [reader])
+    ]
+    workspace.in_process = sum(size for _, _, size in parts) < tasks.SMALL_BYTES
+    if not workspace.in_process:
+        connect()
+    groups = group_by_size(
+        [(number, part) for number, (_, part, _) in enumerate(parts)],
+        [min(size, BLOCK_BYTES) for _, _, size in parts],
+        min(BLOCK_BYTES, tasks.SMALL_BYTES),
+    )
+    arguments: dict[str, Any] = {"stage": workspace.stage, "settings": settings, "block_bytes": BLOCK_BYTES}
+    rows = workspace.run(groups, stage_inputs, "reading the texts", **arguments)
+    if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
+        raise SettingsError(f"corpus: {failures[0][0]} {failures[0][1]}")
+
+    reasons: dict[str, int] = {}
+    first: dict[str, Any] = {}
+    with (workspace.directory / "rejected.jsonl").open("w", encoding="utf-8") as output:
+        for path in sorted(workspace.stage.glob("*.rejected.jsonl")):
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    output.write(line)
+                    record = json.loads(line)
+                    first = first or record
+                    # Counted without the details that differ between records.
+                    reason = record["reason"].partition(":")[0].partition(" at ")[0]
+                    reasons[reason] = reasons.get(reason, 0) + 1
+    rejected = sum(reasons.values())
+    if rejected > settings.max_rejected_share * (sum(row["rows"] for row in rows) + rejected):
+        more = f" (and {rejected - 1} more)" if rejected > 1 else ""
+        raise SettingsError(
+            f"{first['file']}:{first['line']}: {first['reason']}{more}; fix the line, or allow bad records "
+            "with corpus.max_rejected_share"
+        )
+
+    staged = StagedInput(sorted(row["path"] for row in rows), [], [], [part for _, part, _ in parts])
+    for block in staged.paths:
+        split = parts[reader_number(block)][0]
+        staged.facts.append(np.array(StagedBlock(Path(block)).array("facts")))
+        staged.splits.append(np.full(len(staged.facts[-1]), SPLITS.index(split) if split else TRAIN, dtype=np.int8))
+    return staged, reasons
+
+
+def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) -> tuple[float, int]:
+    """Write `word_vectors.safetensors`: read from a file, learned from the training texts, or random.
+
+    Args:
+        workspace: where the training documents are.
+        tokenizer: the tokenizer of the corpus.
+        tokens: number of tokens of the training documents.
+
+    Returns:
+        The share of the words with a read or learned vector, and the dimension of the vectors.
+
+    Raises:
+        SettingsError: the file of word vectors is invalid.
+    """
+    settings, work = workspace.settings, workspace.directory
+    path, coverage = settings.word_vectors_path, 0.0
+    if path is not None:
+        vectors, coverage = word_vectors.read_vectors(path, tokenizer.words, VECTOR_SEED)
+        log.info("prepare: %s knows %.1f%% of the words", path, 100 * coverage)
+    elif settings.word_vectors == "train":
+        log.info("prepare: learning word vectors from the training texts")
+        number_of_stripes = cooccurrence.number_of_stripes(tokens, len(tokenizer))
+        stripes = [workspace.stage / f"cooccurrences-{number:06d}.npz" for number in range(number_of_stripes)]
+        arguments = {"paths": stripes, "files": sorted((work / "train").iterdir()), "words": len(tokenizer)}
+        workspace.run(range(len(stripes)), count_cooccurrences, "counting neighbouring words", **arguments)
+        with Heartbeat("prepare: learning word vectors"):
+            known, learned = cooccurrence.factorise(stripes, settings.word_dimension, VECTOR_SEED)
+        vectors, coverage = word_vectors.fill_unknown(known, learned, len(tokenizer), VECTOR_SEED)
+    else:
+        vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, VECTOR_SEED)
+    if settings.continues is not None:
+        align = path is None and settings.word_vectors == "train"
+        vectors = keep_word_vectors(vectors, tokenizer.words, settings.continues, align=align)
+    word_vectors.save_vectors(work / "word_vectors.safetensors", vectors)
+    return coverage, vectors.shape[1]

@@ -79,8 +79,8 @@ def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, s
         SettingsError: a file cannot be read.
     """
 
-    def read(each: tuple[str, SourceFile]) -> Input:
-        use, file = each
+    def read(use_and_file: tuple[str, SourceFile]) -> Input:
+        use, file = use_and_file
         try:
             stamp = stamp_of(file)
             content = known.get(stamp) or content_of(file)
@@ -165,4 +165,4 @@ def old_files_first(readers: Iterable[tuple[str, Any]], inputs: Inputs, manifest
     """
     old = {row["content"] for row in manifest["sources"]}
     content = {file.path: file.content for file in inputs.files}
-    return sorted(readers, key=lambda each: content[portable(each[1].path)] not in old)
+    return sorted(readers, key=lambda split_and_reader: content[portable(split_and_reader[1].path)] not in old)

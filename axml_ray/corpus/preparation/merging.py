@@ -157,17 +157,17 @@ def _look_up(
     pending: list[tuple[StagedBlock, pa.ChunkedArray]] = []
 
     def look_up_pending() -> None:
-        strings = pa.chunked_array([chunk for _, own in pending for chunk in own.chunks], pa.string())
+        strings = pa.chunked_array([chunk for _, chunked in pending for chunk in chunked.chunks], pa.string())
         positions = pc.fill_null(pc.index_in(strings, index), -1).to_numpy()
         begin = 0
-        for block, own in pending:
-            save(block, positions[begin : begin + len(own)], own)
-            begin += len(own)
+        for block, chunked in pending:
+            save(block, positions[begin : begin + len(chunked)], chunked)
+            begin += len(chunked)
         pending.clear()
 
     for block in blocks:
         pending.append((block, block.table(name)[column]))
-        if sum(len(own) for _, own in pending) > ROWS:
+        if sum(len(chunked) for _, chunked in pending) > ROWS:
             look_up_pending()
     if pending:
         look_up_pending()

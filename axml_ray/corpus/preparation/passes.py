@@ -17,24 +17,25 @@ import pyarrow.parquet as pq
 from scipy.sparse import save_npz
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.file_layout import FILE_DOCUMENTS, FileLayout
+from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
-from axml_ray.corpus.labels.label_features import document_features, idf_weights, sort_pairs
-from axml_ray.corpus.preparation.split_assignment import TRAIN
+from axml_ray.corpus.labels.label_features import idf_weights
+from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS, TRAIN, FileLayout
 from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
 from axml_ray.corpus.preparation.tasks import resolve
 from axml_ray.corpus.records.records import Block, read_blocks
 from axml_ray.corpus.text.cooccurrence import cooccurrences
 from axml_ray.corpus.text.tokenizer import UNKNOWN
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.settings import SPLITS, CorpusSettings
 
 ROW_GROUP_BYTES = 256 << 20
 """Approximate limit of the text in a row group, which is in memory at a time; few files have more than one."""
 
 
-def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
-    """Read numbered readers into staged blocks and files of rejections.
+def stage_inputs(
+    readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings, block_bytes: int
+) -> list[dict[str, Any]]:
+    """Read numbered readers into staged blocks of about `block_bytes` of text, and files of rejections.
 
     Returns:
         A row for each block, with its path and number of documents, or for each failure, with its message.
@@ -46,7 +47,7 @@ def stage_inputs(readers: Sequence[tuple[int, Any]], stage: Path, settings: Corp
         leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
     for number, reader in readers:
         try:
-            rows += _stage_reader(number, reader, stage, settings)
+            rows += _stage_reader(number, reader, stage, settings, block_bytes)
         # Returned as rows, because Ray hides the type of an exception that a task raises.
         except ValueError as error:
             rows.append({"path": str(reader.path), "rows": 0, "failure": f"cannot be read: {error}"})
@@ -64,7 +65,9 @@ def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
         raise ValueError(error.strerror or str(error)) from None
 
 
-def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+def _stage_reader(
+    number: int, reader: Any, stage: Path, settings: CorpusSettings, block_bytes: int
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     pending: list[Block] = []
 
@@ -83,7 +86,7 @@ def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSetting
 
     size = 0
     rejections = stage / f"{number:06d}.rejected.jsonl"
-    for block in _blocks_of(reader, settings.block_bytes):
+    for block in _blocks_of(reader, block_bytes):
         if block.rejections:
             rejected = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
             with rejections.open("a", encoding="utf-8") as file:
@@ -91,7 +94,7 @@ def _stage_reader(number: int, reader: Any, stage: Path, settings: CorpusSetting
         if len(block.texts):
             pending.append(block)
             size += block.texts.nbytes
-        if size >= settings.block_bytes:
+        if size >= block_bytes:
             write_pending()
             size = 0
     write_pending()
@@ -140,7 +143,7 @@ def encode_files(
     files: tuple[str, range],
     layout: Any,
     work: Path,
-    features: Path | None,
+    features: Path,
     frequency: Any,
     documents: int,
     max_tokens: int,
@@ -151,7 +154,7 @@ def encode_files(
         files: split and numbers of the files.
         layout: the `FileLayout`, or a reference to it.
         work: directory of the corpus.
-        features: directory of label features (see `label_features`); None writes none.
+        features: directory of label features (see `label_features`).
         frequency: int64 [words], number of training documents that contain each word, or a reference to it.
         documents: number of training documents.
         max_tokens: maximum number of words of a document.
@@ -162,62 +165,26 @@ def encode_files(
     split, numbers = files
     layout, frequency = resolve(layout), resolve(frequency)
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
-    if split == "train" and features is not None:
-        stem, weights = _feature_stem(numbers, features), idf_weights(frequency, documents)
-        document_features(Ragged.concatenate(tokens for tokens, _ in written), weights).save(stem)
-        labels = Ragged.concatenate(labels for _, labels in written)
-        sort_pairs(labels, numbers[0] * FILE_DOCUMENTS).save(stem)
+    if split == "train":
+        stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
+        tokens, labels = (Ragged.concatenate(rows) for rows in zip(*written, strict=True))
+        first = numbers[0] * FILE_DOCUMENTS
+        label_feature_sums.save_documents(stem, tokens, labels, first, idf_weights(frequency, documents))
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
 
 
-def count_translated(files: tuple[str, range], work: Path, translation: Any, features: Path) -> list[dict[str, Any]]:
-    """Count the translated documents of training files that contain each word, and save the counts as `.counts.npy`."""
-    _, numbers = files
-    translation = resolve(translation)
-    tokens = _translated(numbers, work, translation)
-    counts = np.bincount(distinct_values(tokens).values, minlength=len(translation.sides))
-    np.save(_feature_stem(numbers, features).with_suffix(".counts.npy"), counts)
-    return []
-
-
-def translate_features(
-    files: tuple[str, range], work: Path, translation: Any, features: Path, frequency: Any, documents: int
-) -> list[dict[str, Any]]:
-    """Replace the document features that `encode_files` wrote with those of the translated documents."""
-    _, numbers = files
-    tokens, weights = _translated(numbers, work, resolve(translation)), idf_weights(resolve(frequency), documents)
-    document_features(tokens, weights).save(_feature_stem(numbers, features))
-    return []
-
-
-def count_cooccurrences(
-    stripe: int, paths: Sequence[Path], files: Sequence[Path], translation: Any, words: int
-) -> list[dict[str, Any]]:
+def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> list[dict[str, Any]]:
     """Count the contexts of the words of a stripe in the training documents; see `cooccurrence.cooccurrences`.
 
     Args:
         stripe: number of the stripe.
         paths: the file to write for each stripe.
         files: Parquet files of the training documents.
-        translation: the `Translation` of the documents, or a reference to it; None if they are not translated.
         words: size of the vocabulary.
     """
-    translation = resolve(translation)
     documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
-    read = documents if translation is None else map(translation.translated, documents)
-    save_npz(paths[stripe], cooccurrences(read, stripe, len(paths), words), compressed=False)
+    save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
     return []
-
-
-def _feature_stem(numbers: range, features: Path) -> Path:
-    """Return the path, without suffix, of the feature files of some training files."""
-    return features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
-
-
-def _translated(numbers: range, work: Path, translation: Translation) -> Ragged:
-    """Return the translated documents of some training files."""
-    files = (pq.read_table(work / "train" / f"{number:06d}.parquet", columns=["tokens"]) for number in numbers)
-    return translation.translated(Ragged.concatenate(Ragged.from_arrow(table["tokens"]) for table in files))
 
 
 def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:

@@ -29,8 +29,7 @@ from axml_ray.corpus.readers import sources
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.store import MANIFEST, Corpus
-from axml_ray.corpus.text.dictionary import read_dictionary
-from axml_ray.corpus.text.vector_files import check_vectors
+from axml_ray.corpus.text.vector_files import dimension_of
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings
 
@@ -63,7 +62,7 @@ def prepare(
     clear_leftovers(directory)
     old = _existing(directory)
     continued = None if settings.continues is None else Corpus.open(settings.continues)
-    inputs = _inputs(settings, readers, [each for each in (old, continued) if each is not None])
+    inputs = _inputs(settings, readers, [corpus for corpus in (old, continued) if corpus is not None])
     check_inputs(inputs.key)
     if old is not None:
         sources = [asdict(file) for file in inputs.files]
@@ -77,10 +76,9 @@ def prepare(
         log.info("prepare: %s; preparing %s anew", describe_changes(old.manifest, inputs), directory)
     if continued is not None:
         readers = old_files_first(readers, inputs, continued.manifest)
-    entries = read_dictionary(settings.dictionary, settings.segmentation) if settings.dictionary else None
     directory.parent.mkdir(parents=True, exist_ok=True)  # before Ray starts: it may not be writable
     with whole_directory(directory) as work:
-        build_corpus(Workspace(settings, work), readers, inputs, entries)
+        build_corpus(Workspace(settings, work), readers, inputs)
         check(Corpus.open(work))
     return Corpus.open(directory)
 
@@ -107,7 +105,9 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
         path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
-    return list(zip([split for split, _ in readers], sources.name_apart([each for _, each in readers]), strict=True))
+    return list(
+        zip([split for split, _ in readers], sources.name_apart([reader for _, reader in readers]), strict=True)
+    )
 
 
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepared: list[Corpus]) -> Inputs:
@@ -122,13 +122,11 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
         SettingsError: a file cannot be read, or has the wrong format.
     """
     files: list[tuple[str, SourceFile]] = [(split, file) for split, reader in readers for file in input_files(reader)]
-    for use in ("label_names", "label_features", "dictionary"):
-        if path := getattr(settings, use):
-            files.append((use, path))
     if settings.label_names:
+        files.append(("label_names", settings.label_names))
         read_rows(settings.label_names)
     if vectors := settings.word_vectors_path:
-        check_vectors(vectors)
+        dimension_of(vectors)  # which checks the beginning of the file
         files.append(("word_vectors", vectors))
         if vectors.suffix == ".npy":
             files.append(("word_vectors", vectors.with_name("vocab.txt")))

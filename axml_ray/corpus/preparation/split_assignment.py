@@ -1,21 +1,24 @@
-"""Assigns documents to splits and counts what became of every record; this needs the whole corpus.
+"""Assigns documents to splits and files, and counts what became of every record; this needs the whole corpus.
 
-It is decided from a few numbers per document, `staging.DOCUMENT_FACTS`. Draws go by a hash of the text, so that with
-the same seed the same texts are drawn, wherever they are in the input.
+It is decided from a few numbers per document, `staging.DOCUMENT_FACTS`. Draws go by a hash of the text, so that
+the same texts are drawn wherever they are in the input.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
 from axml_ray.settings import SPLITS, CorpusSettings
 
 DROPPED = len(SPLITS)
 """The number that marks a document as belonging to no split."""
 TRAIN, VALID, TEST = range(3)
+FILE_DOCUMENTS = 8192
+"""Number of documents of a Parquet file, except for the last one of a split."""
 MIN_TRAIN_PER_VALID = 10
 """Minimum number of training documents, before the draw, per document that is drawn for validation."""
 
@@ -32,7 +35,7 @@ class Summary:
         across: documents whose text occurred before in another split.
         dropped_duplicates: duplicates that were left out.
         drawn_valid: documents drawn for validation.
-        not_drawn: documents left out of a subset (`max_train_documents`, `max_test_documents`).
+        not_drawn: documents left out by `max_train_documents`.
         unlabelled: documents left out because none of their labels is in the corpus.
         empty: documents without a word.
         cut: documents with more than `max_tokens` words.
@@ -133,7 +136,14 @@ def assign_splits(
         if getattr(settings, name) and not np.any(split == number):
             raise SettingsError(f"{describe_split(name)}: holds no documents")
     if settings.draws_test:
-        _draw_test(settings, split, high)
+        # The leading bits of a digest are uniformly distributed.
+        drawn = (split == TRAIN) & ((high >> np.uint64(32)) / 2**32 < settings.test_share)
+        split[drawn] = TEST
+        if not drawn.any():
+            raise SettingsError(
+                f"corpus.test_share: {settings.test_share:g} of {len(split):,} documents draws none for the test "
+                "split; raise it, or give corpus.test"
+            )
     _mark_duplicates(split, high, low, summary, drop=settings.drop_duplicates)
     if not settings.valid:
         train = np.flatnonzero(split == TRAIN)
@@ -147,32 +157,15 @@ def assign_splits(
             eligible = int((draw[train] <= np.uint64(largest_valid_draw)).sum())
             summary.drawn_valid = min(summary.drawn_valid, eligible)
         split[_in_draw_order(train, draw)[: summary.drawn_valid]] = VALID
-    for number, limit in ((TRAIN, settings.max_train_documents), (TEST, settings.max_test_documents)):
-        if limit is not None:
-            surplus = _in_draw_order(np.flatnonzero(split == number), draw)[limit:]
-            split[surplus] = DROPPED
-            summary.not_drawn += len(surplus)
+    if settings.max_train_documents is not None:
+        surplus = _in_draw_order(np.flatnonzero(split == TRAIN), draw)[settings.max_train_documents :]
+        split[surplus] = DROPPED
+        summary.not_drawn = len(surplus)
     begin = 0
     for block in splits:
         block[:] = split[begin : begin + len(block)]
         begin += len(block)
     return summary
-
-
-def _draw_test(settings: CorpusSettings, split: np.ndarray, high: np.ndarray) -> None:
-    """Move a share of the training documents to the test split, in place.
-
-    Raises:
-        SettingsError: the share is so small that no document is drawn.
-    """
-    # The leading bits of a digest are uniformly distributed.
-    drawn = (split == TRAIN) & ((high >> np.uint64(32)) / 2**32 < settings.test_share)
-    split[drawn] = TEST
-    if not drawn.any():
-        raise SettingsError(
-            f"corpus.test_share: {settings.test_share:g} of {len(split):,} documents draws none for the test "
-            "split; raise it, or give corpus.test"
-        )
 
 
 def _in_draw_order(documents: np.ndarray, draw: np.ndarray) -> np.ndarray:
@@ -192,3 +185,49 @@ def _mark_duplicates(split: np.ndarray, high: np.ndarray, low: np.ndarray, summa
     if drop:
         split[order[repeated]] = DROPPED
         summary.dropped_duplicates = int(repeated.sum())
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Maps the files of a corpus to the documents of the staged blocks.
+
+    Attributes:
+        paths: the staged blocks, in the order of the input.
+        splits: for each block, int8 [documents], the split of each document, or DROPPED.
+        starts: for each split, int64 [blocks + 1], the number of its documents in the blocks before each block.
+    """
+
+    paths: list[str]
+    splits: list[np.ndarray]
+    starts: dict[str, np.ndarray]
+
+    @classmethod
+    def from_splits(cls, paths: list[str], splits: list[np.ndarray]) -> "FileLayout":
+        """Lay out the documents of blocks whose splits are known."""
+        counts = {name: [int((split == i).sum()) for split in splits] for i, name in enumerate(SPLITS)}
+        return cls(paths, splits, {name: np.concatenate([[0], np.cumsum(c)]).astype(int) for name, c in counts.items()})
+
+    def documents(self, split: str) -> int:
+        """Return the number of documents of a split."""
+        return int(self.starts[split][-1])
+
+    def file_groups(self) -> list[tuple[str, range]]:
+        """Return split and file numbers for each task: the files whose label features go into one feature file."""
+        group_size = FEATURE_FILE_DOCUMENTS // FILE_DOCUMENTS
+        groups = []
+        for name in SPLITS:
+            files = -(-self.documents(name) // FILE_DOCUMENTS)
+            groups += [(name, range(i, min(i + group_size, files))) for i in range(0, files, group_size)]
+        return groups
+
+    def block_rows(self, split: str, begin: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the block numbers, and the rows in each block, of documents `begin` to `end - 1` of a split."""
+        starts = self.starts[split]
+        first = int(np.searchsorted(starts, begin, side="right")) - 1
+        for number in range(first, len(self.paths)):
+            if starts[number] >= end:
+                return
+            rows = np.flatnonzero(self.splits[number] == SPLITS.index(split))
+            low, high = max(begin - starts[number], 0), min(end - starts[number], len(rows))
+            if high > low:
+                yield number, rows[low:high]

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.records.records import Block
+from axml_ray.corpus.records.records import Block, Reader
 from axml_ray.corpus.records.values import INDICATORS
 from axml_ray.corpus.text.words import split_texts
 from axml_ray.settings import CorpusSettings
@@ -75,13 +75,36 @@ def write_table(path: Path, **columns: pa.Array) -> None:
         writer.write_table(table)
 
 
+@dataclass
+class StagedInput:
+    """All staged blocks.
+
+    Attributes:
+        paths: the staged blocks, in the order of the input.
+        splits: for each block, int8 [documents], the split for which each document was given; `assign_splits`
+            overwrites it.
+        facts: for each block, `DOCUMENT_FACTS` [documents].
+        readers: the readers, by the number with which the names of their blocks begin.
+    """
+
+    paths: list[str]
+    splits: list[np.ndarray]
+    facts: list[np.ndarray]
+    readers: list[Reader]
+
+
+def reader_number(path: str) -> int:
+    """Return the number of the reader of a staged block."""
+    return int(Path(path).name[:6])
+
+
 def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None:
     """Split the texts of a block into words, number its words and labels, and write it to a new directory."""
     directory.mkdir()
     staged = StagedBlock(directory)
     words = split_texts(block.texts, settings.max_tokens, settings.segmentation)
     facts = np.empty(len(block.texts), DOCUMENT_FACTS)
-    digests, draws = text_digests(block.texts, settings.seed)
+    digests, draws = text_digests(block.texts)
     facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
     facts["id"] = id_hashes(block.ids)
     facts["words"], facts["cut"] = words.lengths, words.is_cut
@@ -119,11 +142,10 @@ def id_hashes(ids: pa.Array) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint64)
 
 
-def text_digests(texts: pa.Array | pa.ChunkedArray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return digests of texts, uint64 [texts, 2], and seeded hashes by which subsets are drawn, uint64 [texts]."""
-    key = b"draw%d" % seed
+def text_digests(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return digests of texts, uint64 [texts, 2], and hashes by which subsets are drawn, uint64 [texts]."""
     digests = [hashlib.blake2b(text.as_buffer(), digest_size=16).digest() for text in texts]
     # Trailing NULs are removed as numpy's byte strings did in earlier versions, because draws must not change.
-    draws = [hashlib.blake2b(digest.rstrip(b"\0"), key=key).digest()[:8] for digest in digests]
+    draws = [hashlib.blake2b(digest.rstrip(b"\0"), key=b"draw0").digest()[:8] for digest in digests]
     halves = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
     return halves, np.frombuffer(b"".join(draws), ">u8").astype(np.uint64)

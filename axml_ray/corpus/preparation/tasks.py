@@ -65,7 +65,7 @@ def run_tasks(
 
 def _run_task(row: dict[str, Any], parts: Any, task: Callable[..., Any], arguments: dict[str, Any]) -> list[Any]:
     rows: list[Any] = task(resolve(parts)[int(row["number"])], **arguments)
-    return [{**each, IS_LAST: number == len(rows)} for number, each in enumerate(rows, start=1)]
+    return [{**result, IS_LAST: number == len(rows)} for number, result in enumerate(rows, start=1)]
 
 
 def _count_parts(rows: Iterable[dict[str, Any]], progress: Heartbeat) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,6 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,13 +99,12 @@ def _is_test(relative: Path) -> bool:
 
 def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:
     """Return each function and class of a module, in order, with the name of the class that is its label, if any."""
-    with _without_garbage_collection():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                module = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: CPython's parser ran out of stack
-            return []
+    was_enabled = gc.isenabled()
+    gc.disable()  # the collector of cycles would traverse a large syntax tree again and again
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = ast.parse(source)
         found: list[tuple[Definition, str | None]] = []
         pending: list[tuple[ast.AST, str | None]] = [(module, None)]
         while pending:
@@ -120,15 +118,8 @@ def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:
             statements = [child for block in BLOCKS for child in getattr(node, block, ())]
             pending.extend((child, owner) for child in reversed(statements))
         return found
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Suspend the collector of reference cycles, which would traverse a large syntax tree again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: CPython's parser ran out of stack
+        return []
     finally:
         if was_enabled:
             gc.enable()

@@ -8,7 +8,8 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,30 +18,21 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from axml_ray.corpus.readers.line_blocks import Damage, decode_line, line_ranges, read_line_blocks
+from axml_ray.corpus.readers.line_blocks import Damage, LineRange, decode_line, read_line_blocks
 from axml_ray.corpus.readers.source_files import SourceFile
-from axml_ray.corpus.records.records import Block, Document, Fields, Rejection, storable
+from axml_ray.corpus.records.records import Block, Document, Rejection, read_document, storable
 from axml_ray.corpus.records.values import json_type
 
 BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLines:
+class JsonLines(LineRange):
     """Reads a file, or a byte range of it, with one JSON object per line, such as `{"text": str, "labels": [str, …]}`.
 
     A string or integer under `id` becomes the document's id; without one it is `<file name>:<line>`. Other keys are
     ignored and blank lines are skipped.
     """
-
-    path: SourceFile
-    fields: Fields = field(default_factory=Fields)
-    begin: int = 0
-    """First byte of the range; lines that begin before it belong to another reader."""
-    end: int = -1
-    """End of the range; lines that begin here or later belong to another reader. -1 is the end of the file."""
-    lines_before: int = 0
-    """Number of lines that begin before `begin`."""
 
     def read(self) -> Iterator[Document | Rejection]:
         """Stream a `Document` or a `Rejection` for each line that is not blank, in order.
@@ -65,39 +57,18 @@ class JsonLines:
             else:
                 yield self._columns(first, content) or Block.from_records(list(self._records(first, content)))
 
-    def split(self, size: int) -> list["JsonLines"]:
-        """Return readers of about `size` bytes each that together read the same documents."""
-        if self.begin or self.end >= 0:
-            return [self]
-        return [
-            replace(self, begin=begin, end=end, lines_before=lines)
-            for begin, end, lines in line_ranges(self.path, size)
-        ]
-
     def _line_blocks(self, size: int) -> Iterator[tuple[int, bytes | Damage]]:
         """Yield the number of the first line of each block, and the block."""
         line = self.lines_before + 1
         for content in read_line_blocks(self.path, size, self.begin, self.end if self.end >= 0 else None):
-            if isinstance(content, Damage):
-                yield line, content
-                line += content.lines
-            else:
-                yield line, content
-                line += content.count(b"\n")
+            yield line, content
+            line += content.lines if isinstance(content, Damage) else content.count(b"\n")
 
     def _records(self, first: int, content: bytes) -> Iterator[Document | Rejection]:
+        exact = (self.fields.id, *self.fields.label_fields)
         for number, line in enumerate(content.split(b"\n"), start=first):
-            if not line.strip():
-                continue
-            try:
-                text, labels, record_id = self.fields.read(
-                    parse_object(line, (self.fields.id, *self.fields.label_fields))
-                )
-            except ValueError as error:
-                yield self._rejection(number, str(error))
-                continue
-            document_id = record_id or f"{self.fields.file_name(self.path)}:{number}"
-            yield Document(text=text, labels=labels, file=storable(str(self.path)), line=number, id=document_id)
+            if line.strip():
+                yield read_document(self.fields, self.path, number, partial(parse_object, line, exact))
 
     def _rejection(self, line: int, reason: str) -> Rejection:
         return Rejection(file=storable(str(self.path)), line=line, reason=reason)

@@ -7,13 +7,15 @@ JSON costs one record, and each has a line.
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from axml_ray.corpus.readers.json_lines import parse_object
 from axml_ray.corpus.readers.line_blocks import LONGEST_LINE
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.readers.text_streams import open_text, read_bytes
-from axml_ray.corpus.records.records import Document, Fields, Rejection, storable
+from axml_ray.corpus.records.records import Document, Fields, Rejection, read_document
 
 READ_BYTES = 1 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\]]|[^\s,{}\[\]"]+', re.DOTALL)
@@ -38,21 +40,20 @@ class JsonObjects:
             OSError: the file cannot be opened or read.
         """
         last_line = count = 0
-        file = storable(str(self.path))
+        exact = (self.fields.id, *self.fields.label_fields)
+
+        def parse(content: bytes | str) -> dict[str, Any]:
+            if isinstance(content, str):
+                raise ValueError(content)
+            return parse_object(content, exact)
+
         for line, content in _read_values(self.path):
             count, last_line = (count + 1 if line == last_line else 1), line
-            place = f"{line}.{count}" if count > 1 else str(line)
-            try:
-                if isinstance(content, str):
-                    raise ValueError(content)
-                record = parse_object(content, (self.fields.id, *self.fields.label_fields))
-                text, labels, record_id = self.fields.read(record)
-            except ValueError as error:
-                reason = f"{error} at object {count} of the line" if count > 1 else str(error)
-                yield Rejection(file=file, line=line, reason=reason)
-                continue
-            document_id = record_id or f"{self.fields.file_name(self.path)}:{place}"
-            yield Document(text=text, labels=labels, file=file, line=line, id=document_id)
+            at = f"{line}.{count}" if count > 1 else str(line)
+            record = read_document(self.fields, self.path, line, partial(parse, content), at)
+            if isinstance(record, Rejection) and count > 1:
+                record = replace(record, reason=f"{record.reason} at object {count} of the line")
+            yield record
 
 
 def is_json_document(path: SourceFile) -> bool:

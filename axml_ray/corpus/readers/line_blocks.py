@@ -6,12 +6,13 @@
 
 import codecs
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.readers.text_streams import is_stored_as_read, open_text, read_bytes
+from axml_ray.corpus.records.records import Fields
 
 LONGEST_LINE = 64 << 20
 """Maximum length of a line, in bytes."""
@@ -25,6 +26,27 @@ class Damage:
     reason: str
     lines: int
     """Number of lost lines, as far as known: 1 for a line that is too long, 0 at the end of a damaged file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """The lines of a file, or of a byte range of it, which a reader reads."""
+
+    path: SourceFile
+    fields: Fields = field(default_factory=Fields)
+    begin: int = 0
+    """First byte of the range; lines that begin before it belong to another reader."""
+    end: int = -1
+    """End of the range; lines that begin here or later belong to another reader. -1 is the end of the file."""
+    lines_before: int = 0
+    """Number of lines that begin before `begin`."""
+
+    def split(self, size: int) -> list[Self]:
+        """Return readers of about `size` bytes each that together read the same documents."""
+        if self.begin or self.end >= 0:
+            return [self]
+        ranges = line_ranges(self.path, size)
+        return [replace(self, begin=begin, end=end, lines_before=lines) for begin, end, lines in ranges]
 
 
 def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | None = None) -> Iterator[bytes | Damage]:

@@ -87,20 +87,14 @@ def _list_url(url: str, suffixes: tuple[str, ...]) -> list[SourceFile]:
         raise ValueError(f"{url}: {error}") from None
     below = [file.removeprefix(path).lstrip("/") for file in inside]
     if depth:
-        pattern = "/".join(parts[fixed:])
-        names = [name for name in below if _matches(name, pattern)]
+        visible = [name for name in below if not any(part.startswith(".") for part in name.split("/"))]
+        names = [name for name in visible if _parts_match(name.split("/"), parts[fixed:])]
         if not names:
             raise FileNotFoundError(f"no file matches {url!r}")
     else:
         names = [name for name in below if _has_suffix(name, suffixes)]
         _check_not_empty(names, url, suffixes)
     return [f"{base.rstrip('/')}/{name}{mark}{query}" for name in sorted(names)]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    if any(part.startswith(".") for part in name.split("/")):
-        return False
-    return _parts_match(name.split("/"), pattern.split("/"))
 
 
 def _parts_match(names: list[str], pattern: list[str]) -> bool:

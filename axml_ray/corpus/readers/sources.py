@@ -8,16 +8,15 @@ decompresses and decodes all formats of text.
 | JSON lines; `trn.json` of the Extreme Classification Repository | `json_lines` |
 | JSON arrays, and JSON objects of several lines | `json_objects` |
 | Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
-| text and label files of the Extreme Classification Repository | `repository` |
-| plain text, a line per text, without labels: only for predictions | `plain_text` |
+| text and label files of the Extreme Classification Repository; plain text, only for predictions | `text_lines` |
 | installed Python packages | `installed_packages` |
 
 Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from axml_ray.corpus.readers.installed_packages import InstalledPackage, install
 from axml_ray.corpus.readers.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.readers.json_objects import JsonObjects, is_json_document
 from axml_ray.corpus.readers.line_blocks import Damage, read_lines
-from axml_ray.corpus.readers.plain_text import PlainText
-from axml_ray.corpus.readers.repository import TEXT_SUFFIXES, TextPairs, labels_file_of
-from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_url, list_files, without_compression
+from axml_ray.corpus.readers.source_files import SourceFile, is_url, list_files, without_compression
 from axml_ray.corpus.readers.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.readers.text_lines import TEXT_SUFFIXES, PlainText, TextPairs, labels_file_of
 from axml_ray.corpus.records.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.records.values import storable
 from axml_ray.settings import ReadingSettings
@@ -36,17 +34,52 @@ from axml_ray.settings import ReadingSettings
 __all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
 
 _JSON = (".jsonl", ".json")
-_CSV = (".csv", ".tsv", ".tab")
-SUFFIXES = {
-    "json_lines": _JSON,
-    "parquet": (".parquet",),
-    "datasets": (".arrow",),
-    "csv": _CSV,
-    "text_pairs": TEXT_SUFFIXES,
-    "plain_text": (".txt",),
-    "auto": (*_JSON, ".parquet", ".arrow", *_CSV, *TEXT_SUFFIXES),
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Attributes:
+        suffixes: suffixes of its files, besides that of a compression.
+        open: returns the reader of a file.
+    """
+
+    suffixes: tuple[str, ...]
+    open: Callable[[SourceFile, Fields, ReadingSettings], Reader]
+
+
+def _open_json(file: SourceFile, fields: Fields, settings: ReadingSettings) -> Reader:
+    if is_json_document(file):
+        return JsonObjects(file, fields)
+    unnamed = Fields(separator=fields.separator, labelled=fields.labelled)
+    if settings.source == "auto" and fields == unnamed and is_repository_json(file):
+        return JsonLines(file, replace(fields, title="title", text="content", labels="target_ind", id="uid"))
+    return JsonLines(file, fields)
+
+
+def _open_plain_text(file: SourceFile, fields: Fields, _: ReadingSettings) -> Reader:
+    if fields.labelled:
+        raise ValueError(
+            f"{file}: reads like plain text, which has no labels; give JSON lines, CSV or Parquet, or set "
+            "corpus.source to its format"
+        )
+    return PlainText(file, fields)
+
+
+FORMATS = {
+    "json_lines": Format(_JSON, _open_json),
+    "parquet": Format((".parquet",), lambda file, fields, _: ParquetRows(file, fields)),
+    "datasets": Format((".arrow",), lambda file, fields, _: ArrowRows(file, fields)),
+    "csv": Format(
+        (".csv", ".tsv", ".tab"), lambda file, fields, settings: SeparatedValues(file, fields, settings.csv_delimiter)
+    ),
+    "text_pairs": Format(TEXT_SUFFIXES, lambda file, fields, _: TextPairs(file, labels_file_of(file), fields)),
+    "plain_text": Format((".txt",), _open_plain_text),
 }
-_FORMAT_OF_SUFFIX = {".parquet": "parquet", ".arrow": "datasets", ".csv": "csv", ".tsv": "csv", ".tab": "csv"}
+"""The formats by the value of `corpus.source`."""
+_RECOGNISED = tuple(suffix for name, form in FORMATS.items() if name != "plain_text" for suffix in form.suffixes)
+"""Suffixes of the files that are taken from a directory with source `auto`."""
 
 
 def open_readers(
@@ -83,13 +116,13 @@ def open_readers(
         if directory is not None and settings.source in ("auto", "datasets"):
             readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
             continue
-        suffixes = SUFFIXES[settings.source]
+        suffixes = _RECOGNISED if settings.source == "auto" else FORMATS[settings.source].suffixes
         try:
             files = list_files(pattern, suffixes)
         except ValueError:
             if labelled or settings.source != "auto":
                 raise
-            files = list_files(pattern, (*suffixes, *SUFFIXES["plain_text"]))
+            files = list_files(pattern, (*suffixes, *FORMATS["plain_text"].suffixes))
         for file in files:
             readers[str(file)] = _reader(file, settings, fields, otherwise)
     return name_apart([reader for _, reader in sorted(readers.items())])
@@ -126,33 +159,14 @@ def _saved_dataset(pattern: str | Path) -> Path | None:
 
 def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwise: str) -> Reader:
     """Return the reader for the format of a file."""
-    form: str = settings.source
-    if form == "auto":
-        is_text = without_compression(file_name(file)).endswith(TEXT_SUFFIXES)
-        form = "text_pairs" if is_text else _FORMAT_OF_SUFFIX.get(format_suffix(file), "json_lines")
-        if form == "json_lines" and format_suffix(file) not in _JSON and not _begins_like_json(file):
-            form = otherwise
-    if form == "parquet":
-        return ParquetRows(file, fields)
-    if form == "datasets":
-        return ArrowRows(file, fields)
-    if form == "csv":
-        return SeparatedValues(file, fields, settings.csv_delimiter)
-    if form == "plain_text":
-        if fields.labelled:
-            raise ValueError(
-                f"{file}: reads like plain text, which has no labels; give JSON lines, CSV or Parquet, or set "
-                "corpus.source to its format"
-            )
-        return PlainText(file, fields)
-    if form == "text_pairs":
-        return TextPairs(file, labels_file_of(file), fields)
-    if is_json_document(file):
-        return JsonObjects(file, fields)
-    own = Fields(separator=fields.separator, labelled=fields.labelled)
-    if settings.source == "auto" and fields == own and is_repository_json(file):
-        return JsonLines(file, replace(own, title="title", text="content", labels="target_ind", id="uid"))
-    return JsonLines(file, fields)
+    name: str = settings.source
+    if name == "auto":
+        plain = without_compression(file_name(file))
+        name = next((name for name, form in FORMATS.items() if plain.endswith(form.suffixes)), "plain_text")
+        # No other name tells anything, so the first line does.
+        if name == "plain_text":
+            name = "json_lines" if _begins_like_json(file) else otherwise
+    return FORMATS[name].open(file, fields, settings)
 
 
 def _begins_like_json(file: SourceFile) -> bool:

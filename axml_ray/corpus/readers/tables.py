@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from axml_ray.corpus.readers.line_blocks import decode_line, read_line_blocks
 from axml_ray.corpus.readers.separated_rows import LineStream, read_rows
 from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_unreachable, open_raw
-from axml_ray.corpus.records.records import Document, Fields, Rejection, storable
+from axml_ray.corpus.records.records import Document, Fields, Rejection, read_document, storable
 from axml_ray.corpus.records.values import URI, top_field
 
 ROWS, BATCH_BYTES = 1000, 32 << 20
@@ -206,18 +206,7 @@ def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
 
 def _documents(batch: pa.RecordBatch, path: SourceFile, fields: Fields, row: int) -> Iterator[Document | Rejection]:
     for number, record in enumerate(batch.to_pylist(maps_as_pydicts="lossy"), start=row + 1):
-        yield _document(record, path, fields, number)
-
-
-def _document(record: dict[str, object], path: SourceFile, fields: Fields, number: int) -> Document | Rejection:
-    file = storable(str(path))
-    try:
-        text, labels, record_id = fields.read(record)
-    except ValueError as error:
-        return Rejection(file=file, line=number, reason=str(error))
-    return Document(
-        text=text, labels=labels, file=file, line=number, id=record_id or f"{fields.file_name(path)}:{number}"
-    )
+        yield read_document(fields, path, number, record)
 
 
 def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejection:
@@ -269,7 +258,7 @@ class SeparatedValues:
                 yield Rejection(file=file, line=line, reason=row)
                 continue
             cells = (None if cell == NULL else cell for cell in row)
-            yield _document(dict(zip(names, cells, strict=True)), self.path, self.fields, line)
+            yield read_document(self.fields, self.path, line, dict(zip(names, cells, strict=True)))
         for line, reason in lines.damage:
             yield Rejection(file=file, line=line, reason=reason)
 

@@ -7,7 +7,7 @@
 """
 
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -186,6 +186,31 @@ class Fields:
         if value is MISSING:
             raise ValueError(f"{field!r} is missing: the fields are {reprlib.repr(list(record))[1:-1]}")
         return value
+
+
+def read_document(
+    fields: Fields,
+    path: Path | str,
+    line: int,
+    record: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    at: str = "",
+) -> Document | Rejection:
+    """Return the document of a record, or its rejection.
+
+    Args:
+        fields: the names of the record's fields.
+        path: the file.
+        line: line or row number of the record, from 1.
+        record: the record, or a function that parses it and raises a ValueError with the reason if it cannot.
+        at: position of the record in the id of a document without one; by default `line`.
+    """
+    file = storable(str(path))
+    try:
+        text, labels, record_id = fields.read(record() if callable(record) else record)
+    except ValueError as error:
+        return Rejection(file=file, line=line, reason=str(error))
+    document_id = record_id or f"{fields.file_name(path)}:{at or line}"
+    return Document(text=text, labels=labels, file=file, line=line, id=document_id)
 
 
 def file_name(file: Path | str) -> str:

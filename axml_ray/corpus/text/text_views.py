@@ -1,8 +1,5 @@
 """The forms in which ensemble members read a batch of texts, each computed once for all members.
 
-Without a dictionary there is one form. With a dictionary (`corpus/translation.py`), networks and the label-name matcher
-read texts translated into the second language, and TF-IDF features count the words of both languages.
-
 Legend: N texts, T padded words.
 """
 
@@ -14,7 +11,6 @@ import numpy as np
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.tokenizer import PADDING
-from axml_ray.corpus.text.translation import Translation
 
 T = TypeVar("T")
 
@@ -23,12 +19,11 @@ class TextViews:
     """A batch of texts in every form that a member may read.
 
     Args:
-        original: word ids of the texts as written, at least one per text.
-        translation: translation of the corpus, if it has a dictionary.
+        original: word ids of the texts, at least one per text.
     """
 
-    def __init__(self, original: Ragged, translation: Translation | None = None):
-        self.original, self.translation = original, translation
+    def __init__(self, original: Ragged):
+        self.original = original
         self._cache: dict[Any, Any] = {}
         self._lock = threading.RLock()
 
@@ -43,16 +38,8 @@ class TextViews:
             result: T = self._cache[key]
             return result
 
-    @property
-    def translated(self) -> Ragged:
-        """Word ids of the texts translated into the second language; without a dictionary, the original word ids."""
-        translation = self.translation
-        if translation is None:
-            return self.original
-        return self.get_or_compute("translated", lambda: translation.translated(self.original))
-
     def padded(self, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the translated texts as a padded array, the input of the networks.
+        """Return the texts as a padded array, the input of the networks.
 
         Args:
             most: maximum number of words of a text, from its beginning; None for no limit.
@@ -62,7 +49,7 @@ class TextViews:
         """
 
         def pad() -> tuple[np.ndarray, np.ndarray]:
-            tokens = self.translated if most is None else self.translated.cut(most)
+            tokens = self.original if most is None else self.original.cut(most)
             # Widths are multiples of 8, because the CPU library compiles a kernel for each new width.
             width = -(-int(tokens.lengths.max(initial=1)) // 8) * 8
             return tokens.padded(PADDING, width).astype(np.int64), tokens.lengths

@@ -17,7 +17,7 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -65,25 +65,6 @@ class Tokenizer:
 
     def __init__(self, fast: FastTokenizer):
         self._fast = fast
-
-    @classmethod
-    def build(
-        cls,
-        document_frequency: Mapping[str, int],
-        size: int = 500_000,
-        min_documents: int = 1,
-        segmentation: Segmentation = "words",
-    ) -> "Tokenizer":
-        """Build a tokenizer with the most frequent words.
-
-        Args:
-            document_frequency: number of documents that contain each word.
-            size: maximum size of the vocabulary, including the two special words.
-            min_documents: words of fewer documents become unknown.
-            segmentation: how scripts without blanks are split.
-        """
-        rank = sorted((-count, word) for word, count in document_frequency.items() if count >= min_documents)
-        return cls.from_words([word for _, word in rank[: size - len(_SPECIAL)]], segmentation)
 
     @classmethod
     def from_words(
@@ -218,12 +199,3 @@ def split_words(text: str, segmentation: Segmentation = "words") -> list[str]:
         words.extend(splitter(segmentation).split(part))
         words.append(SEPARATOR)
     return words[:-1]
-
-
-def count_documents(texts: Iterable[str], max_tokens: int) -> dict[str, int]:
-    """Return the number of texts that contain each word among their first `max_tokens` words."""
-    counts: dict[str, int] = {}
-    for text in texts:
-        for word in set(split_words(text)[:max_tokens]):
-            counts[word] = counts.get(word, 0) + 1
-    return counts

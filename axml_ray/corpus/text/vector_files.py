@@ -26,21 +26,8 @@ _BUFFER_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20
 
 
-def check_vectors(path: Path) -> None:
-    """Check that a file begins like a file of word vectors.
-
-    Raises:
-        SettingsError: the file is missing, or does not contain word vectors.
-    """
-    if path.suffix == ".npy":
-        open_array(path)
-        return
-    with _opened(path) as file:
-        _header(path, file)
-
-
 def dimension_of(path: Path) -> int:
-    """Read the dimension of the vectors in a file.
+    """Return the dimension of the vectors in a file, after checking that it begins like a file of word vectors.
 
     Raises:
         SettingsError: the file is missing, or does not contain word vectors.
@@ -74,13 +61,17 @@ def load_known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.nda
             vectors = np.empty((len(words), dimension), dtype=np.float32)
             known = np.zeros(len(words), dtype=bool)
             read = _binary if binary else _text
-            for word, values in read(path, file, count, dimension):
+            for word, content, line in read(path, file, count, dimension):
                 word_id = id_of.get(word)
                 if word_id is None and not word.isascii():
                     word_id = id_of.get(composed(word.decode(errors="ignore")).encode())
                 if word_id is not None and not known[word_id]:
-                    vectors[word_id] = values(path)
-                    known[word_id] = True
+                    # Only here, so that the vectors of words that are not needed cost no time.
+                    try:
+                        values = np.array(content.split(b" "), np.float32) if line else np.frombuffer(content, "<f4")
+                    except ValueError:
+                        raise _wrong(path, f"line {line}: expected {dimension} numbers after the word") from None
+                    vectors[word_id], known[word_id] = values, True
         except (EOFError, OSError) as error:
             raise _wrong(path, f"truncated or corrupt: {error}") from None
     return known, vectors[known]
@@ -161,32 +152,8 @@ def _is_number(cell: bytes) -> bool:
     return True
 
 
-class _Values:
-    """The unparsed values of a vector; a call parses them, so that vectors of unneeded words cost no time.
-
-    Args:
-        content: values as text, separated by blanks, or as float32.
-        dimension: expected number of values.
-        line: line number of text, for error messages; 0 for binary values.
-    """
-
-    __slots__ = ("_content", "_dimension", "_line")
-
-    def __init__(self, content: bytes, dimension: int, line: int):
-        self._content, self._dimension, self._line = content, dimension, line
-
-    def __call__(self, path: Path) -> np.ndarray:
-        if not self._line:
-            return np.frombuffer(self._content, "<f4")
-        try:
-            values = np.array(self._content.split(b" "), dtype=np.float32)
-        except ValueError:
-            raise _wrong(path, f"line {self._line}: expected {self._dimension} numbers after the word") from None
-        return values
-
-
-def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, _Values]]:
-    """Yield the words and vectors of a text file, GloVe or word2vec."""
+def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the words of a text file, GloVe or word2vec, their values as written, and the numbers of their lines."""
     first = 1 if count is None else 2
     lines = 0
     while content := file.readline(LONGEST_LINE):
@@ -200,13 +167,13 @@ def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iter
             raise _wrong(path, f"line {number}: expected a word and {dimension} values, found {len(parts) - 1} values")
         if not _is_number(parts[1]) or (lines == 1 and b" " in parts[0] and count is not None):
             raise _wrong(path, f"line {number}: expected {dimension} numbers after the word")
-        yield parts[0], _Values(content[len(parts[0]) + 1 :], dimension, number)
+        yield parts[0], content[len(parts[0]) + 1 :], number
     if count is not None and lines != count:
         raise _wrong(path, f"has {lines} words, its first line says {count}; it is truncated")
 
 
-def _binary(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, _Values]]:
-    """Yield the words and vectors of a word2vec binary file."""
+def _binary(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the words of a word2vec binary file, their values as float32, and 0."""
     size = 4 * dimension
     for number in range(count or 0):
         word = bytearray()
@@ -218,4 +185,4 @@ def _binary(path: Path, file: BinaryIO, count: int | None, dimension: int) -> It
         content = file.read(size)
         if len(content) < size:
             raise _wrong(path, f"ends after {number} words, its first line says {count}; it is truncated")
-        yield bytes(word), _Values(content, dimension, 0)
+        yield bytes(word), content, 0

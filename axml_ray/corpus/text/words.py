@@ -56,20 +56,15 @@ class SplitTexts:
 def split_texts(texts: pa.Array, max_tokens: int, segmentation: Segmentation = "words") -> SplitTexts:
     """Split `texts` (string [texts], composed, without nulls or NULs) into words, at most `max_tokens` per text."""
     chunks, lengths, is_cut = [], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
-    for part in _chunks(
-        _beginnings(texts, max_tokens + 1, segmentation)
-    ):  # with one word more, to know which texts are cut
-        if segmentation == "words":
-            words, counts = _split_words(part)
-        else:
-            words, counts = _split_one_by_one(part, segmentation)
-        kept = np.minimum(counts, max_tokens)
+    # With one word more, to know which texts are cut.
+    for chunk in _chunks(_beginnings(texts, max_tokens + 1, segmentation)):
+        words, counts = _split_words(chunk) if segmentation == "words" else _split_one_by_one(chunk, segmentation)
         if counts.max(initial=0) > max_tokens:
             starts = np.cumsum(counts) - counts
             position = np.arange(len(words)) - np.repeat(starts, counts)
             words = words.filter(pa.array(position < max_tokens))
         chunks.append(words)
-        lengths.append(kept)
+        lengths.append(np.minimum(counts, max_tokens))
         is_cut.append(counts > max_tokens)
     encoded = pa.chunked_array(chunks, pa.string()).dictionary_encode()
     # The dictionary of a chunk extends those of the chunks before.

@@ -11,7 +11,6 @@
       members/<name>/…          the files of each member
       combiner/…                the learned parameters of the combiner, if there are any
       features.safetensors      the featurizer, if a member reads TF-IDF features
-      translation.safetensors   the dictionary, if the corpus has one
       word_vectors.safetensors  the corpus's word vectors, if members share them
 
 - A bundle may come from an untrusted source: each file is data (JSON, YAML read without tags, Parquet, safetensors),
@@ -31,9 +30,7 @@ from pydantic import ValidationError
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
 from axml_ray.corpus.labels.label_index import LabelIndex
-from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.corpus.text.translation import Translation
 from axml_ray.ensemble.combiner import Combiner, combiner_class
 from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.inference.bundle.calibration import Calibration
@@ -146,13 +143,6 @@ class Bundle:
         return labels
 
     @cached_property
-    def translation(self) -> Translation | None:
-        """The translation of the corpus; None if it has no dictionary."""
-        if TRANSLATION not in self.manifest.files:
-            return None
-        return self._read(TRANSLATION, lambda path: Translation.load(path, self.manifest.words))
-
-    @cached_property
     def calibration(self) -> Calibration:
         """The calibration of scores to probabilities."""
         return self._read(CALIBRATION, lambda path: Calibration.from_json(read_json(path)))
@@ -170,7 +160,7 @@ class Bundle:
         """The featurizer that members share; None if no member reads features."""
         if FEATURES not in self.manifest.files:
             return None
-        return self._read(FEATURES, lambda path: Featurizer.load(path, self.manifest.words, self.translation))
+        return self._read(FEATURES, lambda path: Featurizer.load(path, self.manifest.words))
 
     def member(
         self, entry: MemberEntry, precision: Precision | None = None, device: torch.device | None = None
@@ -188,7 +178,6 @@ class Bundle:
             words=self.manifest.words,
             tree=None if entry.tree is None else self.label_tree(entry.tree),
             featurizer=self.featurizer if implementation.uses_features else None,
-            translation=self.translation,
             word_vectors=lambda: self.word_vectors,
             precision=precision or self.settings.precision,
             device=device or torch.device("cpu"),
@@ -215,7 +204,7 @@ class Bundle:
         self, precision: Precision | None = None, device: torch.device | None = None, names: Sequence[str] | None = None
     ) -> Ensemble:
         """Load the ensemble with the members in `names`, by default all; other arguments are those of `member`."""
-        return Ensemble(self.combination, self.members(names, precision, device), self.translation)
+        return Ensemble(self.combination, self.members(names, precision, device))
 
     @cached_property
     def combination(self) -> Combination:

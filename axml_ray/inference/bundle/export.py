@@ -12,7 +12,7 @@ from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_directory, write_json
 from axml_ray.corpus.labels.label_index import LabelIndex
-from axml_ray.corpus.store import TRANSLATION, Split
+from axml_ray.corpus.store import Split
 from axml_ray.ensemble.combiner import Validation, out_of_fold
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.inference.bundle.bundle import VECTORS, Bundle, BundleSettings
@@ -157,8 +157,6 @@ def _write(run: Run, work: Path, weights: Weights) -> Bundle:
     (work / COMBINER).mkdir()
     combiner.save(work / COMBINER)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
-    if corpus.translation is not None:
-        shutil.copyfile(corpus.directory / TRANSLATION, work / TRANSLATION)
     known, trained = corpus.labels, slice(corpus.trained)
     LabelIndex(known.labels[trained], known.names[trained], known.counts[trained]).save(work / LABELS)
     kept = BundleSettings(

@@ -10,7 +10,6 @@ from pydantic import Field, ValidationError
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import finish_replacement, read_json
-from axml_ray.corpus.store import TRANSLATION
 from axml_ray.ensemble.combiner import COMBINERS
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.weight_files import Weights
@@ -96,12 +95,12 @@ class Manifest(Settings):
     def is_known(self, name: str) -> bool:
         """Return whether a bundle may contain a file with this path."""
         below = (f"{COMBINER}/", *(f"{member.path}/" for member in self.members))
-        return name in self.required_files | {FEATURES, TRANSLATION, WORD_VECTORS, CARD} or name.startswith(below)
+        return name in self.required_files | {FEATURES, WORD_VECTORS, CARD} or name.startswith(below)
 
 
 def is_of_bundles(name: str) -> bool:
     """Return whether a path is one that only bundles have, such as `trees/2.safetensors`."""
-    return name in (FEATURES, TRANSLATION, WORD_VECTORS) or name.startswith(("trees/", "members/", f"{COMBINER}/"))
+    return name in (FEATURES, WORD_VECTORS) or name.startswith(("trees/", "members/", f"{COMBINER}/"))
 
 
 def tree_file(number: int) -> str:

@@ -101,7 +101,7 @@ def explain(
         given: whether the labels were chosen beforehand; each member then scores all of them.
     """
     words, spans = tokenizer.encode_with_spans(text, max_tokens)
-    read = ExplainedText.of(words, len(spans), ensemble.translation)
+    read = ExplainedText(words, len(spans))
     ids = np.array(labels, dtype=np.int64)
     if given:
         scores = ensemble.score_members(read.tokens, ids)

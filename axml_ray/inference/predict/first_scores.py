@@ -87,7 +87,7 @@ def first_scores(run: Run, split: str, most: int = MOST_DOCUMENTS) -> FirstScore
         return None
     featurizer = run.open_features() if run.needs_features else None
     members = {info.name: run.open_member(run.spec(info.name), featurizer) for info in combination.members}
-    rankings = Ensemble(combination, members, run.corpus.translation).rank_members(documents.tokens)
+    rankings = Ensemble(combination, members).rank_members(documents.tokens)
     return FirstScores(
         corpus=run.settings.corpus.name,
         split=split,

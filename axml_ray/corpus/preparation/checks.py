@@ -1,0 +1,163 @@
+"""Checks of the staged input: repeated ids, one-hot labels, unsplit labels, and texts without blanks between words."""
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.preparation.split_assignment import DROPPED
+from axml_ray.corpus.preparation.staging import StagedBlock, StagedInput, reader_number
+from axml_ray.corpus.records.records import Document
+from axml_ray.corpus.records.values import URI, are_one_hot
+from axml_ray.corpus.text.tokenizer import UNSPACED
+from axml_ray.settings import SPLITS
+
+SEPARATORS = {"|": "|", ";": ";", ",": ",", "\t": "tab", "/": "/"}
+"""Common separators of labels in a cell, and how settings and messages write them."""
+MIN_SINGLE_SHARE, MIN_CONTAINING_SHARE = 0.95, 0.5
+"""Minimum shares of the labelled texts that have exactly one label, and whose label contains another separator."""
+MAX_EXAMPLE_LETTERS = 60
+MIN_PHRASE, MIN_PHRASE_SHARE = 6, 0.1
+"""A word with at least this number of characters of scripts without blanks is a phrase, and the least share of phrases,
+by their characters, in all words and such characters. Texts whose words were separated beforehand have few phrases."""
+MAX_PHRASE_BLOCKS = 16
+"""Number of blocks in which phrases are looked for."""
+
+
+def check_ids(staged: StagedInput, given: Sequence[int]) -> None:
+    """Check that no two documents that were given for the same split, and are kept, have the same id.
+
+    Predictions are joined, and runs compared, by ids. Hashes of the ids are compared; the files are read again only to
+    name the lines of a repeated one.
+
+    Args:
+        staged: the input, after documents were assigned to splits.
+        given: the split for which the documents of each block were given.
+
+    Raises:
+        SettingsError: an id is repeated.
+    """
+
+    def read_again(block: int, row: int) -> Document:
+        reader = reader_number(staged.paths[block])
+        before = sum(len(staged.splits[i]) for i in range(block) if reader_number(staged.paths[i]) == reader)
+        documents = (record for record in staged.readers[reader].read() if isinstance(record, Document))
+        return next(islice(documents, before + row, None))
+
+    for split, name in enumerate(SPLITS):
+        blocks = [i for i, split_of_block in enumerate(given) if split_of_block == split]
+        if not blocks:
+            continue
+        starts = np.cumsum([0, *(len(staged.splits[i]) for i in blocks)])
+        hashes = np.concatenate([staged.facts[i]["id"] for i in blocks])
+        kept = np.flatnonzero(np.concatenate([staged.splits[i] for i in blocks]) != DROPPED)
+        order = kept[np.argsort(hashes[kept], kind="stable")]
+        repeated = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
+        for place in repeated[np.argsort(order[repeated])].tolist():  # the first in the order of the input
+            documents = order[place - 1 : place + 1]
+            numbers = np.searchsorted(starts, documents, side="right") - 1
+            first, second = (
+                read_again(blocks[number], int(document - starts[number]))
+                for number, document in zip(numbers, documents, strict=True)
+            )
+            if first.id == second.id:  # else only the hashes are equal
+                raise SettingsError(
+                    f"corpus.{name}: {first.file}:{first.line} and {second.file}:{second.line} have the same id, "
+                    f"{first.id!r}; give each document its own, or set corpus.id_field to a field that no record has, "
+                    "so that file and line are the id"
+                )
+
+
+def check_not_one_hot(paths: Sequence[str]) -> None:
+    """Check that the labels in staged blocks are not vectors of ones and zeros.
+
+    Raises:
+        SettingsError: they are.
+    """
+    blocks = [StagedBlock(Path(path)) for path in paths]
+    if not all((block.directory / "indicators.npy").is_file() for block in blocks):
+        return
+    lengths = np.concatenate([block.array("indicators") for block in blocks])
+    if are_one_hot(lengths):
+        raise SettingsError(
+            f"corpus.labels_field: texts have lists of up to {lengths.max()} numbers, each 0 or 1 (one-hot vectors), "
+            'instead of labels; write the names of the labels that a text has, such as ["art", "law"], or make a '
+            "column of 0 and 1 for each label and list them: labels_field: art,law. If the labels are called 0 and 1, "
+            "write each once"
+        )
+
+
+def separator_warning(paths: Sequence[str], separator: str) -> str | None:
+    """Return a warning if nearly every text has exactly one label and most of these contain another separator.
+
+    If a cell such as `commands|git-man|file` is split at `;`, it is one label, which nearly no other text has. Nothing
+    fails, but the model is useless.
+
+    Args:
+        paths: paths of the staged blocks.
+        separator: `corpus.label_separator`; empty if the files contain lists of labels, which are not split.
+    """
+    blocks = [StagedBlock(Path(path)) for path in paths]
+    labelled = sum(int((block.rows("label").lengths > 0).sum()) for block in blocks)
+    single = sum(int((block.rows("label").lengths == 1).sum()) for block in blocks)
+    if not labelled or single < MIN_SINGLE_SHARE * labelled:
+        return None
+    containing = {other: 0 for other in SEPARATORS if other != separator}
+    examples: dict[str, str] = {}
+    for block in blocks:
+        rows, names = block.rows("label"), block.table("labels")["label"]
+        texts = np.bincount(rows.take(np.flatnonzero(rows.lengths == 1)).values, minlength=len(names))
+        is_uri = pc.match_substring_regex(names, f"^{URI}").to_numpy()
+        for other in containing:
+            matches = pc.match_substring(names, other).to_numpy() & (texts > 0)
+            # A URI may contain any of them; one separates labels where another URI follows.
+            matches &= ~is_uri | pc.match_substring_regex(names, rf"{re.escape(other)}\s*{URI}").to_numpy()
+            containing[other] += int(texts[matches].sum())
+            if matches.any():
+                examples.setdefault(other, names[int(np.flatnonzero(matches)[0])].as_py()[:MAX_EXAMPLE_LETTERS])
+    other = max(containing, key=lambda candidate: containing[candidate])
+    if containing[other] < MIN_CONTAINING_SHARE * labelled:
+        return None
+    now = SEPARATORS.get(separator, separator)
+    fix = (
+        f'if it separates labels, set corpus.label_separator to "{SEPARATORS[other]}" (now "{now}")'
+        if separator
+        else "if it separates labels, write them as a list in the files"
+    )
+    return (
+        f"{single:,} of {labelled:,} texts have exactly one label, and {containing[other]:,} of these labels "
+        f"contain {SEPARATORS[other]!r}, such as {examples[other]!r}; {fix}"
+    )
+
+
+def segmentation_warning(paths: Sequence[str]) -> str | None:
+    """Return a warning if phrases in scripts without blanks between words are a considerable share of the texts.
+
+    Nothing fails, but nearly every phrase is another word, from which nothing can be learned.
+
+    Args:
+        paths: paths of the staged blocks of training texts, split into words at blanks.
+    """
+    characters = in_phrases = 0
+    example = ""
+    for path in paths[:: max(1, len(paths) // MAX_PHRASE_BLOCKS)]:
+        block = StagedBlock(Path(path))
+        words = block.table("words")["word"]
+        counts = pc.count_substring_regex(words, UNSPACED).to_numpy()
+        occurrences = np.bincount(block.array("word"), minlength=len(words))
+        is_phrase = counts >= MIN_PHRASE
+        characters += int((occurrences * np.maximum(counts, 1)).sum())
+        in_phrases += int((occurrences * counts)[is_phrase].sum())
+        if is_phrase.any() and not example:
+            example = words[int(np.flatnonzero(is_phrase)[0])].as_py()
+    if in_phrases <= MIN_PHRASE_SHARE * characters:
+        return None
+    return (
+        f"{in_phrases / characters:.0%} of the training texts is written without blanks between words, and a phrase "
+        f"such as {example[:20]!r} becomes one word; to make each of its characters a word, set corpus.segmentation to "
+        "characters"
+    )
