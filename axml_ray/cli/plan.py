@@ -27,9 +27,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus", type=count, metavar="N", help="total number of GPUs, one per worker")
     group.add_argument("--memory", type=_positive, metavar="GIB", help="memory of one worker")
     group.add_argument("--rate", type=_positive, metavar="TFLOPS", help="rate that one worker sustains in training")
-    group.add_argument(
-        "--bandwidth", type=_positive, metavar="GB/S", help="what a worker sends to others, in 10⁹ bytes per second"
-    )
     group.add_argument("--json", type=Path, metavar="PATH", help="also write the plan to this JSON file")
 
 
@@ -46,7 +43,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.planning.estimate import make_plan
     from axml_ray.planning.machines import choose_machines
     from axml_ray.planning.report import choices_table, render
-    from axml_ray.planning.scaling import Interconnect
     from axml_ray.planning.shapes import count_corpus
     from axml_ray.planning.work import training_rates
 
@@ -54,8 +50,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     settings, choices = adapt(settings, counts.documents, counts.labels)
     machines = choose_machines(settings, given.gpus, given.memory)
     rates, source = training_rates(settings, counts, machines, given.rate)
-    connection = Interconnect.of(machines.accelerator, given.bandwidth)
-    plan = make_plan(settings, counts, machines, rates, source, connection)
+    plan = make_plan(settings, counts, machines, rates, source)
     console = Console(width=None if Console().is_terminal else 120)
     console.print(render(plan))
     if choices:

@@ -63,17 +63,12 @@ def forward_operations(network: NetworkSettings, word_dimension: int, tokens: fl
     They are the LSTMs and the first fully connected layer, (αH)W₁ = α(HW₁), for each token; attention scores and
     contexts (equation 2) for each token and candidate; and the further layers for each candidate.
     """
-    pair = 2 * 2 * network.hidden + 2 * network.fully_connected[0]
-    candidate = 2 * sum(a * b for a, b in pairwise((*network.fully_connected, 1)))
-    return sum(encoder_operations(network, word_dimension, tokens)) + candidates * (tokens * pair + candidate)
-
-
-def encoder_operations(network: NetworkSettings, word_dimension: int, tokens: float) -> tuple[float, float]:
-    """Return the operations of the LSTMs for one document, and those of the first fully connected layer."""
-    hidden = network.hidden
+    hidden, units = network.hidden, network.fully_connected
     # 2 operations per multiply-add, 2 directions, 4 gates; the first layer reads the 2N states of both directions.
-    lstms, layer = 2 * 2 * 4 * hidden * (word_dimension + hidden), 2 * 2 * hidden * network.fully_connected[0]
-    return tokens * lstms, tokens * layer
+    token = 2 * 2 * 4 * hidden * (word_dimension + hidden) + 2 * 2 * hidden * units[0]
+    pair = 2 * 2 * hidden + 2 * units[0]
+    candidate = 2 * sum(a * b for a, b in pairwise((*units, 1)))
+    return tokens * token + candidates * (tokens * pair + candidate)
 
 
 def count_steps(settings: Experiment, counts: Counts, level: int) -> int:
