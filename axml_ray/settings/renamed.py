@@ -8,6 +8,7 @@ RENAMED = {
     "network.path_weight": "network.parent_score_exponent",
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
+    "tracking.artifacts": "MLflow and Weights & Biases always get the report and exported bundles",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
 }
 """By the path of an old setting or group: its new path or, with blanks, the reason why it was removed."""
