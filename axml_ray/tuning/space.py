@@ -32,6 +32,10 @@ GROUPS = ("tree", "network", "training", "ensemble")
 KEPT = ("training.documents", "ensemble.top_labels", "ensemble.combiner")
 """Settings of these groups that a sweep must not draw, since scores with different values could not be compared."""
 FUNCTION = "space"
+TRIED = 50
+"""Number of draws that are checked before a sweep starts."""
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Draw:
@@ -113,6 +117,14 @@ class Space:
             digest.update(inspect.getsource(module).encode())
         return cls(tuple(names), tuple(functions), digest.hexdigest()[:12])
 
+    def __call__(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
+        """Return the config of a trial, as OptunaSearch asks for it: its number and its parameters."""
+        return {"number": trial.number, "parameters": self.draw(trial)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OptunaSearch pickles its space, and the module of a user's file cannot be imported by name.
+        return Space.load, (self.names,)
+
     @property
     def short_name(self) -> str:
         """The name for a directory: `tree` for tune_spaces.tree, `tree-shape` for its function `shape`."""
@@ -184,6 +196,29 @@ def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experim
     except SettingsError as error:
         drawn = ", ".join(f"{path}={value}" for path, value in parameters.items())
         raise SettingsError(f"the space drew settings that are wrong together ({drawn}): {error}") from None
+
+
+def check_space(space: Space, base: Experiment, seed: int) -> None:
+    """Draw some trials and validate their settings before the sweep is started.
+
+    Raises:
+        SettingsError: the space raises an error, or draws invalid settings.
+    """
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    for _ in range(TRIED):
+        try:
+            drawn = space.draw(study.ask())
+        except Exception as error:  # whatever a user's function raises
+            raise SettingsError(f"--space {' '.join(space.names)}: {type(error).__name__}: {error}") from None
+        if not drawn:
+            raise SettingsError(f"--space {' '.join(space.names)}: it draws nothing; call draw.suggest_… at least once")
+        apply_parameters(base, drawn)
+
+
+def shown_parameters(parameters: Mapping[str, Any]) -> str:
+    """Return the parameters of a trial on one line."""
+    values = {path: f"{value:.3g}" if isinstance(value, float) else value for path, value in parameters.items()}
+    return " ".join(f"{path}={value}" for path, value in values.items())
 
 
 def _import(place: str) -> ModuleType:
