@@ -6,6 +6,7 @@ PyTorch nor Ray, and a job imports them inside its function.
 
 import argparse
 import logging
+import math
 import shlex
 import signal
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import axml_ray
 from axml_ray.cluster.connection import keep_logs
@@ -31,6 +32,9 @@ from axml_ray.settings.configuration import (
     read_settings,
     with_flags,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Work = Callable[[], None]
 PROGRAM = "axml-ray"
@@ -139,6 +143,44 @@ def count(word: str) -> int:
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
     return int(word)
+
+
+def number(expected: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return the `type` of a flag whose value is `expected`, such as "a number from 0 to 1"."""
+
+    def convert(word: str) -> float:
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"expected {expected} (given: {word!r})")
+        return value
+
+    return convert
+
+
+def write_output(flag: str, path: Path, write: Callable[[Path], None]) -> None:
+    """Write the file of a flag, and print its path.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    except OSError as error:
+        raise SettingsError(
+            f"{flag} {path}: cannot be written ({error.strerror}); give a path where you may write"
+        ) from None
+    print(f"{flag.removeprefix('--')}: {path}")
+
+
+def table_console(width: int = 110) -> "Console":
+    """Return a console for tables: as wide as the terminal, or of a fixed width in a file or pipe."""
+    from rich.console import Console
+
+    return Console(width=None if Console().is_terminal else width, highlight=False)
 
 
 def _typed_command() -> str:

@@ -4,21 +4,13 @@ axml-ray plan --config amazon3m --gpus 8
 """
 
 import argparse
+import math
 from pathlib import Path
 
-from axml_ray.cli.console import count, job_with_flags
-from axml_ray.core.errors import SettingsError
+from axml_ray.cli.console import count, job_with_flags, number, table_console, write_output
 from axml_ray.settings import Experiment, adapt
 
-
-def _positive(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0 (given: {word!r})")
-    return value
+_positive = number("a number above 0", lambda value: 0 < value < math.inf)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +29,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     Raises:
         SettingsError: the sizes of the corpus are not known, or the file cannot be written.
     """
-    from rich.console import Console
-
     from axml_ray.core.files import write_json
     from axml_ray.planning.estimate import make_plan
     from axml_ray.planning.machines import choose_machines
@@ -51,14 +41,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     machines = choose_machines(settings, given.gpus, given.memory)
     rates, source = training_rates(settings, counts, machines, given.rate)
     plan = make_plan(settings, counts, machines, rates, source)
-    console = Console(width=None if Console().is_terminal else 120)
+    console = table_console(120)
     console.print(render(plan))
     if choices:
         console.print(choices_table(choices))
     if given.json:
-        try:
-            write_json(given.json, plan.as_json())
-        except OSError as error:
-            raise SettingsError(
-                f"--json {given.json}: cannot be written ({error.strerror}); give a path in an existing directory"
-            ) from None
+        write_output("--json", given.json, lambda path: write_json(path, plan.as_json()))

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.cli.console import Command
+from axml_ray.cli.console import Command, table_console
 from axml_ray.cli.stored_settings import continued
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
@@ -32,13 +32,11 @@ OWN_TEXTS = """  For texts of your own, write JSON lines {"text": …, "labels":
 
 def train(settings: Experiment) -> None:
     """Run the main job, and print its scores and the next commands."""
-    from rich.console import Console
-
     from axml_ray.core.run_layout import RunLayout
     from axml_ray.evaluation.reports.report import scores_table
     from axml_ray.workflow.train import run
 
-    console = Console(width=None if Console().is_terminal else 110)
+    console = table_console()
 
     def print_first(scores: "FirstScores", seconds: float) -> None:
         console.print(scores.table(seconds))
