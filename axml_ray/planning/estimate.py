@@ -27,7 +27,6 @@ class LevelPlan:
     """The estimate for one level of one tree."""
 
     shape: LevelShape
-    """Sizes of the level."""
     parameters: int
     """Number of the network's parameters, over all workers."""
     steps: int
@@ -45,11 +44,8 @@ class TrainingPlan:
     """The estimates for the training of an ensemble's trees."""
 
     settings: Experiment
-    """The experiment."""
     counts: Counts
-    """Sizes of the corpus."""
     machines: Machines
-    """The hardware that it would train on."""
     levels: tuple[LevelPlan, ...]
     """The levels of one tree, from the top."""
     rates: tuple[float, ...] | None
@@ -132,15 +128,7 @@ def make_plan(
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
 ) -> TrainingPlan:
-    """Estimate memory and time of an experiment.
-
-    Args:
-        settings: the experiment.
-        counts: sizes of its corpus.
-        machines: the hardware that it would train on.
-        rates: operations per second of one worker, for each level; None if they are not known.
-        rate_source: where the rates come from, for the report.
-    """
+    """Estimate memory and time of an experiment; `rates` are those of `training_rates`."""
     workers, shapes = settings.resources.workers, level_shapes(counts.labels, settings.tree)
     replicated = word_values(counts) + network_values(settings.network, counts.word_dimension)
     levels = []

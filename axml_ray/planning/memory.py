@@ -157,15 +157,7 @@ def pass_bytes(
     """Return the bytes of the fused forward and backward pass over a level.
 
     They are the states of all documents of the step and their gradients, the rows of the label table that are read, and
-    scores, attention weights and contexts of one group of documents.
-
-    Args:
-        settings: the experiment.
-        counts: sizes of its corpus.
-        shape: sizes of the level.
-        workers: number of workers, W.
-        width: bytes of a value in matrix products.
-        backend: the backend of the workers' devices, which decides how large chunks and groups are.
+    scores, attention weights and contexts of one group of documents. The backend decides the size of chunks and groups.
     """
     network, documents = settings.network, settings.training.batch_size
     dimension, units = 2 * network.hidden, sum(network.fully_connected)
@@ -204,25 +196,16 @@ def level_memory(
     accelerator: bool,
     width: int,
 ) -> Memory:
-    """Return the memory of one of W workers that train a level (paper, section 2.6).
-
-    Args:
-        settings: the experiment; its `resources` are not read.
-        counts: sizes of its corpus.
-        shape: sizes of the level.
-        workers: number of workers, W.
-        accelerator: whether each worker trains on an accelerator.
-        width: bytes of a value in matrix products.
-    """
+    """Return the memory of one of W workers that train a level (paper, section 2.6); `resources` are not read."""
     network, hidden = settings.network, settings.network.hidden
     table = FLOAT * table_values(shape, hidden, workers)
     words = FLOAT * word_values(counts)
     rest = FLOAT * network_values(network, counts.word_dimension)
     trained = table + rest + (words if network.train_embeddings else 0)
     backend = CudaBackend() if accelerator else CpuBackend()
-    stored = (
-        trained if not accelerator else sum(_stored_on_device(part) for part in (table, rest, trained - table - rest))
-    )
+    stored = trained
+    if accelerator:  # copies of large tables that are seldom read are in main memory, see `Backend.store_like`
+        stored = sum(size for size in (table, rest, trained - table - rest) if size <= STORED_ON_DEVICE)
     encoder = encoder_bytes(settings, counts, workers, width, accelerator)
     return Memory(
         label_table=table,
@@ -237,11 +220,6 @@ def level_memory(
         corpus=0 if accelerator else corpus_bytes(counts),
         pytorch=ACCELERATOR_PYTORCH if accelerator else CPU_PYTORCH,
     )
-
-
-def _stored_on_device(size: int) -> int:
-    """Return how many bytes of a copy that is seldom read are on an accelerator, as `Backend.store_like` decides."""
-    return size if size <= STORED_ON_DEVICE else 0
 
 
 def corpus_bytes(counts: Counts) -> int:
@@ -268,10 +246,6 @@ def main_memory(counts: Counts, memory: Memory) -> int:
     weights = memory.label_table + memory.network + memory.word_table
     # At most the average and the best weights, once where they are kept and once in the checkpoint's copy. PyTorch
     # rounds page-locked memory, in which they are kept, up to a power of two.
-    kept = sum(_power_of_two(size) for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE)
+    large = [size for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE]
+    kept = sum(1 << (size - 1).bit_length() for size in large)
     return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * kept
-
-
-def _power_of_two(size: int) -> int:
-    """Return the smallest power of two that is not below a size."""
-    return 1 << max(0, size - 1).bit_length()

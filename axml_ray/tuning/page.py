@@ -22,13 +22,9 @@ td.n { text-align: right; }
 
 
 def page(name: str, documents: int, trials: Sequence[Trial], front: Sequence[Trial] = ()) -> str:
-    """Return the text of the page.
+    """Return the text of the page of a sweep whose trials train on a number of documents.
 
-    Args:
-        name: name of the sweep.
-        documents: number of training documents of a trial.
-        trials: all trials.
-        front: trials on the Pareto front, by falling score, if cost was measured.
+    `front` has the trials on the Pareto front, by falling score, if cost was measured.
     """
     score = Axis(label="valid nDCG@5")
     order = {"finished": 0, "stopped": 1, "running": 2, "failed": 3}

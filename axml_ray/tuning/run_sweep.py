@@ -46,11 +46,8 @@ SAVE_SECONDS = 5
 def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -> int:
     """Return how many trials run concurrently, each with the workers of one tree. Ray must be initialised.
 
-    The trees of a trial are trained one after the other if there is no more room, so trials cannot deadlock.
-
-    Args:
-        resources: resources of a trial.
-        at_once: number that the user requires; None for the number that fits.
+    The trees of a trial are trained one after the other if there is no more room, so trials cannot deadlock. `at_once`
+    is the number that the user requires; None stands for the number that fits.
 
     Raises:
         SettingsError: not even one trial fits, or fewer than `at_once`.
@@ -68,15 +65,9 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
 
 
 def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: None) -> list[Trial]:
-    """Run a sweep, or continue it. Ray must be initialised.
+    """Run a sweep, or continue it, and return its trials by number. Ray must be initialised.
 
-    Args:
-        sweep: the sweep.
-        corpus: the prepared corpus.
-        begun: called when everything is checked, before the first trial.
-
-    Returns:
-        All trials, by number.
+    `begun` is called when everything is checked, before the first trial.
 
     Raises:
         SettingsError: the space or the resources are invalid, or the directory contains another sweep.

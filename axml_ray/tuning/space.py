@@ -39,18 +39,12 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Draw:
-    """Draws the settings of one trial; each setting is drawn once.
-
-    Args:
-        trial: trial of Optuna that determines the values.
-
-    Attributes:
-        parameters: values drawn and fixed so far, by path.
-    """
+    """Draws the settings of one trial, whose values a trial of Optuna determines; each setting is drawn once."""
 
     def __init__(self, trial: optuna.trial.BaseTrial):
         self._trial = trial
         self.parameters: dict[str, Any] = {}
+        """Values drawn and fixed so far, by path."""
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Draw an integer from `low` to `high`, both included; with `log`, uniformly in its logarithm."""
@@ -79,17 +73,13 @@ Function = Callable[[Draw], None]
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: functions that are called one after the other.
-
-    Attributes:
-        names: names of the functions as the user gave them.
-        functions: the functions.
-        fingerprint: hash of the text of their modules.
-    """
+    """A search space: functions that are called one after the other."""
 
     names: tuple[str, ...]
+    """Names of the functions as the user gave them."""
     functions: tuple[Function, ...]
     fingerprint: str
+    """Hash of the text of their modules."""
 
     @classmethod
     def load(cls, names: Sequence[str]) -> "Space":

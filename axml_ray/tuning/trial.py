@@ -73,9 +73,9 @@ class TrialRunner:
         Args:
             number: number of the trial.
             parameters: the drawn parameters.
-            report: called with every evaluation (the fields of `Scoring`) and, at the end, with `finished`,
-                `milliseconds` and `seconds`, or with the reason as `failed`. Each has `nDCG@5`, the objective: that of
-                labels in percent, 0 above the leaf level and after a failure.
+            report: called with every evaluation (the fields of `Scoring`) and, at the end, with `finished` and
+                `seconds`, or with the reason as `failed`. Each has the objectives: `nDCG@5` of labels in percent, 0
+                above the leaf level and after a failure; and `milliseconds`, None unless it was measured.
             stopped: returns whether the trial was stopped; its workers are then ended, and nothing more is reported.
         """
         began = time.monotonic()
@@ -100,7 +100,7 @@ class TrialRunner:
         except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
-            end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
+            end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0, "milliseconds": None}
         else:
             end = {"finished": True, "nDCG@5": score, "milliseconds": milliseconds}
         drop_weights(self.trial_directory(number))
@@ -161,7 +161,7 @@ class ScoringReporter:
         )  # fmt: skip
         if scoring.is_of_labels:
             self.best_of_labels = max(self.best_of_labels, scoring.score)
-        self._report({**vars(scoring), "nDCG@5": self.best_of_labels})
+        self._report({**vars(scoring), "nDCG@5": self.best_of_labels, "milliseconds": None})
 
 
 def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:

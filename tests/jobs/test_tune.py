@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pytest
 import synthetic
 import yaml
@@ -14,6 +15,7 @@ from descendants import job_environment, kill_driver
 from axml_ray.settings.configuration import load
 from axml_ray.tuning.outcome import front
 from axml_ray.tuning.records import read_trials
+from axml_ray.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
 TRIALS, SECONDS = 3, 300
@@ -68,10 +70,10 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     assert {path: path.read_bytes() for path in done} == done
     base = load(tmp_path / "config.yaml")
     trials = read_trials(sweep / "trials")
-    assert [trial.number for trial in trials] == list(range(TRIALS))
-    # The first one has the config's own settings.
-    assert trials[0].parameters["network.hidden"] == base.network.hidden
-    assert trials[0].parameters["tree.height"] == base.tree.height
+    # The trials are those that a sweep draws which is never killed.
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(base.seed))
+    space = Space.load([str(tmp_path / "mine.py")])
+    assert [trial.parameters for trial in trials] == [space.draw(study.ask()) for _ in range(TRIALS)]
     assert [trial.state for trial in trials] == ["finished"] * TRIALS
     assert all(trial.milliseconds and trial.milliseconds > 0 for trial in trials)
     assert all(trial.score == max(one.score for one in trial.curve if one.is_of_labels) for trial in trials)
