@@ -84,9 +84,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         return
     name = corpus.labels.names[chosen]
     clusters = clusters_around(tree, features, chosen, NEIGHBOURS)
-    parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
-    for part, cluster in zip(parts, clusters, strict=True):
-        console.print(Text.assemble((part, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
+    for place, cluster in enumerate(clusters):
+        heading = "near: " if place else f"\nwith {name}: "
+        console.print(Text.assemble((heading, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
     in_run = directory / "clusters.svg" if directory.is_dir() else None
     picture = given.picture or in_run or Path.cwd() / f"{settings.name}-tree-{number}.svg"
     title = f"{settings.name}, tree {number}: the cluster of {name} and those most like it"

@@ -118,13 +118,13 @@ def gradient_bytes(settings: Experiment, counts: Counts, shape: LevelShape, work
     table = touched_table_values(shape, settings.network.hidden, workers, batch)
     tables = 1 if not accelerator else 2 if shape.parents is None else 2 + MOMENTS
     network = network_values(settings.network, counts.word_dimension)
-    words = 0
+    vectors = 0
     if settings.network.train_embeddings:
-        own = min(counts.words, -(-batch // workers) * counts.longest)
-        every = min(counts.words, batch * counts.longest)
-        exchanged = 3 * every if workers > 1 else 0  # the gathered parts, their concatenation, and their sum
-        words = (2 * own + exchanged + (1 + MOMENTS) * every * accelerator) * counts.word_dimension
-    return FLOAT * (tables * table + words + (1 + (workers > 1)) * network)
+        read_here = min(counts.words, -(-batch // workers) * counts.longest)
+        read_by_all = min(counts.words, batch * counts.longest)
+        exchanged = 3 * read_by_all if workers > 1 else 0  # the gathered shards, their concatenation, and their sum
+        vectors = (2 * read_here + exchanged + (1 + MOMENTS) * read_by_all * accelerator) * counts.word_dimension
+    return FLOAT * (tables * table + vectors + (1 + (workers > 1)) * network)
 
 
 def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int, accelerator: bool) -> int:
@@ -166,19 +166,19 @@ def pass_bytes(
     sums = (
         documents * tokens * (dimension + network.fully_connected[0])
     )  # float32 sums of gradients over chunks of labels
-    each = 2 * tokens + 2 * units
+    per_node = 2 * tokens + 2 * units
     rows = -(-shape.rows // workers)
     if shape.parents is None:
-        chunk = max(1, backend.nodes_of_chunk(rows, documents, tokens, each))
-        at_once = max(1, backend.documents_of_group(documents, chunk, each))
+        chunk = max(1, backend.nodes_of_chunk(rows, documents, tokens, per_node))
+        at_once = max(1, backend.documents_of_group(documents, chunk, per_node))
         # The chunk's scores of all documents; its queries and their gradient.
         values = chunk * documents * tokens + 2 * chunk * dimension
         nodes, queries, numbers = chunk, 0, documents * (rows + 3 * chunk)
     else:
         parents = parents_here(shape, workers)
-        chunk = max(1, backend.columns_of_chunk(parents, shape.block, documents, each))
+        chunk = max(1, backend.columns_of_chunk(parents, shape.block, documents, per_node))
         nodes = chunk * shape.block
-        at_once = max(1, backend.documents_of_group(documents, nodes, each))
+        at_once = max(1, backend.documents_of_group(documents, nodes, per_node))
         values = touched_table_values(shape, network.hidden, workers, documents)
         # Queries and their gradients, these also in float32.
         queries, numbers = (2 + FLOAT // width) * dimension, documents * (2 * parents * shape.block + 3 * nodes)
@@ -233,8 +233,8 @@ def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) ->
 
     Workers memory-map these files, so those on one machine share them, and the system may evict them from memory.
     """
-    kept = 4 + 4 + (4 if settings.training.include_true_parents else 0)
-    return counts.documents * min(settings.tree.beam, shape.nodes) * kept
+    candidate = 4 + 4 + (4 if settings.training.include_true_parents else 0)
+    return counts.documents * min(settings.tree.beam, shape.nodes) * candidate
 
 
 def main_memory(counts: Counts, memory: Memory) -> int:
@@ -247,5 +247,5 @@ def main_memory(counts: Counts, memory: Memory) -> int:
     # At most the average and the best weights, once where they are kept and once in the checkpoint's copy. PyTorch
     # rounds page-locked memory, in which they are kept, up to a power of two.
     large = [size for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE]
-    kept = sum(1 << (size - 1).bit_length() for size in large)
-    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * kept
+    page_locked = sum(1 << (size - 1).bit_length() for size in large)
+    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * page_locked

@@ -213,7 +213,7 @@ class _Parser(argparse.ArgumentParser):
         `shown` are the settings and groups of settings that the help lists; None lists all.
         """
         kinds()  # so that the model has the settings of plugins
-        own = self.flags()
+        job_flags = self.flags()
 
         def add(group: type[BaseModel], prefix: str, section: Any) -> None:
             for key, field in group.model_fields.items():
@@ -223,7 +223,7 @@ class _Parser(argparse.ArgumentParser):
                 if not is_group and (shown is None or any(f"{name}.".startswith(f"{one}.") for one in shown)):
                     default = "null" if field.default is None else field.default
                     about = f"{field.description} (default: {default})".replace("%", "%%")
-                if f"--{name}" not in own:
+                if f"--{name}" not in job_flags:
                     self._forms[name] = form
                     section.add_argument(
                         f"--{name}", action="append", default=argparse.SUPPRESS, metavar=form, help=about
