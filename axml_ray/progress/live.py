@@ -39,7 +39,7 @@ Row = tuple[str, float | None, str, list[str]]
 
 @dataclass
 class TreeProgress:
-    """The progress of the networks of one label tree, numbered from 0; None stands for what is not known."""
+    """The progress of the networks of one label tree, numbered from 0; what is not known is None."""
 
     tree: int
     place: tuple[int, int] = (0, 0)
