@@ -13,7 +13,7 @@ PARALLEL = --dist loadfile --no-loadscope-reorder
 # The Pythons of `make test-pythons`.
 PYTHONS = $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[1-9].*/bin/python)
 
-.PHONY: help setup demo serve test test-unit test-avx2 test-pythons lint format docs wheel cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit test-avx2 test-pythons lint format figures docs wheel cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ lint: setup  ## Formatter, linter, type checker, import contracts
 format: setup  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+figures: setup  ## Print sizes of the code: lines of each room, settings, longest files and functions, comments
+	@$(BIN)/python benchmarks/figures.py
 
 docs: setup  ## Build the documentation into site/ without network access; warnings and dead links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -91,7 +91,8 @@ class Bench:
 
     def parity(self) -> Iterator[Result]:
         """Compare one step's logits, loss and gradients with float32 on the CPU."""
-        bounds, worst, broken = {"float32": 1e-4, "bfloat16": 0.1}, {"float32": 0.0, "bfloat16": 0.0}, []
+        bounds: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.1}
+        worst, broken = dict.fromkeys(bounds, 0.0), []
         cases = [(256, 104), (512, 96)] if not self.quick else [(32, 8)]
         for hidden, documents in cases:
             settings, counts = self._settings(hidden, documents), _counts(24 if self.quick else 504)
@@ -242,7 +243,8 @@ class Bench:
         before, errors = backend.fused_kernel, {"fused_error": 0.0, "fused_bfloat16_error": 0.0}
         try:
             for shape in (_shape(1, 75), _shape(2, 30, block=8, parents=20)):
-                for figure, precision in zip(errors, ("float32", "bfloat16"), strict=True):
+                precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+                for figure, precision in zip(errors, precisions, strict=True):
                     found = []
                     for backend.fused_kernel in (False, True):
                         found.append(_one_step(settings, _counts(40), shape, self.device, precision))

@@ -6,13 +6,10 @@ A difference is what the second gains over the first. Stored predictions are reu
 """
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 
-from axml_ray.cli.console import job_of_flags
-from axml_ray.core.errors import SettingsError
+from axml_ray.cli.console import job_of_flags, table_console, write_output
 from axml_ray.core.paths import absolute
-from axml_ray.settings import SPLITS, Experiment
+from axml_ray.settings import SPLITS
 from axml_ray.settings.configuration import read_settings
 
 
@@ -33,9 +30,10 @@ def main(given: argparse.Namespace) -> None:
     Raises:
         SettingsError: a directory is not a run, the corpora differ, or a file cannot be written.
     """
-    runs = [_settings(directory, given.corpora) for directory in (given.first, given.second)]
-
-    from rich.console import Console
+    # Directories that are no runs are reported before slow imports.
+    runs = [read_settings(directory) for directory in (given.first, given.second)]
+    if given.corpora:
+        runs = [settings.model_copy(update={"corpora": given.corpora}) for settings in runs]
 
     from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.reports.comparison import bands_table, measures_table, settings_table
@@ -45,32 +43,12 @@ def main(given: argparse.Namespace) -> None:
 
     first, second = (Run(settings, Corpus.open(settings.corpus_directory)) for settings in runs)
     comparison = compare_runs(first, second, given.split)
-    console = Console(width=None if Console().is_terminal else 110)
+    console = table_console()
     console.print(measures_table(comparison.content))
     console.print(bands_table(comparison.content))
     if comparison.content["settings"]:
         console.print(settings_table(comparison.content))
     if given.html:
-        _write("--html", given.html, comparison.write_html)
+        write_output("--html", given.html, comparison.write_html)
     if given.json:
-        _write("--json", given.json, lambda path: write_metrics(path, comparison.content))
-
-
-def _settings(directory: Path, corpora: Path | None) -> Experiment:
-    """Return the settings of a run, with the directory of corpora that the command line gives."""
-    settings = read_settings(directory)
-    return settings.model_copy(update={"corpora": corpora}) if corpora else settings
-
-
-def _write(flag: str, path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file and print its path.
-
-    Raises:
-        SettingsError: the file cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
-    except OSError as error:
-        raise SettingsError(f"{flag} {path}: cannot be written ({error.strerror})") from None
-    print(f"{flag.removeprefix('--')}: {path}")
+        write_output("--json", given.json, lambda path: write_metrics(path, comparison.content))

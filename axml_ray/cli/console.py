@@ -6,6 +6,7 @@ PyTorch nor Ray, and a job imports them inside its function.
 
 import argparse
 import logging
+import math
 import shlex
 import signal
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import axml_ray
 from axml_ray.cluster.connection import keep_logs
@@ -32,6 +33,9 @@ from axml_ray.settings.configuration import (
     with_flags,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Work = Callable[[], None]
 PROGRAM = "axml-ray"
 """Name of the installed command."""
@@ -46,18 +50,18 @@ class Command:
     `--verbose`, a failure also prints its traceback.
 
     Args:
-        parse: converts command-line words, or the process's own if None, to the arguments of `work`.
+        parse: converts the command line (`argv` without the program) to the arguments of `work`.
         work: function that does the work.
     """
 
-    def __init__(self, parse: Callable[[list[str] | None], tuple[Any, ...]], work: Callable[..., None]):
+    def __init__(self, parse: Callable[[list[str]], tuple[Any, ...]], work: Callable[..., None]):
         self.parse, self.work = parse, work
         self.__doc__ = work.__doc__
 
     def __call__(self) -> None:
         """Run the job with the arguments of the process."""
-        words = [word for word in sys.argv[1:] if word != VERBOSE]
-        run_command(lambda: self.work(*self.parse(words)), verbose=VERBOSE in sys.argv[1:])
+        argv = [argument for argument in sys.argv[1:] if argument != VERBOSE]
+        run_command(lambda: self.work(*self.parse(argv)), verbose=VERBOSE in sys.argv[1:])
 
 
 def job(description: str | None, config: str | None = None) -> Callable[[Callable[[Experiment], None]], Command]:
@@ -68,11 +72,8 @@ def job(description: str | None, config: str | None = None) -> Callable[[Callabl
         config: config to use if the command line names none.
     """
 
-    def parse(words: list[str] | None) -> tuple[Experiment]:
-        default = [] if config is None else ["--config", config]  # a later --config wins
-        return (from_command_line(description or "", [*default, *(sys.argv[1:] if words is None else words)]),)
-
-    return lambda work: Command(parse, work)
+    default = [] if config is None else ["--config", config]  # a later --config wins
+    return lambda work: Command(lambda argv: (from_command_line(description or "", [*default, *argv]),), work)
 
 
 def job_with_flags(
@@ -85,14 +86,14 @@ def job_with_flags(
         add: adds the job's own flags to a parser.
         shown: settings and groups of settings that `--help` lists; by default all.
     """
-    return lambda work: Command(lambda words: with_flags(description or "", add, words, shown), work)
+    return lambda work: Command(lambda argv: with_flags(description or "", add, argv, shown), work)
 
 
 def job_of_flags(
     description: str | None, add: Callable[[argparse.ArgumentParser], None]
 ) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
     """Return a decorator like `job` for a function of the job's own flags only, which `add` adds to a parser."""
-    return lambda work: Command(lambda words: (only_flags(description or "", add, words),), work)
+    return lambda work: Command(lambda argv: (only_flags(description or "", add, argv),), work)
 
 
 def job_on_run(
@@ -107,23 +108,22 @@ def job_on_run(
         parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="directory of a run, with its settings")
         add(parser)
 
-    return lambda work: Command(lambda words: _settings_of_run(description or "", add_run, words), work)
+    return lambda work: Command(lambda argv: _settings_of_run(description or "", add_run, argv), work)
 
 
 def _settings_of_run(
-    description: str, add: Callable[[argparse.ArgumentParser], None], words: list[str] | None
+    description: str, add: Callable[[argparse.ArgumentParser], None], argv: list[str]
 ) -> tuple[Experiment, argparse.Namespace]:
     """Return the settings of the run that `--run` names, with changes by flags, and the job's own flags."""
-    arguments = sys.argv[1:] if words is None else words
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--run", type=absolute)
-    directory = finder.parse_known_args(arguments)[0].run
+    directory = finder.parse_known_args(argv)[0].run
     if directory is None:
-        if {"-h", "--help"} & set(arguments):
-            with_flags(description, add, arguments, FREE)
+        if {"-h", "--help"} & set(argv):
+            with_flags(description, add, argv, FREE)
         raise SettingsError("command line: --run: name the directory of a run")
     stored = read_settings(directory)
-    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *arguments], FREE)
+    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *argv], FREE)
     now = moved_to(settings, directory)
     changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
     if changed:
@@ -141,12 +141,48 @@ def count(word: str) -> int:
     return int(word)
 
 
+def number(expected: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return the `type` of a flag whose value is `expected`, such as "a number from 0 to 1"."""
+
+    def convert(word: str) -> float:
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"expected {expected} (given: {word!r})")
+        return value
+
+    return convert
+
+
+def write_output(flag: str, path: Path, write: Callable[[Path], None]) -> None:
+    """Write the file of a flag, and print its path.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    except OSError as error:
+        raise SettingsError(
+            f"{flag} {path}: cannot be written ({error.strerror}); give a path where you may write"
+        ) from None
+    print(f"{flag.removeprefix('--')}: {path}")
+
+
+def table_console(width: int = 110) -> "Console":
+    """Return a console for tables: as wide as the terminal, or of a fixed width in a file or pipe."""
+    from rich.console import Console
+
+    return Console(width=None if Console().is_terminal else width, highlight=False)
+
+
 def _typed_command() -> str:
-    """Return this process's command as it was typed; the shell runs an installed script as `python PATH WORDS`."""
-    python, *words = sys.orig_argv
-    if words and Path(words[0]).name == PROGRAM:
-        return shlex.join([PROGRAM, *words[1:]])
-    return shlex.join([python, *words])
+    """Return this process's command as it was typed; the shell runs an installed script as `python PATH …`."""
+    python, *argv = sys.orig_argv
+    return shlex.join([PROGRAM, *argv[1:]] if argv and Path(argv[0]).name == PROGRAM else [python, *argv])
 
 
 def run_command(work: Work, *, verbose: bool = False) -> None:

@@ -29,16 +29,16 @@ COMMANDS = {
 """The module and a description of each command; the module's `main` runs it."""
 
 
-def main(words: list[str] | None = None) -> None:
-    """Run the command that the first of `words` names; by default, they are those of the process."""
-    words = sys.argv[1:] if words is None else words
+def main(argv: list[str] | None = None) -> None:
+    """Run the command that the first of `argv` names; by default, they are those of the process."""
+    argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
-    if not words:
+    if not argv:
         parser.print_help()
         raise SystemExit(2)
-    if words[0].startswith("-"):
-        parser.parse_args(words[:1])
-    name, *rest = words
+    if argv[0].startswith("-"):
+        parser.parse_args(argv[:1])
+    name, *rest = argv
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         fix = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(COMMANDS)}"

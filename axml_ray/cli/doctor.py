@@ -9,8 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.cli.console import job_of_flags
-from axml_ray.core.errors import SettingsError
+from axml_ray.cli.console import job_of_flags, table_console, write_output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,18 +31,14 @@ def main(given: argparse.Namespace) -> None:
     """
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from axml_ray.core.files import write_json
     from axml_ray.planning.diagnosis import diagnose
 
     findings = diagnose()
-    Console(width=None if Console().is_terminal else 110, highlight=False).print(table(findings))
+    table_console().print(table(findings))
     if given.json:
-        try:
-            write_json(given.json, {"findings": [asdict(finding) for finding in findings]})
-        except OSError as error:
-            raise SettingsError(f"--json {given.json}: cannot be written ({error.strerror})") from None
+        content = {"findings": [asdict(finding) for finding in findings]}
+        write_output("--json", given.json, lambda path: write_json(path, content))
     if any(finding.is_problem for finding in findings):
         raise SystemExit(1)
 

@@ -9,7 +9,7 @@ and report/index.html in the run's directory (for other splits than test: metric
 import argparse
 import webbrowser
 
-from axml_ray.cli.console import job_on_run
+from axml_ray.cli.console import job_on_run, table_console
 from axml_ray.core.paths import absolute
 from axml_ray.settings import SPLITS, Experiment
 from axml_ray.settings.configuration import read_settings
@@ -32,8 +32,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 @job_on_run(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
-    from rich.console import Console
-
     from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.reports.report import bands_table, comparison_table, scores_table
     from axml_ray.runs.run import Run
@@ -53,7 +51,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     with track(settings) as tracked:
         tracked.scores(scores_of(metrics))
         tracked.artifact("report", report)
-    console = Console(width=None if Console().is_terminal else 110)
+    console = table_console()
     console.print(scores_table(metrics))
     console.print(bands_table(metrics))
     if sets := metrics.get("label_sets"):

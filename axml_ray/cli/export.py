@@ -9,7 +9,7 @@ import argparse
 import logging
 from typing import TYPE_CHECKING, get_args
 
-from axml_ray.cli.console import job_of_flags
+from axml_ray.cli.console import job_of_flags, table_console
 from axml_ray.core.paths import absolute
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import Weights
@@ -55,8 +55,6 @@ def table(exported: "Exported") -> "Table":
 @job_of_flags(__doc__, add_flags)
 def main(given: argparse.Namespace) -> None:
     """Export the run, and print scores and size of the bundle."""
-    from rich.console import Console
-
     from axml_ray.corpus.store import Corpus
     from axml_ray.inference.bundle.export import export_bundle
     from axml_ray.runs.run import Run
@@ -71,6 +69,6 @@ def main(given: argparse.Namespace) -> None:
         exported = export_bundle(run, given.to, given.weights, licence=given.licence)
     with track(settings) as tracked:
         tracked.artifact("bundle", exported.directory)
-    Console(width=None if Console().is_terminal else 110).print(table(exported))
+    table_console().print(table(exported))
     print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: axml-ray predict --bundle {given.to} --input texts.jsonl --output predictions")

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.cli.console import count, job_with_flags
+from axml_ray.cli.console import count, job_with_flags, table_console, write_output
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.settings import Experiment, adapt
@@ -48,18 +48,18 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     Raises:
         SettingsError: the tree or the label does not exist, or the corpus is not prepared.
     """
-    from rich.console import Console
     from rich.text import Text
 
     from axml_ray.core.run_layout import RunLayout
     from axml_ray.corpus.store import Corpus
     from axml_ray.tree.clustering import normalise_rows
     from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
+    from axml_ray.tree.tree_page import write_tree_page
 
     number = given.number
     if number > settings.ensemble.trees:
         raise SettingsError(f"--tree: {number} is not one of the ensemble's, 1 to {settings.ensemble.trees}")
-    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    console = table_console()
     corpus = Corpus.open(settings.corpus_directory)
     settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
     chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
@@ -69,16 +69,16 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     console.print(Text(f"tree {number} of {settings.name}: {settings.tree.kind}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
     if given.html:
-        _write_page(given.html, tree, corpus, f"{settings.name}, tree {number}")
-        console.print(Text(f"page: {given.html}"))
+        title = f"{settings.name}, tree {number}"
+        write_output("--html", given.html, lambda path: write_tree_page(path, tree, corpus.labels, title))
     if not tree.height:
         console.print("The tree is flat: there are no clusters to show.")
         return
     name = corpus.labels.names[chosen]
     clusters = clusters_around(tree, features, chosen, NEIGHBOURS)
-    parts = [f"\nwith {name}: ", *["near: "] * (len(clusters) - 1)]
-    for part, cluster in zip(parts, clusters, strict=True):
-        console.print(Text.assemble((part, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
+    for place, cluster in enumerate(clusters):
+        heading = "near: " if place else f"\nwith {name}: "
+        console.print(Text.assemble((heading, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
 
 
 def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
@@ -99,20 +99,6 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
             )
         return tree, f"of the run {settings.run_directory}"
     return build_tree_of_run(Run(settings, corpus), number), "built now and not saved (there is no run)"
-
-
-def _write_page(path: Path, tree: "LabelTree", corpus: "Corpus", title: str) -> None:
-    """Write the page of the whole tree.
-
-    Raises:
-        SettingsError: the file cannot be written.
-    """
-    from axml_ray.tree.tree_page import write_tree_page
-
-    try:
-        write_tree_page(path, tree, corpus.labels, title)
-    except OSError as error:
-        raise SettingsError(f"--html {path}: cannot be written ({error.strerror})") from None
 
 
 def table(rows: "list[LevelSummary]", labels: int) -> "Table":

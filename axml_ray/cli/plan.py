@@ -4,21 +4,13 @@ axml-ray plan --config amazon3m --gpus 8
 """
 
 import argparse
+import math
 from pathlib import Path
 
-from axml_ray.cli.console import count, job_with_flags
-from axml_ray.core.errors import SettingsError
+from axml_ray.cli.console import count, job_with_flags, number, table_console, write_output
 from axml_ray.settings import Experiment, adapt
 
-
-def _positive(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0 (given: {word!r})")
-    return value
+_positive = number("a number above 0", lambda value: 0 < value < math.inf)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +19,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus", type=count, metavar="N", help="total number of GPUs, one per worker")
     group.add_argument("--memory", type=_positive, metavar="GIB", help="memory of one worker")
     group.add_argument("--rate", type=_positive, metavar="TFLOPS", help="rate that one worker sustains in training")
-    group.add_argument(
-        "--bandwidth", type=_positive, metavar="GB/S", help="what a worker sends to others, in 10⁹ bytes per second"
-    )
     group.add_argument("--json", type=Path, metavar="PATH", help="also write the plan to this JSON file")
 
 
@@ -40,13 +29,10 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     Raises:
         SettingsError: the sizes of the corpus are not known, or the file cannot be written.
     """
-    from rich.console import Console
-
     from axml_ray.core.files import write_json
     from axml_ray.planning.estimate import make_plan
     from axml_ray.planning.machines import choose_machines
     from axml_ray.planning.report import choices_table, render
-    from axml_ray.planning.scaling import Interconnect
     from axml_ray.planning.shapes import count_corpus
     from axml_ray.planning.work import training_rates
 
@@ -54,16 +40,10 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     settings, choices = adapt(settings, counts.documents, counts.labels)
     machines = choose_machines(settings, given.gpus, given.memory)
     rates, source = training_rates(settings, counts, machines, given.rate)
-    connection = Interconnect.of(machines.accelerator, given.bandwidth)
-    plan = make_plan(settings, counts, machines, rates, source, connection)
-    console = Console(width=None if Console().is_terminal else 120)
+    plan = make_plan(settings, counts, machines, rates, source)
+    console = table_console(120)
     console.print(render(plan))
     if choices:
         console.print(choices_table(choices))
     if given.json:
-        try:
-            write_json(given.json, plan.as_json())
-        except OSError as error:
-            raise SettingsError(
-                f"--json {given.json}: cannot be written ({error.strerror}); give a path in an existing directory"
-            ) from None
+        write_output("--json", given.json, lambda path: write_json(path, plan.as_json()))

@@ -8,14 +8,13 @@ and an error; if all are such, the command fails.
 
 import argparse
 import logging
-import math
 import sys
 import time
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import ValidationError
 
-from axml_ray.cli.console import count, job_of_flags
+from axml_ray.cli.console import count, job_of_flags, number
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute, absolute_place
 from axml_ray.settings import LabelConditions, ReadingSettings
@@ -31,24 +30,8 @@ FORMATS = tuple(name for name in get_args(ReadingSettings.model_fields["source"]
 """Values of `--source`."""
 
 
-def _share(word: str) -> float:
-    try:
-        number = float(word)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1 (given: {word!r})")
-    return number
-
-
-def _gpus(word: str) -> float:
-    try:
-        number = float(word)
-    except ValueError:
-        number = math.nan
-    if not number >= 0 or (number > 1 and number % 1):
-        raise argparse.ArgumentTypeError(f"expected a whole number, or a share of one GPU (given: {word!r})")
-    return number
+_share = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+_gpus = number("a whole number, or a share of one GPU", lambda value: value >= 0 and (value <= 1 or not value % 1))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

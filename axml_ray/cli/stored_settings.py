@@ -43,11 +43,11 @@ def continued(settings: Experiment, directory: Path) -> Experiment:
     runs = old.runs if settings.runs == stored.runs else settings.runs
     is_old_name = runs == old.runs and settings.name in (old.name, stored.name)
     name = old.name + SUFFIX if is_old_name else settings.name
-    own = settings.corpus.name != old.corpus.name
+    has_own_name = settings.corpus.name != old.corpus.name
     more = tuple(place for place in settings.corpus.train if place not in old.corpus.train)
     corpus = settings.corpus.model_copy(
         update={
-            "name": settings.corpus.name if own else name,
+            "name": settings.corpus.name if has_own_name else name,
             "train": (*old.corpus.train, *more),
             "continues": old.corpus_directory,
         }

@@ -12,11 +12,10 @@ trains a new run that goes on from the weights of a finished one, with its texts
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.cli.console import Command
+from axml_ray.cli.console import Command, table_console
 from axml_ray.cli.stored_settings import continued
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
@@ -32,13 +31,11 @@ OWN_TEXTS = """  For texts of your own, write JSON lines {"text": …, "labels":
 
 def train(settings: Experiment) -> None:
     """Run the main job, and print its scores and the next commands."""
-    from rich.console import Console
-
     from axml_ray.core.run_layout import RunLayout
     from axml_ray.evaluation.reports.report import scores_table
     from axml_ray.workflow.train import run
 
-    console = Console(width=None if Console().is_terminal else 110)
+    console = table_console()
 
     def print_first(scores: "FirstScores", seconds: float) -> None:
         console.print(scores.table(seconds))
@@ -51,21 +48,20 @@ def train(settings: Experiment) -> None:
     print(next_steps(settings))
 
 
-def parse(words: list[str] | None) -> tuple[Experiment]:
-    """Return the settings by command-line words, or by the process's own: of a run from scratch, or of a continued one.
+def parse(argv: list[str]) -> tuple[Experiment]:
+    """Return the settings that the command line gives: of a run from scratch, or of a continued one.
 
     Raises:
         SettingsError: `--continue` does not name a run, or a run that cannot be continued with these settings.
     """
-    words = sys.argv[1:] if words is None else words
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_continue(finder)
-    directory = finder.parse_known_args(words)[0].continue_run
-    if directory is None or {"-h", "--help"} & set(words):
-        return (with_flags(__doc__ or "", _add_continue, words)[0],)
+    directory = finder.parse_known_args(argv)[0].continue_run
+    if directory is None or {"-h", "--help"} & set(argv):
+        return (with_flags(__doc__ or "", _add_continue, argv)[0],)
     read_settings(directory)  # raises if there is no run, while `with_flags` would speak of a missing config
-    own = ["--config", str(RunLayout(directory).settings)]
-    settings, _ = with_flags(__doc__ or "", _add_continue, [*own, *words])  # a later --config wins
+    config = ["--config", str(RunLayout(directory).settings)]
+    settings, _ = with_flags(__doc__ or "", _add_continue, [*config, *argv])  # a later --config wins
     return (continued(settings, directory),)
 
 

@@ -9,25 +9,17 @@ other jobs, and apply to every trial. See docs/tuning.md.
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
-from axml_ray.cli.console import count, job_with_flags
+from axml_ray.cli.console import count, job_with_flags, number, table_console
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
 from axml_ray.settings import NAME, Experiment
 
 
-def _above(least: float, most: float) -> type[float]:
-    def number(word: str) -> float:
-        try:
-            value = float(word)
-        except ValueError:
-            value = least
-        if not least < value <= most:
-            raise argparse.ArgumentTypeError(f"expected a number above {least:g}, at most {most:g} (given: {word!r})")
-        return value
-
-    return number  # type: ignore[return-value]
+def _above(least: float, most: float) -> Callable[[str], float]:
+    return number(f"a number above {least:g}, at most {most:g}", lambda value: least < value <= most)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +56,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         SettingsError: the packages of the extra `tune` are not installed, or the space or a setting is wrong.
     """
     require_extra("tune")
-    from rich.console import Console
-
     from axml_ray.cluster.connection import connect
     from axml_ray.tracking.kinds import check_installed
     from axml_ray.tracking.tracked_run import CLOSE_SECONDS
@@ -100,7 +90,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         for name in (OUTCOME, PAGE, BEST):
             tracked.artifact("report", sweep.directory / name)
     pareto = front(trials)
-    Console(width=None if Console().is_terminal else 110).print(table(trials, pareto or [best]))
+    table_console().print(table(trials, pareto or [best]))
     print(f"Pictures: {sweep.directory / PAGE}")
     print(f"Next: axml-ray train --config {sweep.directory / BEST}")
 

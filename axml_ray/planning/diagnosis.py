@@ -35,19 +35,13 @@ OBJECT_STORE_GIB = 1.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the diagnosis.
-
-    Attributes:
-        subject: what was looked at.
-        value: what is here.
-        meaning: what follows for the settings, or how to fix it.
-        is_problem: whether a training may fail because of it.
-    """
+    """One line of the diagnosis: what was looked at, what is here, and what follows or how to fix it."""
 
     subject: str
     value: str
     meaning: str
     is_problem: bool = False
+    """Whether a training may fail because of it."""
 
 
 def diagnose() -> list[Finding]:

@@ -118,13 +118,13 @@ def gradient_bytes(settings: Experiment, counts: Counts, shape: LevelShape, work
     table = touched_table_values(shape, settings.network.hidden, workers, batch)
     tables = 1 if not accelerator else 2 if shape.parents is None else 2 + MOMENTS
     network = network_values(settings.network, counts.word_dimension)
-    words = 0
+    vectors = 0
     if settings.network.train_embeddings:
-        own = min(counts.words, -(-batch // workers) * counts.longest)
-        every = min(counts.words, batch * counts.longest)
-        exchanged = 3 * every if workers > 1 else 0  # the gathered parts, their concatenation, and their sum
-        words = (2 * own + exchanged + (1 + MOMENTS) * every * accelerator) * counts.word_dimension
-    return FLOAT * (tables * table + words + (1 + (workers > 1)) * network)
+        read_here = min(counts.words, -(-batch // workers) * counts.longest)
+        read_by_all = min(counts.words, batch * counts.longest)
+        exchanged = 3 * read_by_all if workers > 1 else 0  # the gathered shards, their concatenation, and their sum
+        vectors = (2 * read_here + exchanged + (1 + MOMENTS) * read_by_all * accelerator) * counts.word_dimension
+    return FLOAT * (tables * table + vectors + (1 + (workers > 1)) * network)
 
 
 def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int, accelerator: bool) -> int:
@@ -157,15 +157,7 @@ def pass_bytes(
     """Return the bytes of the fused forward and backward pass over a level.
 
     They are the states of all documents of the step and their gradients, the rows of the label table that are read, and
-    scores, attention weights and contexts of one group of documents.
-
-    Args:
-        settings: the experiment.
-        counts: sizes of its corpus.
-        shape: sizes of the level.
-        workers: number of workers, W.
-        width: bytes of a value in matrix products.
-        limits: of the workers' devices, which decide how large chunks and groups are.
+    scores, attention weights and contexts of one group of documents. The backend decides the size of chunks and groups.
     """
     network, documents = settings.network, settings.training.batch_size
     dimension, units = 2 * network.hidden, sum(network.fully_connected)
@@ -174,19 +166,19 @@ def pass_bytes(
     sums = (
         documents * tokens * (dimension + network.fully_connected[0])
     )  # float32 sums of gradients over chunks of labels
-    each = 2 * tokens + 2 * units
+    per_node = 2 * tokens + 2 * units
     rows = -(-shape.rows // workers)
     if shape.parents is None:
-        chunk = max(1, limits.nodes_of_chunk(rows, documents, tokens, each))
-        at_once = max(1, limits.documents_of_group(documents, chunk, each))
+        chunk = max(1, limits.nodes_of_chunk(rows, documents, tokens, per_node))
+        at_once = max(1, limits.documents_of_group(documents, chunk, per_node))
         # The chunk's scores of all documents; its queries and their gradient.
         values = chunk * documents * tokens + 2 * chunk * dimension
         nodes, queries, numbers = chunk, 0, documents * (rows + 3 * chunk)
     else:
         parents = parents_here(shape, workers)
-        chunk = max(1, limits.columns_of_chunk(parents, shape.block, documents, each))
+        chunk = max(1, limits.columns_of_chunk(parents, shape.block, documents, per_node))
         nodes = chunk * shape.block
-        at_once = max(1, limits.documents_of_group(documents, nodes, each))
+        at_once = max(1, limits.documents_of_group(documents, nodes, per_node))
         values = touched_table_values(shape, network.hidden, workers, documents)
         # Queries and their gradients, these also in float32.
         queries, numbers = (2 + FLOAT // width) * dimension, documents * (2 * parents * shape.block + 3 * nodes)
@@ -204,25 +196,16 @@ def level_memory(
     accelerator: bool,
     width: int,
 ) -> Memory:
-    """Return the memory of one of W workers that train a level (paper, section 2.6).
-
-    Args:
-        settings: the experiment; its `resources` are not read.
-        counts: sizes of its corpus.
-        shape: sizes of the level.
-        workers: number of workers, W.
-        accelerator: whether each worker trains on an accelerator.
-        width: bytes of a value in matrix products.
-    """
+    """Return the memory of one of W workers that train a level (paper, section 2.6); `resources` are not read."""
     network, hidden = settings.network, settings.network.hidden
     table = FLOAT * table_values(shape, hidden, workers)
     words = FLOAT * word_values(counts)
     rest = FLOAT * network_values(network, counts.word_dimension)
     trained = table + rest + (words if network.train_embeddings else 0)
     limits = cuda_backend.LIMITS if accelerator else cpu_backend.LIMITS
-    stored = (
-        trained if not accelerator else sum(_stored_on_device(part) for part in (table, rest, trained - table - rest))
-    )
+    stored = trained
+    if accelerator:  # copies of large tables that are seldom read are in main memory, see `store_like`
+        stored = sum(size for size in (table, rest, trained - table - rest) if size <= STORED_ON_DEVICE)
     encoder = encoder_bytes(settings, counts, workers, width, accelerator)
     return Memory(
         label_table=table,
@@ -239,11 +222,6 @@ def level_memory(
     )
 
 
-def _stored_on_device(size: int) -> int:
-    """Return how many bytes of a copy that is seldom read are on an accelerator, as `store_like` decides."""
-    return size if size <= STORED_ON_DEVICE else 0
-
-
 def corpus_bytes(counts: Counts) -> int:
     """Return the bytes of the corpus in a worker's main memory: word ids with offsets, and initial word vectors."""
     tokens = round(counts.documents * counts.tokens) * 4 + (counts.documents + 1) * 8
@@ -255,8 +233,8 @@ def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) ->
 
     Workers memory-map these files, so those on one machine share them, and the system may evict them from memory.
     """
-    kept = 4 + 4 + (4 if settings.training.include_true_parents else 0)
-    return counts.documents * min(settings.tree.beam, shape.nodes) * kept
+    candidate = 4 + 4 + (4 if settings.training.include_true_parents else 0)
+    return counts.documents * min(settings.tree.beam, shape.nodes) * candidate
 
 
 def main_memory(counts: Counts, memory: Memory) -> int:
@@ -268,10 +246,6 @@ def main_memory(counts: Counts, memory: Memory) -> int:
     weights = memory.label_table + memory.network + memory.word_table
     # At most the average and the best weights, once where they are kept and once in the checkpoint's copy. PyTorch
     # rounds page-locked memory, in which they are kept, up to a power of two.
-    kept = sum(_power_of_two(size) for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE)
-    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * kept
-
-
-def _power_of_two(size: int) -> int:
-    """Return the smallest power of two that is not below a size."""
-    return 1 << max(0, size - 1).bit_length()
+    large = [size for size in (memory.label_table, memory.word_table) if size > STORED_ON_DEVICE]
+    page_locked = sum(1 << (size - 1).bit_length() for size in large)
+    return corpus_bytes(counts) + ACCELERATOR_PYTORCH + weights + memory.moments + 2 * weights + 2 * page_locked

@@ -64,17 +64,12 @@ def forward_operations(network: NetworkSettings, word_dimension: int, tokens: fl
     They are the LSTMs and the first fully connected layer, (αH)W₁ = α(HW₁), for each token; attention scores and
     contexts (equation 2) for each token and candidate; and the further layers for each candidate.
     """
-    pair = 2 * 2 * network.hidden + 2 * network.fully_connected[0]
-    candidate = 2 * sum(a * b for a, b in pairwise((*network.fully_connected, 1)))
-    return sum(encoder_operations(network, word_dimension, tokens)) + candidates * (tokens * pair + candidate)
-
-
-def encoder_operations(network: NetworkSettings, word_dimension: int, tokens: float) -> tuple[float, float]:
-    """Return the operations of the LSTMs for one document, and those of the first fully connected layer."""
-    hidden = network.hidden
+    hidden, units = network.hidden, network.fully_connected
     # 2 operations per multiply-add, 2 directions, 4 gates; the first layer reads the 2N states of both directions.
-    lstms, layer = 2 * 2 * 4 * hidden * (word_dimension + hidden), 2 * 2 * hidden * network.fully_connected[0]
-    return tokens * lstms, tokens * layer
+    token = 2 * 2 * 4 * hidden * (word_dimension + hidden) + 2 * 2 * hidden * units[0]
+    pair = 2 * 2 * hidden + 2 * units[0]
+    candidate = 2 * sum(a * b for a, b in pairwise((*units, 1)))
+    return tokens * token + candidates * (tokens * pair + candidate)
 
 
 def count_steps(settings: Experiment, counts: Counts, level: int) -> int:
@@ -97,16 +92,10 @@ def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bo
 def training_rates(
     settings: Experiment, counts: Counts, machines: Machines, tflops: float | None
 ) -> tuple[tuple[float, ...] | None, str]:
-    """Return the operations per second of one worker for each level, and where the numbers come from.
+    """Return the operations per second of one worker for each level, and where the numbers come from, for the report.
 
-    Args:
-        settings: the experiment.
-        counts: sizes of its corpus.
-        machines: the hardware that it would train on.
-        tflops: known rate in 10¹² operations per second; None measures it if this machine has the required hardware.
-
-    Returns:
-        The rates, None if they cannot be measured here, and their source for the report.
+    `tflops` is a known rate in 10¹² operations per second; without it the rates are measured, or None if this machine
+    lacks the hardware.
     """
     shapes = level_shapes(counts.labels, settings.tree)
     if tflops is not None:
@@ -137,15 +126,9 @@ def measured_rate(
 ) -> float:
     """Measure the operations per second of training steps on generated documents of the level's shape.
 
-    On a CPU a step is reduced to `Backend.step_operations`, and the table with it (`measured_shape`).
-
-    Args:
-        settings: the experiment.
-        counts: sizes of its corpus.
-        shape: sizes of the level.
-        device: device to measure.
-        seconds: time to measure after the warm-up, in seconds; at least one step is measured.
-        memory: most bytes of the label table with what training holds of it.
+    On a CPU a step is reduced to `Backend.step_operations`, and the table with it (`measured_shape`), which takes at
+    most `memory` bytes with what training holds of it. After a warm-up, steps are measured for some `seconds`, at least
+    one.
     """
     backend = backend_for(device)
     if backend.step_operations < math.inf:
@@ -170,11 +153,13 @@ def measured_rate(
     ]
     for batch in batches:  # warm-up: kernels are compiled, and rows and moments are touched for the first time
         training.step(batch)
-    began, steps = _now(device), 0
-    while not steps or _now(device) - began < seconds:
+    synchronize(device)
+    began, spent, steps = time.perf_counter(), 0.0, 0
+    while not steps or spent < seconds:
         training.step(batches[steps % BATCHES])
-        steps += 1
-    return steps * documents * operations / (_now(device) - began)
+        synchronize(device)  # so that the device has completed the step
+        spent, steps = time.perf_counter() - began, steps + 1
+    return steps * documents * operations / spent
 
 
 def measured_shape(settings: Experiment, shape: LevelShape, documents: int, memory: int) -> LevelShape:
@@ -182,12 +167,6 @@ def measured_shape(settings: Experiment, shape: LevelShape, documents: int, memo
 
     Below the first level, the table is reduced as the documents are. B documents that draw C of R rows touch
     R (1 - exp(-B C / R)) different ones, so each document then adds as many rows as in a whole step.
-
-    Args:
-        settings: the experiment.
-        shape: sizes of the level.
-        documents: documents of a measured step.
-        memory: most bytes of the table with what training holds of it.
     """
     if shape.parents is None:
         return shape
@@ -213,9 +192,3 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
     nodes = np.sort((first[:, None] + np.arange(3)) % shape.nodes, axis=1).astype(np.int32)
     offsets = np.arange(documents + 1, dtype=np.int64)
     return LevelData(Ragged(words, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)
-
-
-def _now(device: torch.device) -> float:
-    """Return the time in seconds, after the device has completed its work."""
-    synchronize(device)
-    return time.perf_counter()

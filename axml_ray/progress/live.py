@@ -39,34 +39,28 @@ Row = tuple[str, float | None, str, list[str]]
 
 @dataclass
 class TreeProgress:
-    """The progress of the networks of one label tree.
-
-    Attributes:
-        tree: number of the tree, from 0.
-        place: the level and the number of levels.
-        state: what is being done, such as an epoch of how many.
-        share: share of the level that is done, 0 to 1, at the time of the last record; None if unknown.
-        seconds: seconds of this level at the time of the last record.
-        left: seconds left at that time, if known.
-        read: time of the last record by `time.monotonic`.
-        rate: documents per second.
-        loss: mean loss of the last steps.
-        score: best nDCG@5 of the level's nodes on validation, in percent.
-        memory: peak memory of the first worker, in GiB.
-        is_training: whether the networks are being trained now.
-    """
+    """The progress of the networks of one label tree, numbered from 0; what is not known is None."""
 
     tree: int
     place: tuple[int, int] = (0, 0)
+    """The level and the number of levels."""
     state: str = ""
+    """What is being done, such as an epoch of how many."""
     share: float | None = None
+    """Share of the level that was done, 0 to 1, at the last record."""
     seconds: float = 0.0
+    """Seconds of this level at the last record."""
     left: float | None = None
+    """Seconds left at the last record."""
     read: float = 0.0
+    """Time of the last record by `time.monotonic`."""
     rate: float | None = None
+    """Documents per second."""
     loss: float | None = None
     score: float | None = None
+    """Best nDCG@5 of the level's nodes on validation, in percent."""
     memory: float = 0.0
+    """Peak memory of the first worker, in GiB."""
     is_training: bool = True
 
     def update(self, record: Mapping[str, Any]) -> None:
@@ -87,20 +81,24 @@ class TreeProgress:
         elif "scored" in record:
             self.state, self.share, self.left = "texts scored", 1.0, None
         else:
-            self._update_step(record)
+            self.state = f"epoch {record['epoch']}/{record['epochs']}"
+            self.seconds, self.left = record["seconds"], record["seconds_left"]
+            self.share = None if self.left is None else self.seconds / max(self.seconds + self.left, 1e-9)
+            self.rate, self.loss = record["documents_per_second"], record["loss"]
+            self.score = record["valid_nDCG@5"] if record["valid_nDCG@5"] is not None else self.score
+            self.memory = max(self.memory, record["memory_gib"])
 
-    def _update_step(self, record: Mapping[str, Any]) -> None:
-        self.state = f"epoch {record['epoch']}/{record['epochs']}"
-        self.seconds, self.left = record["seconds"], record["seconds_left"]
-        self.share = None if self.left is None else self.seconds / max(self.seconds + self.left, 1e-9)
-        self.rate, self.loss = record["documents_per_second"], record["loss"]
-        self.score = record["valid_nDCG@5"] if record["valid_nDCG@5"] is not None else self.score
-        self.memory = max(self.memory, record["memory_gib"])
-
-    @property
-    def title(self) -> str:
-        """Return the tree, and the level of how many."""
-        return f"tree {self.tree + 1} · level {self.place[0]}/{self.place[1]}"
+    def row(self) -> Row:
+        """Return the row of the table."""
+        share, left = self.now()
+        numbers = [
+            "" if self.rate is None else f"{self.rate:,.0f}",
+            "" if self.loss is None else f"{self.loss:.4f}",
+            "" if self.score is None else f"{self.score:.2f}",
+            "" if left is None else format_clock(left),
+            f"{self.memory:.1f}" if self.memory else "",
+        ]
+        return f"tree {self.tree + 1} · level {self.place[0]}/{self.place[1]}", share, self.state, numbers
 
     def now(self) -> tuple[float | None, float | None]:
         """Return the share that is done and the seconds left.
@@ -114,14 +112,13 @@ class TreeProgress:
 
 
 class LiveReporter(Reporter):
-    """Shows progress as bars while a phase or an activity lasts.
+    """Shows progress as bars while a phase or an activity lasts, on the console of a terminal.
 
-    Args:
-        console: console of a terminal.
-        owns_stdout: whether standard output is the same terminal, so that what is printed must appear above the bars.
+    `owns_stdout` is whether standard output is the same terminal, so that what is printed must appear above the bars.
     """
 
     def __init__(self, console: Console, owns_stdout: bool = False):
+        super().__init__()
         self.console, self.owns_stdout = console, owns_stdout
         self.began = time.monotonic()
         self.seconds: dict[str, float] = {}
@@ -183,21 +180,19 @@ class LiveReporter(Reporter):
 
     def bars(self) -> RenderableType:
         """Return the table of the bars as of now."""
-        rows: list[Row] = []
-        for activity in list(self._activities):
-            rows.append(_activity_row(activity))
-        for _, tree in sorted(self.trees.items()):
-            if tree.is_training:
-                rows.append(_tree_row(tree))
+        rows = [_activity_row(activity) for activity in list(self._activities)]
+        rows += [tree.row() for _, tree in sorted(self.trees.items()) if tree.is_training]
         used = [number for number in range(len(COLUMNS)) if any(numbers[number] for *_, numbers in rows)]
         widths = {number: max(len(COLUMNS[number]), *(len(numbers[number]) for *_, numbers in rows)) for number in used}
         done_width = max((len(done) for _, _, done, _ in rows), default=0)
         taken = sum(width + GAP for width in (BAR, done_width, *widths.values()))
         table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
         # A long name is shortened, so that the numbers keep their places.
-        table.add_column(
-            self._phase(), no_wrap=True, overflow="ellipsis", max_width=max(TITLE, self.console.width - taken)
-        )
+        phase = Text()
+        if self._phases:
+            name, began = self._phases[-1]
+            phase = Text(f"{name} {format_clock(time.monotonic() - began)}", style="not dim bold")
+        table.add_column(phase, no_wrap=True, overflow="ellipsis", max_width=max(TITLE, self.console.width - taken))
         table.add_column(width=BAR)
         table.add_column(width=done_width, no_wrap=True)
         for number, width in widths.items():
@@ -206,13 +201,6 @@ class LiveReporter(Reporter):
             bar = ProgressBar(total=None if share is None else 1.0, completed=share or 0.0, width=BAR)
             table.add_row(Text(title), bar, done, *(numbers[number] for number in used))
         return table
-
-    def _phase(self) -> Text:
-        """Return the name of the innermost phase and its time so far."""
-        if not self._phases:
-            return Text()
-        name, began = self._phases[-1]
-        return Text(f"{name} {format_clock(time.monotonic() - began)}", style="not dim bold")
 
     def summary(self) -> RenderableType | None:
         """Return the seconds of each phase, the best score of each tree, and peak memory; None before any phase."""
@@ -245,29 +233,13 @@ def _activity_row(activity: Activity) -> Row:
     return activity.what, share, done, ["", "", "", left, ""]
 
 
-def _tree_row(tree: TreeProgress) -> Row:
-    share, left = tree.now()
-    numbers = [
-        "" if tree.rate is None else f"{tree.rate:,.0f}",
-        "" if tree.loss is None else f"{tree.loss:.4f}",
-        "" if tree.score is None else f"{tree.score:.2f}",
-        "" if left is None else format_clock(left),
-        f"{tree.memory:.1f}" if tree.memory else "",
-    ]
-    return tree.title, share, tree.state, numbers
-
-
 def _seconds(seconds: float) -> str:
     """Return a duration: seconds, or from a minute on as m:ss."""
     return f"{seconds:.1f} s" if seconds < 60 else format_clock(seconds)
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints log lines on a console, above the bars.
-
-    Args:
-        console: console of the bars.
-    """
+    """Prints log lines on the console of the bars, above them."""
 
     def __init__(self, console: Console):
         super().__init__()

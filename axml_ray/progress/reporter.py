@@ -10,7 +10,6 @@ Code that works for a while reports three kinds of events, and does not know how
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,67 +47,45 @@ class Activity:
         return self.done / max(time.monotonic() - self.began, 1e-9)
 
 
-class Reporter(ABC):
-    """Shows events of progress. Methods may be called from any thread."""
-
-    @abstractmethod
-    def begin_phase(self, name: str) -> None:
-        """Show that a phase of the command begins; phases may be nested."""
-
-    @abstractmethod
-    def end_phase(self, name: str, seconds: float) -> None:
-        """Show that a phase ended, by success or by an exception, after some seconds."""
-
-    @abstractmethod
-    def begin(self, activity: Activity) -> None:
-        """Show an activity until it ends; its `done` increases meanwhile."""
-
-    @abstractmethod
-    def end(self, activity: Activity) -> None:
-        """Stop showing an activity."""
-
-    @abstractmethod
-    def training(self, record: Mapping[str, Any]) -> None:
-        """Show a record of a journal, with the number of its label tree as `tree`."""
-
-
-class LogReporter(Reporter):
-    """Logs a line for each record, and one about every ten seconds of an activity, fewer if it is long."""
+class Reporter:
+    """Shows events of progress as log lines: one for each record, and one about every ten seconds of an activity, fewer
+    if it is long. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._ends: dict[Activity, threading.Event] = {}
 
     def begin_phase(self, name: str) -> None:
-        """Log nothing: callers log how much a phase has to do."""
+        """Show that a phase of the command begins; phases may be nested. Callers log how much it has to do."""
 
     def end_phase(self, name: str, seconds: float) -> None:
-        """Log nothing."""
+        """Show that a phase ended, by success or by an exception, after some seconds."""
 
     def begin(self, activity: Activity) -> None:
-        """Start the thread that logs the lines of an activity."""
+        """Show an activity until it ends; its `done` increases meanwhile."""
+
+        def log_lines() -> None:
+            pause = SECONDS
+            while not end.wait(pause):
+                log.info("%s", format_activity(activity))
+                pause = max(SECONDS, SHARE * (time.monotonic() - activity.began))
+
         self._ends[activity] = end = threading.Event()
-        threading.Thread(
-            target=self._log_lines, args=(activity, end), name=f"progress: {activity.what}", daemon=True
-        ).start()
+        threading.Thread(target=log_lines, name=f"progress: {activity.what}", daemon=True).start()
 
     def end(self, activity: Activity) -> None:
-        """End the thread of an activity."""
+        """Stop showing an activity."""
         self._ends.pop(activity).set()
 
     def training(self, record: Mapping[str, Any]) -> None:
-        """Log a record, except a validation score, which the other records repeat."""
+        """Show a record of a journal, with the number of its label tree as `tree`.
+
+        A validation score is no line of its own, as the other records repeat it.
+        """
         if "scoring" not in record:
             log.info("%s", format_record(record))
 
-    @staticmethod
-    def _log_lines(activity: Activity, end: threading.Event) -> None:
-        pause = SECONDS
-        while not end.wait(pause):
-            log.info("%s", format_activity(activity))
-            pause = max(SECONDS, SHARE * (time.monotonic() - activity.began))
 
-
-_current: Reporter = LogReporter()
+_current = Reporter()
 
 
 def current_reporter() -> Reporter:

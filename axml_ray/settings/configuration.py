@@ -1,17 +1,18 @@
 """Settings from a YAML file and the command line, with one clear error if they are invalid.
 
 - The command line overrides the file, the file overrides the defaults: `--training.batch_size 64`.
-- pydantic-settings makes one flag of every setting, with its docstring as help.
+- Every setting has a flag, with its docstring as help.
 """
 
 import argparse
 import difflib
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, cast, get_args, get_origin
 
-import pydantic_settings
 import yaml
 from pydantic import BaseModel, ValidationError
 
@@ -31,6 +32,8 @@ VERBOSE = "--verbose"
 """Flag of every command, which `axml_ray.cli.console` takes from the command line."""
 SHIPPED = Path(__file__).parent / "configs"
 """Directory of the configs that are part of the package."""
+GROUP, LIST = "JSON", "..."
+"""Form of a group of settings, and end of the form of a list, in the help of a flag."""
 LISTS = "A list is written 3,4 or as JSON, '[3,4]'; null means no value."
 
 
@@ -95,23 +98,24 @@ def with_flags(
 
     Args:
         description: what the job does, for `--help`.
-        add: adds the job's own flags to a parser; none may have the name of a setting.
+        add: adds the job's own flags to a parser; one that is called like a group of settings replaces its flag.
         arguments: command-line arguments; by default the process's.
         shown: settings and groups of settings that `--help` lists; by default all.
 
     Returns:
         The settings, and the job's own flags.
     """
-    flags = _Parser(description, add_help=False)
-    flags.add_argument("--config", metavar="CONFIG",
+    parser = _Parser(description, epilog=LISTS)
+    parser.add_argument("--config", metavar="CONFIG",
         help="YAML file of settings, or the name of a config of the package such as quickstart; the flags below "
         "override it")  # fmt: skip
-    add(flags)
+    add(parser)
     try:
-        given, rest = flags.parse_known_args(sys.argv[1:] if arguments is None else arguments)
-        parser = _Parser(description, flags, shown=shown, epilog=LISTS)
+        parser.add_settings(shown)
+        given = parser.parse_args(arguments)
+        flags = parser.pop_settings(given)
         path = find_config(given.config) if given.config else None
-        return _build(_read_config(path), path, flags=_read_flags(parser, rest)), given
+        return _build(_read_config(path), path, flags=flags), given
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -121,10 +125,10 @@ def only_flags(
     description: str, add: Callable[[argparse.ArgumentParser], None], arguments: list[str] | None = None
 ) -> argparse.Namespace:
     """Return the flags of a job that takes no settings; on an error, print it and exit with 2."""
-    flags = _Parser(description)
-    add(flags)
+    parser = _Parser(description)
+    add(parser)
     try:
-        return flags.parse_args(arguments)
+        return parser.parse_args(arguments)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -188,130 +192,143 @@ class _Parser(argparse.ArgumentParser):
 
     Args:
         description: description of the command.
-        parents: parsers whose flags are included.
-        add_help: whether it has `--help`.
-        shown: settings and groups of settings that `--help` lists, besides the parents' flags; by default all.
         epilog: last lines of `--help`.
     """
 
-    def __init__(
-        self,
-        description: str,
-        *parents: argparse.ArgumentParser,
-        add_help: bool = True,
-        shown: tuple[str, ...] | None = None,
-        epilog: str | None = None,
-    ):
+    def __init__(self, description: str, epilog: str | None = None):
         # The description is a docstring, whose lines are broken already.
         super().__init__(
             description=description,
-            parents=parents,
-            add_help=add_help,
-            allow_abbrev=False,
             epilog=epilog,
+            allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if add_help:
-            self.add_argument(VERBOSE, action="store_true", default=argparse.SUPPRESS,
-                help="print the traceback of a failure")  # fmt: skip
-        self._shown = shown
-        self._own = {word for parent in parents for action in parent._actions for word in action.option_strings}
-        self._own |= {"-h", "--help", VERBOSE}
+        self.add_argument(VERBOSE, action="store_true", default=argparse.SUPPRESS,
+            help="print the traceback of a failure")  # fmt: skip
+        self._forms: dict[str, str] = {}
 
-    def add_setting(self, group: Any, *words: str, **options: Any) -> None:
-        """Add the flag of a setting to this parser or to one of its groups; pydantic-settings calls this.
+    def add_settings(self, shown: tuple[str, ...] | None) -> None:
+        """Add a flag of every setting, and a hidden one of every group, which takes a JSON object.
 
-        A flag of the job itself takes precedence: pydantic-settings adds a hidden flag for each group, such as
-        `--tree`, which `axml-ray inspect` uses otherwise.
+        `shown` are the settings and groups of settings that the help lists; None lists all.
         """
-        if not self._own & set(words):
-            group.add_argument(*words, **options)
+        kinds()  # so that the model has the settings of plugins
+        job_flags = self.flags()
+
+        def add(group: type[BaseModel], prefix: str, section: Any) -> None:
+            for key, field in group.model_fields.items():
+                name, kind = f"{prefix}{key}", field.annotation
+                is_group = isinstance(kind, type) and issubclass(kind, BaseModel)
+                form, about = GROUP if is_group else _form(kind), argparse.SUPPRESS
+                if not is_group and (shown is None or any(f"{name}.".startswith(f"{one}.") for one in shown)):
+                    default = "null" if field.default is None else field.default
+                    about = f"{field.description} (default: {default})".replace("%", "%%")
+                if f"--{name}" not in job_flags:
+                    self._forms[name] = form
+                    section.add_argument(
+                        f"--{name}", action="append", default=argparse.SUPPRESS, metavar=form, help=about
+                    )
+                if is_group:
+                    add(
+                        cast(type[BaseModel], kind),
+                        f"{name}.",
+                        self.add_argument_group(f"{name} options", field.description),
+                    )
+
+        add(Experiment, "", self)
+
+    def pop_settings(self, given: argparse.Namespace) -> dict[str, Any]:
+        """Remove the values of settings from parsed arguments, and return them, groups as dictionaries.
+
+        Raises:
+            SettingsError: a group is given anything but a JSON object.
+        """
+        values: dict[str, Any] = {}
+        for name in [name for name in self._forms if name in given]:  # a group before its settings
+            value = _read_value(name, self._forms[name], vars(given).pop(name))
+            for key in reversed(name.split(".")):
+                value = {key: value}
+            values = _merged(values, value)
+        return values
+
+    def flags(self) -> list[str]:
+        """Return the flags that the usage lists."""
+        return re.findall(r"(?<![\w.-])--[\w.-]+", self.format_usage())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; a flag may be written with hyphens for underscores, or the other way round."""
+
+        def spelled(word: str) -> str:
+            flag, sign, value = word.partition("=")
+            setting = flag.removeprefix("--").replace("-", "_")
+            if not flag.startswith("--"):
+                return word
+            return (f"--{setting}" if setting in self._forms else flag.replace("_", "-")) + sign + value
+
         arguments = sys.argv[1:] if args is None else args
-        return super().parse_known_args([self._as_added(word) for word in arguments], namespace)
-
-    def _as_added(self, word: str) -> str:
-        flag, sign, value = word.partition("=")
-        if not flag.startswith("--") or flag in self._option_string_actions:
-            return word
-        spelled = (f"--{flag[2:].replace('-', '_')}", f"--{flag[2:].replace('_', '-')}")
-        known = [each for each in spelled if each in self._option_string_actions]
-        return f"{known[0]}{sign}{value}" if known else word
-
-    def format_usage(self) -> str:
-        """Return the usage without hidden flags."""
-        self._tidy()
-        return super().format_usage()
-
-    def format_help(self) -> str:
-        """Return the help without hidden flags, and with lists in the form in which they are written."""
-        self._tidy()
-        return super().format_help()
-
-    def _tidy(self) -> None:
-        """Hide the flags that are not listed, and replace pydantic's names of list types."""
-        for action in self._actions:
-            kind = str(action.metavar)
-            if "tuple[" in kind:
-                one = "PATH" if "Path" in kind else "NAME" if "str" in kind else "N"
-                action.metavar = f"{one},{one},..."
-            if self._shown is not None and not self._is_shown(action):
-                action.help = argparse.SUPPRESS
-        # A group whose flags are all hidden would still print its heading.
-        self._action_groups = [
-            group
-            for group in self._action_groups
-            if not group._group_actions or any(one.help != argparse.SUPPRESS for one in group._group_actions)
-        ]
-
-    def _is_shown(self, action: argparse.Action) -> bool:
-        names = {word.removeprefix("--") for word in action.option_strings}
-        listed = self._shown or ()
-        return bool((self._own | {"--config"}) & set(action.option_strings)) or any(
-            name == setting or name.startswith(f"{setting}.") for name in names for setting in listed
-        )
+        return super().parse_known_args([spelled(word) for word in arguments], namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise a SettingsError for a message of argparse."""
         unrecognized = message.removeprefix("unrecognized arguments: ")
-        if unrecognized != message:
-            flag = unrecognized.split()[0].partition("=")[0]
-            if flag.startswith("-"):
-                if renamed := describe_renamed(flag.lstrip("-").replace("-", "_")):
-                    raise SettingsError(f"command line: --{renamed}")
-                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-                fix = f"did you mean '{near[0]}'?" if near else "--help lists all"
-                raise SettingsError(f"command line: {flag}: unknown setting; {fix}")
+        if unrecognized == message:
+            raise SettingsError(f"command line: {message}")
+        flag = unrecognized.split()[0].partition("=")[0]
+        if not flag.startswith("-"):
             raise SettingsError(
                 f"command line: {flag}: belongs to no flag; write a list as 3,4, a value with blanks in quotes, and a "
                 "file of settings after --config"
             )
-        raise SettingsError(f"command line: {message}")
+        setting = flag.lstrip("-").replace("-", "_")
+        if renamed := describe_renamed(setting):
+            raise SettingsError(f"command line: --{renamed}")
+        flag = f"--{setting}" if "." in flag else flag
+        near = difflib.get_close_matches(flag, [*self.flags(), *(f"--{name}" for name in self._forms)], n=1)
+        fix = f"did you mean '{near[0]}'?" if near else "--help lists all"
+        raise SettingsError(f"command line: {flag}: unknown setting; {fix}")
 
 
-def _read_flags(parser: _Parser, arguments: list[str]) -> dict[str, Any]:
-    """Add a flag of every setting to a parser; return the values that are given, by name, groups as dictionaries.
+def _form(kind: Any) -> str:
+    """Return the form of a value in the help, by its type: `int`, `{auto,csv}`, or `N,N,...` for a list."""
+    arguments = [argument for argument in get_args(kind) if argument is not type(None)]
+    origin = get_origin(kind)
+    if origin is Literal:
+        return "{" + ",".join(map(str, arguments)) + "}"
+    if origin is Annotated:
+        return _form(arguments[0])
+    forms = [_form(argument) for argument in arguments if argument is not Ellipsis]
+    if origin is tuple:
+        item = "N" if forms[0] == "int" else "PATH" if "Path" in forms[0] else "NAME"
+        return f"{item},{item},{LIST}"
+    # Of several types, that of a list says the most.
+    return next((form for form in forms if form.endswith(LIST)), "|".join(forms)) or kind.__name__
+
+
+def _read_value(name: str, form: str, written: list[str]) -> Any:
+    """Return the value of a setting, given what is written after its flag, once or several times.
+
+    `null` is None. A list is written in JSON or with commas; if its flag is repeated, all items are one list. Other
+    values stay text, which the model converts, and the last one counts.
 
     Raises:
-        SettingsError: a flag is unknown, lacks its value, or gives a group anything but a JSON object.
+        SettingsError: a group is given anything but a JSON object.
     """
-    kinds()  # so that the model has the settings of plugins
-    source: Any = pydantic_settings.CliSettingsSource(
-        Experiment,
-        cli_parse_args=arguments,
-        root_parser=parser,
-        cli_avoid_json=True,
-        cli_hide_none_type=True,
-        cli_parse_none_str="null",
-        add_argument_method=parser.add_setting,
-    )
-    try:
-        values: dict[str, Any] = source()
-    except pydantic_settings.SettingsError as error:
-        raise SettingsError(f"command line: {error}; a group of settings is a JSON object") from None
-    return values
+    if written[-1] == "null":
+        return None
+    if form != GROUP and not form.endswith(LIST):
+        return written[-1]
+    items: list[Any] = []
+    for text in written:
+        try:
+            read = json.loads(text)
+        except ValueError:
+            read = None
+        if form == GROUP and isinstance(read, dict):
+            return read
+        items += read if isinstance(read, list) else [item.strip() for item in text.strip("[]").split(",")]
+    if form == GROUP:
+        raise SettingsError(f"command line: --{name} {written[-1]}: a group of settings is a JSON object")
+    return items
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,7 +355,7 @@ def _build(
 ) -> Experiment:
     """Validate settings: a preset's, overridden by a file's content, by `overrides`, and by those of the command line.
 
-    `config` is the path of the file, for messages; `flags` are the values of `_read_flags`.
+    `config` is the path of the file, for messages; `flags` are the settings of the command line.
     """
     overrides = overrides or {}
     for given, place in ((content, f"{config}: "), (overrides, "")):

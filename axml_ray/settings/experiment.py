@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from axml_ray.settings.base import AbsolutePath, Name, Seed
+from axml_ray.settings.base import AbsolutePath, Name, Seed, Settings
 from axml_ray.settings.corpus import CorpusSettings
 from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
@@ -20,12 +19,8 @@ from axml_ray.settings.training import TrainingSettings
 from axml_ray.settings.tree import TreeSettings
 
 
-class Experiment(BaseSettings):
+class Experiment(Settings):
     """All settings of a run: corpus, tree, network, training, members, ensemble, resources, evaluation, tracking."""
-
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, env_prefix="AXML_RAY_UNUSED_"
-    )
 
     preset: Preset = "paper"
     """Values to start from: exactly the paper's (`paper`), the best on validation documents (`recommended`), or these
@@ -41,7 +36,8 @@ class Experiment(BaseSettings):
     `axml-ray train --continue`, which sets it and what belongs to it."""
     corpora: AbsolutePath = Field(default=Path("corpora"), validate_default=True)
     """Directory of all prepared corpora."""
-    corpus: CorpusSettings = CorpusSettings.model_construct()
+    # Validated although it is a default, so that one without files is an error.
+    corpus: CorpusSettings = Field(default_factory=dict, validate_default=True)
     tree: TreeSettings = TreeSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()

@@ -12,6 +12,7 @@ RENAMED = {
     "network.pooling_chunks": "the number is now XML-CNN's, 8",
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
+    "tracking.artifacts": "MLflow and Weights & Biases always get the report and exported bundles",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
     "corpus.dictionary": "leave it out; texts are no longer translated",
     "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",

@@ -20,6 +20,3 @@ class TrackingSettings(Settings):
     environment (`MLFLOW_TRACKING_URI`, `WANDB_BASE_URL`); without one, MLflow writes to `mlflow.db` and
     `mlflow-artifacts` in the directory of all runs. Passwords belong in the environment, since runs store their
     settings."""
-    artifacts: tuple[Literal["report", "bundle"], ...] = ("report", "bundle")
-    """What MLflow and Weights & Biases get in addition to the settings: the report, which shows texts of example
-    documents, and exported bundles."""

@@ -1,38 +1,27 @@
 """The registry of trackers."""
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from axml_ray.core.extras import require_extra
 from axml_ray.settings import TrackingSettings
 from axml_ray.tracking.tracker import Tracker
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of tracker."""
-
-    implementation: str
-    """`module:Class`, a subclass of `Tracker`."""
-    package: str | None = None
-    """Package of the extra `tracking` that it needs."""
-    takes_artifacts: bool = True
-    """Whether files can be uploaded."""
-
-    def load(self) -> type[Tracker]:
-        """Import and return the class."""
-        module, _, name = self.implementation.partition(":")
-        implementation: type[Tracker] = getattr(importlib.import_module(module), name)
-        return implementation
-
-
 KINDS = {
-    "tensorboard": Kind("axml_ray.tracking.tensorboard_tracker:TensorBoardTracker", takes_artifacts=False),
-    "mlflow": Kind("axml_ray.tracking.mlflow_tracker:MlflowTracker", "mlflow"),
-    "wandb": Kind("axml_ray.tracking.wandb_tracker:WandbTracker", "wandb"),
+    "tensorboard": "axml_ray.tracking.tensorboard_tracker:TensorBoardTracker",
+    "mlflow": "axml_ray.tracking.mlflow_tracker:MlflowTracker",
+    "wandb": "axml_ray.tracking.wandb_tracker:WandbTracker",
 }
-"""Kinds by the value of `tracking.tracker`; its further value `none` tracks nothing."""
+"""`module:Class` by the value of `tracking.tracker`; its further value `none` tracks nothing."""
+CLIENTS = ("mlflow", "wandb")
+"""Kinds that upload files, and need the package of their name from the extra `tracking`."""
+
+
+def tracker_class(kind: str) -> type[Tracker]:
+    """Import and return the class of a kind."""
+    module, _, name = KINDS[kind].partition(":")
+    implementation: type[Tracker] = getattr(importlib.import_module(module), name)
+    return implementation
 
 
 def check_installed(settings: TrackingSettings) -> None:
@@ -41,18 +30,12 @@ def check_installed(settings: TrackingSettings) -> None:
     Raises:
         SettingsError: it is not; the message has the command that installs it.
     """
-    kind = KINDS.get(settings.tracker)
-    if kind is not None and kind.package is not None:
-        require_extra("tracking", kind.package)
+    if settings.tracker in CLIENTS:
+        require_extra("tracking", settings.tracker)
 
 
 def with_address(settings: TrackingSettings, runs: Path) -> TrackingSettings:
-    """Return the settings with the tracker's default address if they have none.
-
-    Args:
-        settings: the settings.
-        runs: directory of all runs.
-    """
+    """Return the settings with the tracker's default address if they have none; `runs` is the directory of all runs."""
     if settings.uri is not None or settings.tracker == "none":
         return settings
-    return settings.model_copy(update={"uri": KINDS[settings.tracker].load().default_uri(runs)})
+    return settings.model_copy(update={"uri": tracker_class(settings.tracker).default_uri(runs)})

@@ -27,50 +27,45 @@ class MlflowTracker(Tracker):
         logging.getLogger("alembic").setLevel(logging.WARNING)
         uri = f"{SQLITE}{settings.uri}" if isinstance(settings.uri, Path) else settings.uri
         self._client = MlflowClient(uri)
-        self.id = self._resume(identity.known_id) or self._create(identity, settings, uri)
+        if identity.known_id and self._is_active(identity.known_id):
+            self.id = identity.known_id
+            self._client.update_run(self.id, status="RUNNING")
+        else:
+            tags = {"mlflow.source.name": "axml-ray", "directory": str(identity.directory)}
+            optional = {"sweep": identity.sweep, "mlflow.parentRunId": identity.sweep_id}
+            tags |= {name: value for name, value in optional.items() if value}
+            experiment = self._experiment(settings, uri)
+            self.id = str(self._client.create_run(experiment, tags=tags, run_name=identity.name).info.run_id)
         self.address = f"{uri} · experiment {settings.project} · run {self.id}"
 
-    def _resume(self, known_id: str | None) -> str | None:
-        """Continue a tracked run; return None if there is none in this store, or it was deleted."""
+    def _is_active(self, known_id: str) -> bool:
+        """Return whether a tracked run is in this store and was not deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
-            found = self._client.get_run(known_id) if known_id else None
+            return bool(self._client.get_run(known_id).info.lifecycle_stage == "active")
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            found = None
-        if found is None or found.info.lifecycle_stage != "active":
-            return None
-        self._client.update_run(known_id, status="RUNNING")
-        return known_id
-
-    def _create(self, identity: RunIdentity, settings: TrackingSettings, uri: str | None) -> str:
-        """Create the run, and the experiment if it is new; return the run's id."""
-        tags = {"mlflow.source.name": "axml-ray", "directory": str(identity.directory)}
-        if identity.sweep:
-            tags["sweep"] = identity.sweep
-        if identity.sweep_id:
-            tags["mlflow.parentRunId"] = identity.sweep_id
-        created = self._client.create_run(self._experiment(settings, uri), tags=tags, run_name=identity.name)
-        return str(created.info.run_id)
+            return False
 
     def _experiment(self, settings: TrackingSettings, uri: str | None) -> str:
-        """Return the id of the experiment; another process may create it at the same time."""
+        """Return the id of the experiment, which is created if it is new."""
         from mlflow.exceptions import MlflowException
 
-        if found := self._client.get_experiment_by_name(settings.project):
-            return str(found.experiment_id)
         place = None
         if uri and uri.startswith(SQLITE):  # MLflow would put artifacts into the current directory
             database = Path(uri.removeprefix(SQLITE)).absolute()
             place = database.with_name(f"{database.stem}-artifacts").as_uri()
-        try:
-            return str(self._client.create_experiment(settings.project, place))
-        except MlflowException:
-            if found := self._client.get_experiment_by_name(settings.project):
-                return str(found.experiment_id)
-            raise
+        found = self._client.get_experiment_by_name(settings.project)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(settings.project, place))
+            except MlflowException:
+                found = self._client.get_experiment_by_name(settings.project)
+                if found is None:  # otherwise another process has just created it
+                    raise
+        return str(found.experiment_id)
 
     def log_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Log parameters that are not logged yet: MLflow refuses to change one, as a resumed run may."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import TrackingSettings
-from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
+from axml_ray.tracking.tracker import LevelMetrics, RunIdentity, Tracker
 
 EVENTS = "tensorboard"
 """Name of the directories of events."""
@@ -32,7 +32,10 @@ class TensorBoardTracker(Tracker):
         """Log the parameters as a table of the TEXT tab, and keep them for the HPARAMS tab."""
         from tensorboardX.summary import text
 
-        self._parameters = {key: _parameter(value) for key, value in parameters.items()}
+        self._parameters = {  # TensorBoard takes lists and null as text
+            key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
+            for key, value in parameters.items()
+        }
         lines = [f"| {key} | {value} |" for key, value in self._parameters.items()]
         self._events.write_summaries(text("settings", "\n".join(["| setting | value |", "|---|---|", *lines])))
 
@@ -51,12 +54,6 @@ class TensorBoardTracker(Tracker):
 
         self._events.write_summaries(*hparams(self._parameters, dict(scores)))
         self._events.write(scores, 0, time.time())
-
-    def log_artifact(self, kind: Artifact, path: Path) -> None:
-        """Do nothing: TensorBoard has no artifacts."""
-
-    def close(self, outcome: Outcome) -> None:
-        """Do nothing: every event is flushed when it is written."""
 
 
 class Events:
@@ -94,8 +91,3 @@ class Events:
             self._writer.write_event(Event(wall_time=when or time.time(), step=step, summary=summary))
         self._writer.flush()
         self.last_step = step
-
-
-def _parameter(value: Any) -> str | float | bool:
-    """Return a value as TensorBoard takes it: lists and null as text."""
-    return value if isinstance(value, str | int | float | bool) else json.dumps(value)

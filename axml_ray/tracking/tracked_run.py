@@ -13,7 +13,7 @@ from typing import Any, Self
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment, TrackingSettings, stored
-from axml_ray.tracking.kinds import KINDS, with_address
+from axml_ray.tracking.kinds import CLIENTS, tracker_class, with_address
 from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
 
 log = logging.getLogger(__name__)
@@ -83,10 +83,8 @@ class TrackedRun:
         self._call(lambda tracker: tracker.log_scores(kept))
 
     def artifact(self, kind: Artifact, path: Path) -> None:
-        """Upload a file or directory, if the tracker takes files and the settings do not leave out this kind."""
-        if self.settings.tracker == "none" or not KINDS[self.settings.tracker].takes_artifacts:
-            return
-        if kind == "settings" or kind in self.settings.artifacts:
+        """Upload a file or directory, if the tracker takes files."""
+        if self.settings.tracker in CLIENTS:
             self._call(lambda tracker: tracker.log_artifact(kind, path))
 
     def _call(self, call: Call) -> None:
@@ -143,7 +141,7 @@ class TrackedRun:
         elif self._sweep is not None:
             sweep_id = tracked_ids(self._sweep).get(kind)
             identity = replace(identity, job="trial", sweep=self._sweep.name, sweep_id=sweep_id)
-        tracker = KINDS[kind].load()(identity, self.settings)
+        tracker = tracker_class(kind)(identity, self.settings)
         if known.get(kind) != tracker.id:
             self._directory.mkdir(parents=True, exist_ok=True)
             write_json(RunLayout(self._directory).tracking, {**known, kind: tracker.id})

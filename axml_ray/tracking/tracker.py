@@ -97,19 +97,13 @@ class Tracker(ABC):
     def log_scores(self, scores: Mapping[str, float]) -> None:
         """Log the final metrics of the run by name."""
 
-    @abstractmethod
-    def log_artifact(self, kind: Artifact, path: Path) -> None:
-        """Upload a file or directory."""
+    def log_artifact(self, kind: Artifact, path: Path) -> None:  # noqa: B027
+        """Upload a file or directory; by default nothing is."""
 
-    @abstractmethod
-    def close(self, outcome: Outcome) -> None:
-        """Wait until everything is logged, and end the tracked run."""
+    def close(self, outcome: Outcome) -> None:  # noqa: B027
+        """Wait until everything is logged, and end the tracked run; by default nothing is to be done."""
 
     @classmethod
     def default_uri(cls, runs: Path) -> str | None:
-        """Return the address to use if the settings have none; None leaves it to the tracking system.
-
-        Args:
-            runs: directory of all runs.
-        """
+        """Return the address to use if the settings have none; None leaves it to the tracking system."""
         return None

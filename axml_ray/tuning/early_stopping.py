@@ -6,12 +6,9 @@ the level: at the leaf level with all trials, and above it with trials that have
 ASHA scheduler.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-
-from axml_ray.tuning.records import Trial
 
 RUNGS = 12
 """Number of rungs after the first; more than a training ever reaches."""
@@ -38,20 +35,12 @@ class LevelwiseASHA(FIFOScheduler):
         if "group" not in result:
             return str(self.CONTINUE)
         name = result["group"]
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = ASHAScheduler(
+        if name not in self._groups:
+            self._groups[name] = ASHAScheduler(
                 time_attr=TIME, metric=SCORE, mode="max", grace_period=self.grace, reduction_factor=self.reduction,
                 max_t=self.grace * self.reduction**RUNGS, stop_last_trials=False,
             )  # fmt: skip
         if (name, trial.trial_id) not in self._known:
             self._known.add((name, trial.trial_id))
-            group.on_trial_add(tune_controller, trial)
-        return str(group.on_trial_result(tune_controller, trial, result))
-
-    def remember(self, trial: Trial) -> None:
-        """Add the results of a trial from an earlier start, so that later trials are compared with it."""
-        # ASHA reads only the id of a trial.
-        earlier = SimpleNamespace(trial_id=f"earlier-{trial.number}")
-        for scoring in trial.curve:
-            self.on_trial_result(None, earlier, vars(scoring))
+            self._groups[name].on_trial_add(tune_controller, trial)
+        return str(self._groups[name].on_trial_result(tune_controller, trial, result))

@@ -15,9 +15,8 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, stored
 from axml_ray.tuning.page import page
 from axml_ray.tuning.records import Trial
-from axml_ray.tuning.space import apply_parameters
+from axml_ray.tuning.space import apply_parameters, shown_parameters
 from axml_ray.tuning.sweep import Sweep
-from axml_ray.tuning.trial_searcher import shown_parameters
 
 OUTCOME, PAGE, BEST, FRONT = "trials.json", "sweep.html", "best.yaml", "front-{:03d}.yaml"
 REASON = 60

@@ -1,15 +1,14 @@
-"""Records of trials, one JSON file for each, from which a sweep is resumed and its outcome is written."""
+"""Records of trials, as read from the files that Ray Tune writes of each: `params.json` and `result.json`."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import read_json, write_json
-
-TRIAL = "trial.json"
+PARAMETERS, RESULTS = "params.json", "result.json"
+DIED = "its process died: out of memory, or killed from outside"
 State = Literal["running", "finished", "stopped", "failed"]
 
 
@@ -36,6 +35,9 @@ class Scoring:
     def is_of_labels(self) -> bool:
         """Return whether the evaluation is of the leaf level."""
         return self.level == self.levels
+
+    def __str__(self) -> str:
+        return f"level {self.level}/{self.levels} · {self.documents:,} documents · valid nDCG@5 {self.score:.2f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,43 +79,40 @@ class Trial:
             ends[place] = max(ends[place], getattr(scoring, name))
         return ends.values()
 
-    def with_scoring(self, scoring: Scoring) -> "Trial":
-        """Return the trial with one more evaluation; only those of the leaf level change its score."""
-        score = max(self.score or 0.0, scoring.score) if scoring.is_of_labels else self.score
-        return replace(self, curve=(*self.curve, scoring), score=score)
-
     def as_json(self) -> dict[str, Any]:
         """Return the trial as plain values, with its numbers of steps and documents."""
         return {**asdict(self), "steps": self.steps, "documents": self.documents}
 
-    def write(self, trials: Path) -> None:
-        """Write the record of the trial below the directory of all trials."""
-        directory = trial_directory(trials, self.number)
-        directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / TRIAL, asdict(self))
+
+def read_trials(directory: Path) -> list[Trial]:
+    """Return the trials whose directories are in that of Tune's experiment, by number."""
+    trials = [read_trial(path.parent) for path in directory.glob(f"*/{PARAMETERS}")]
+    return sorted(trials, key=lambda trial: trial.number)
 
 
-def trial_directory(trials: Path, number: int) -> Path:
-    """Return the directory of trial `number` (from 0)."""
-    return trials / f"{number:03d}"
-
-
-def read_trials(trials: Path) -> list[Trial]:
-    """Return the trials of a sweep by number; none if it has not been started.
-
-    Raises:
-        SettingsError: a record is missing or invalid.
-    """
-    trials_read = []
-    paths = sorted(trials.glob(f"*/{TRIAL}"), key=lambda path: (len(path.parent.name), path))  # 999, then 1000
-    for number, path in enumerate(paths):
-        fix = "remove it and the trials after it"
-        try:
-            content = read_json(path)
-            trial = Trial(**{**content, "curve": tuple(Scoring(**one) for one in content["curve"])})
-        except (ValueError, TypeError, KeyError, OSError) as error:
-            raise SettingsError(f"{path}: not the record of a trial ({error}); {fix}") from None
-        if trial.number != number or path.parent != trial_directory(trials, number):
-            raise SettingsError(f"{path}: expected trial {number}, found {trial.number}; {fix}")
-        trials_read.append(trial)
-    return trials_read
+def read_trial(directory: Path) -> Trial:
+    """Return the trial in a directory of Tune, with each evaluation once: a resumed trial reports some again."""
+    config = json.loads((directory / PARAMETERS).read_text(encoding="utf-8"))
+    path = directory / RESULTS
+    results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    evaluations = [
+        Scoring(**{name: result[name] for name in Scoring.__dataclass_fields__})
+        for result in results
+        if "group" in result
+    ]
+    curve = tuple({(one.tree, one.level, one.step): one for one in evaluations}.values())
+    scores = [one.score for one in curve if one.is_of_labels]
+    best = max(scores, default=None)
+    end = results[-1] if results else {}
+    state: State = "running"
+    reason, milliseconds = None, None
+    if end.get("finished"):
+        state, best, milliseconds = "finished", end["nDCG@5"], end["milliseconds"]
+    elif "failed" in end or (directory / "error.txt").is_file():
+        state, best, reason = "failed", None, end.get("failed", DIED)
+    elif end.get("done"):
+        state, reason = "stopped", f"ASHA, {curve[-1]}"
+    return Trial(
+        number=config["number"], parameters=config["parameters"], state=state, reason=reason, score=best,
+        milliseconds=milliseconds, seconds=end.get("seconds", end.get("time_total_s")), curve=curve,
+    )  # fmt: skip

@@ -1,21 +1,22 @@
-"""The run of a sweep: trials are drawn one after the other, run concurrently by Ray Tune, and stopped early by ASHA.
+"""The run of a sweep by Ray Tune: OptunaSearch draws trials, ASHA stops some, `Tuner.restore` continues a sweep.
 
-The sweep's directory holds all of its state: `sweep.json` with its settings, and a record of each trial, written when
-it is drawn and when it ends. A sweep that was killed and is started again replays its finished trials to the search and
-to ASHA, resumes those that were running from their own checkpoints, and draws the rest. Ray Tune's own files are not
-read again.
+The sweep's directory has `sweep.json` with its settings, and Tune's experiment in `trials`. A trial's directory there
+is also that of its training. A trial that was running when the sweep ended goes on from the checkpoints of its levels.
 """
 
 import logging
 import os
 import queue
-import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from ray import tune
+from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search.optuna import OptunaSearch
 
 from axml_ray.cluster.connection import check_fits, max_processes
 from axml_ray.core.errors import JobError, SettingsError
@@ -26,27 +27,27 @@ from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, parameters_of
 from axml_ray.tuning.early_stopping import LevelwiseASHA
-from axml_ray.tuning.records import Trial
-from axml_ray.tuning.search import check_space
+from axml_ray.tuning.records import Trial, read_trial, read_trials
+from axml_ray.tuning.space import check_space, shown_parameters
 from axml_ray.tuning.sweep import Sweep, write_manifest
-from axml_ray.tuning.trial import TrialRunner
-from axml_ray.tuning.trial_searcher import TrialSearcher
+from axml_ray.tuning.trial import TrialRunner, drop_weights
 
 log = logging.getLogger(__name__)
 
-TRIALS, TREES, RAY = "trials", "trees", "ray-tune"
+TRIALS, TREES = "trials", "trees"
 TRIAL_RESOURCES = {"memory": 1}
 """Resources of a trial's actor: one byte, as Tune requires some, and the CPUs are for the trial's workers."""
+STARTUP = 8
+"""Number of trials that TPE draws at random before it uses results."""
+SAVE_SECONDS = 5
+"""Least time between two writes of the state from which a killed sweep continues."""
 
 
 def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -> int:
     """Return how many trials run concurrently, each with the workers of one tree. Ray must be initialised.
 
-    The trees of a trial are trained one after the other if there is no more room, so trials cannot deadlock.
-
-    Args:
-        resources: resources of a trial.
-        at_once: number that the user requires; None for the number that fits.
+    The trees of a trial are trained one after the other if there is no more room, so trials cannot deadlock. `at_once`
+    is the number that the user requires; without it, as many run as fit.
 
     Raises:
         SettingsError: not even one trial fits, or fewer than `at_once`.
@@ -64,47 +65,86 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
 
 
 def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: None) -> list[Trial]:
-    """Run a sweep, or resume it. Ray must be initialised.
+    """Run a sweep, or continue it, and return its trials by number. Ray must be initialised.
 
-    Args:
-        sweep: the sweep.
-        corpus: the prepared corpus.
-        begun: called when everything is checked, before the first trial.
-
-    Returns:
-        All trials, by number.
+    `begun` is called when everything is checked, before the first trial.
 
     Raises:
         SettingsError: the space or the resources are invalid, or the directory contains another sweep.
-        JobError: the sweep was interrupted; it can be resumed.
+        JobError: the sweep was interrupted; it can be continued.
     """
     base = _base(sweep, corpus)
     check_space(sweep.space, base, sweep.settings.seed)
     concurrent = concurrent_trials(sweep.settings.resources, sweep.at_once)
     write_manifest(sweep, corpus)
     begun()
-    runner = TrialRunner(
-        base=base, directory=sweep.directory / TRIALS, trees=sweep.directory / TREES, cost=sweep.has_cost
-    )
-    epoch = sweep.documents(corpus)
+    directory = sweep.directory / TRIALS
+    runner = TrialRunner(base=base, directory=directory, trees=sweep.directory / TREES, cost=sweep.has_cost)
+    # Trials write their own journals, so of Tune's loggers only that of `result.json` is used.
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = str(SAVE_SECONDS)
+    # Ctrl-C must end the job immediately; the state is written every few seconds anyway.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
+    if tune.Tuner.can_restore(str(directory)):
+        tuner = tune.Tuner.restore(str(directory), trainable)
+        log.info("sweep %s continues", sweep.name)
+    else:
+        tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
+        log.info(
+            "sweep %s: %d trials, %d at a time, each on %s training documents",
+            sweep.name, sweep.trials, concurrent, f"{sweep.documents(corpus):,}",
+        )  # fmt: skip
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        raise JobError(f"the sweep was interrupted ({error}); run the same command again to continue it") from None
+    trials = read_trials(directory)
+    for trial in trials:
+        drop_weights(runner.trial_directory(trial.number))
+    return trials
+
+
+def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tuner:
+    """Return the tuner of a new sweep, whose trials train on `epoch` documents."""
+    seed, space = sweep.settings.seed, sweep.space
+    sampler: BaseSampler = RandomSampler(seed)
+    if sweep.search == "tpe":
+        sampler = TPESampler(seed=seed, n_startup_trials=STARTUP)
+    first = space.of_settings(sweep.settings)
+    if first is None:
+        log.info("tune: the space cannot draw the config's own settings; the first trial is drawn like the others")
     scheduler: TrialScheduler = FIFOScheduler()
     if sweep.stops_early:
         scheduler = LevelwiseASHA(max(1, round(sweep.grace * epoch)), sweep.reduction)
-    searcher = TrialSearcher(sweep, runner, scheduler)
-    if searcher.left:
-        log.info(
-            "sweep %s: %d of %d trials to run, %d at a time, each on %s training documents",
-            sweep.name, searcher.left, sweep.trials, concurrent, f"{epoch:,}",
-        )  # fmt: skip
-        _tune(sweep, runner, searcher, scheduler, concurrent)
-    searcher.drop_weights()
-    trials = searcher.trials
-    running = [trial.number for trial in trials if trial.state == "running"]
-    if running:
-        raise JobError(
-            f"the sweep was interrupted with trials {running} running; run the same command again to resume it"
-        )
-    return trials
+    return tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(
+            search_alg=OptunaSearch(
+                space,
+                metric=["nDCG@5", "milliseconds"] if sweep.has_cost else "nDCG@5",
+                mode=["max", "min"] if sweep.has_cost else "max",
+                sampler=sampler,
+                points_to_evaluate=[first] if first else None,
+            ),
+            scheduler=scheduler,
+            num_samples=sweep.trials,
+            max_concurrent_trials=concurrent,
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name=TRIALS,
+            storage_path=str(sweep.directory),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
+            sync_config=tune.SyncConfig(sync_period=SAVE_SECONDS),
+            callbacks=[JsonLoggerCallback(), TrialLog()],
+        ),
+    )
 
 
 def track_sweep(sweep: Sweep, corpus: Corpus) -> TrackedRun:
@@ -127,39 +167,6 @@ def _base(sweep: Sweep, corpus: Corpus) -> Experiment:
     return sweep.settings.model_copy(
         update={"training": training, "ensemble": ensemble, "members": members_model()(), "tracking": tracking}
     )
-
-
-def _tune(
-    sweep: Sweep, runner: TrialRunner, searcher: TrialSearcher, scheduler: TrialScheduler, concurrent: int
-) -> None:
-    """Run the trials with Ray Tune."""
-    # Trials write their own journals; Tune's loggers would write the same again.
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
-    # Ctrl-C must end the job immediately; the records of trials are all that a resumed sweep needs.
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-
-    storage = sweep.directory / RAY
-    shutil.rmtree(storage, ignore_errors=True)  # left by a sweep that was killed
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    tune.Tuner(
-        tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES),
-        tune_config=tune.TuneConfig(
-            search_alg=searcher,
-            scheduler=scheduler,
-            num_samples=searcher.left,
-            max_concurrent_trials=concurrent,
-            trial_name_creator=_trial_name,
-            trial_dirname_creator=_trial_name,
-        ),
-        run_config=tune.RunConfig(
-            name="trials",
-            storage_path=str(storage),
-            verbose=0,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
-        ),
-    ).fit()
-    shutil.rmtree(storage, ignore_errors=True)
 
 
 def _trial_name(trial: Any) -> str:
@@ -186,3 +193,27 @@ class TrialActor(tune.Trainable):
         """Stop the training and wait until its workers have ended."""
         self._stop.set()
         self._thread.join(timeout=2 * END_SECONDS)
+
+
+class TrialLog(tune.Callback):
+    """Log lines at the start and the end of each trial, and the removal of weights that are not used again."""
+
+    def __init__(self) -> None:
+        self._ended: list[Path] = []
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Log the drawn parameters; Tune calls this."""
+        log.info("trial %d · %s", trial.config["number"], shown_parameters(trial.config["parameters"]))
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Log the result; Tune calls this."""
+        for path in self._ended:
+            drop_weights(path)
+        self._ended.append(Path(trial.path))  # its own workers may still be writing
+        ended = read_trial(Path(trial.local_path))
+        outcome = ended.reason or f"valid nDCG@5 {ended.score or 0:.2f}"
+        log.info("trial %d · %s · %s", ended.number, ended.state, outcome)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Log that the trial's process died; Tune calls this."""
+        log.info("trial %d · its process died", trial.config["number"])

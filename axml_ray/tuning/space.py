@@ -32,21 +32,19 @@ GROUPS = ("tree", "network", "training", "ensemble")
 KEPT = ("training.documents", "ensemble.top_labels", "ensemble.combiner")
 """Settings of these groups that a sweep must not draw, since scores with different values could not be compared."""
 FUNCTION = "space"
+TRIED = 50
+"""Number of draws that are checked before a sweep starts."""
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Draw:
-    """Draws the settings of one trial; each setting is drawn once.
-
-    Args:
-        trial: trial of Optuna that determines the values.
-
-    Attributes:
-        parameters: values drawn and fixed so far, by path.
-    """
+    """Draws the settings of one trial, whose values a trial of Optuna determines; each setting is drawn once."""
 
     def __init__(self, trial: optuna.trial.BaseTrial):
         self._trial = trial
         self.parameters: dict[str, Any] = {}
+        """Values drawn and fixed so far, by path."""
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Draw an integer from `low` to `high`, both included; with `log`, uniformly in its logarithm."""
@@ -75,17 +73,13 @@ Function = Callable[[Draw], None]
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: functions that are called one after the other.
-
-    Attributes:
-        names: names of the functions as the user gave them.
-        functions: the functions.
-        fingerprint: hash of the text of their modules.
-    """
+    """A search space: functions that are called one after the other."""
 
     names: tuple[str, ...]
+    """Names of the functions as the user gave them."""
     functions: tuple[Function, ...]
     fingerprint: str
+    """Hash of the text of their modules."""
 
     @classmethod
     def load(cls, names: Sequence[str]) -> "Space":
@@ -112,6 +106,14 @@ class Space:
             functions.append(function)
             digest.update(inspect.getsource(module).encode())
         return cls(tuple(names), tuple(functions), digest.hexdigest()[:12])
+
+    def __call__(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
+        """Return the config of a trial, as OptunaSearch asks for it: its number and its parameters."""
+        return {"number": trial.number, "parameters": self.draw(trial)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OptunaSearch pickles its space, and the module of a user's file cannot be imported by name.
+        return Space.load, (self.names,)
 
     @property
     def short_name(self) -> str:
@@ -184,6 +186,29 @@ def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experim
     except SettingsError as error:
         drawn = ", ".join(f"{path}={value}" for path, value in parameters.items())
         raise SettingsError(f"the space drew settings that are wrong together ({drawn}): {error}") from None
+
+
+def check_space(space: Space, base: Experiment, seed: int) -> None:
+    """Draw some trials and validate their settings before the sweep is started.
+
+    Raises:
+        SettingsError: the space raises an error, or draws invalid settings.
+    """
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    for _ in range(TRIED):
+        try:
+            drawn = space.draw(study.ask())
+        except Exception as error:  # whatever a user's function raises
+            raise SettingsError(f"--space {' '.join(space.names)}: {type(error).__name__}: {error}") from None
+        if not drawn:
+            raise SettingsError(f"--space {' '.join(space.names)}: it draws nothing; call draw.suggest_… at least once")
+        apply_parameters(base, drawn)
+
+
+def shown_parameters(parameters: Mapping[str, Any]) -> str:
+    """Return the parameters of a trial on one line."""
+    values = {path: f"{value:.3g}" if isinstance(value, float) else value for path, value in parameters.items()}
+    return " ".join(f"{path}={value}" for path, value in values.items())
 
 
 def _import(place: str) -> ModuleType:

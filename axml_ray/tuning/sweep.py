@@ -8,13 +8,13 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, stored
-from axml_ray.tuning.search import Method
 from axml_ray.tuning.space import Space
 
+Method = Literal["random", "tpe"]
 Objective = Literal["accuracy", "accuracy,cost"]
 MANIFEST = "sweep.json"
-FREE = ("trials", "settings.resources")
-"""Keys that may change when a sweep is resumed."""
+FREE = ("settings.resources",)
+"""Keys that may change when a sweep is continued."""
 
 
 @dataclass(frozen=True, kw_only=True)

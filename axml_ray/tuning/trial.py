@@ -28,11 +28,10 @@ from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.tracking.tensorboard_tracker import EVENTS
 from axml_ray.tracking.tracked_run import track
-from axml_ray.tracking.wandb_tracker import FILES
 from axml_ray.training.progress import JOURNAL
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tuning.cost import milliseconds_a_text
-from axml_ray.tuning.records import TRIAL, Scoring, trial_directory
+from axml_ray.tuning.records import Scoring
 from axml_ray.tuning.space import apply_parameters
 
 log = logging.getLogger(__name__)
@@ -53,6 +52,10 @@ class TrialRunner:
     cost: bool = False
     """Whether to measure the cost of prediction."""
 
+    def trial_directory(self, number: int) -> Path:
+        """Return the directory of trial `number` (from 0), Ray Tune's and of its run."""
+        return self.directory / f"{number:03d}"
+
     def settings(self, number: int, parameters: Mapping[str, Any]) -> Experiment:
         """Return the settings of a trial.
 
@@ -60,7 +63,7 @@ class TrialRunner:
             SettingsError: the drawn parameters are not valid settings.
         """
         drawn = apply_parameters(self.base, parameters)
-        return drawn.model_copy(update={"name": trial_directory(self.directory, number).name, "runs": self.directory})
+        return drawn.model_copy(update={"name": self.trial_directory(number).name, "runs": self.directory})
 
     def run(
         self, number: int, parameters: Mapping[str, Any], report: Report, stopped: Callable[[], bool] = never
@@ -70,8 +73,9 @@ class TrialRunner:
         Args:
             number: number of the trial.
             parameters: the drawn parameters.
-            report: called with every evaluation (the fields of `Scoring`) and, at the end, with `finished`, `score`,
-                `milliseconds` and `seconds`, or with the reason as `failed`.
+            report: called with every evaluation (the fields of `Scoring`) and, at the end, with `finished` and
+                `seconds`, or with the reason as `failed`. Each has the objectives: `nDCG@5` of labels in percent, 0
+                above the leaf level and after a failure; and `milliseconds`, None unless it was measured.
             stopped: returns whether the trial was stopped; its workers are then ended, and nothing more is reported.
         """
         began = time.monotonic()
@@ -96,11 +100,11 @@ class TrialRunner:
         except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
-            report({"failed": f"{error}" or type(error).__name__, "seconds": time.monotonic() - began})
-            return
-        drop_weights(settings.run_directory)
-        seconds = time.monotonic() - began
-        report({"finished": True, "score": score, "milliseconds": milliseconds, "seconds": seconds})
+            end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0, "milliseconds": None}
+        else:
+            end = {"finished": True, "nDCG@5": score, "milliseconds": milliseconds}
+        drop_weights(self.trial_directory(number))
+        report({**end, "seconds": time.monotonic() - began})
 
     def _share_trees(self, run: Run) -> None:
         """Copy the trees that other trials built, build the missing ones, and share those."""
@@ -157,7 +161,7 @@ class ScoringReporter:
         )  # fmt: skip
         if scoring.is_of_labels:
             self.best_of_labels = max(self.best_of_labels, scoring.score)
-        self._report(vars(scoring))
+        self._report({**vars(scoring), "nDCG@5": self.best_of_labels, "milliseconds": None})
 
 
 def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
@@ -195,14 +199,9 @@ def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
 
 
 def drop_weights(directory: Path) -> None:
-    """Remove a trial's files except record, journals and those of trackers; weights are large and not used again."""
-    trees = list(directory.glob("tree-*"))
-    own = (directory / TRIAL, RunLayout(directory).tracking, directory / EVENTS, directory / FILES)
-    kept = {*own, *trees, *(tree / name for tree in trees for name in (JOURNAL, EVENTS))}
-    for path in [*directory.glob("*"), *directory.glob("tree-*/*")]:
-        if path in kept:
-            continue
-        if path.is_dir():
+    """Remove the trees and members of a trial, which are large and not used again; keep records and journals."""
+    for path in [directory / "members", *directory.glob("tree-*/*")]:
+        if path.is_dir() and path.name != EVENTS:
             shutil.rmtree(path, ignore_errors=True)
-        else:
+        elif path.is_file() and path.name != JOURNAL:
             path.unlink(missing_ok=True)

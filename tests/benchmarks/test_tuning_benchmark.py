@@ -22,13 +22,14 @@ EPOCH = 100
 
 def trial(number: int, *levels: tuple[str, list[float]]) -> Trial:
     """Scored after each epoch of ten steps."""
-    one = Trial(number=number, parameters={})
-    for level, (group, scores) in enumerate(levels, 1):
-        for epoch, score in enumerate(scores, 1):
-            scoring = Scoring(tree=0, level=level, levels=len(levels), group=group, step=10 * epoch,
-                              documents=EPOCH * epoch, score=score)  # fmt: skip
-            one = one.with_scoring(scoring)
-    return Trial(**{**vars(one), "state": "finished", "seconds": 1.0})
+    curve = [
+        Scoring(tree=0, level=level, levels=len(levels), group=group, step=10 * epoch, documents=EPOCH * epoch,
+                score=score)
+        for level, (group, scores) in enumerate(levels, 1)
+        for epoch, score in enumerate(scores, 1)
+    ]  # fmt: skip
+    score = max(one.score for one in curve if one.is_of_labels)
+    return Trial(number=number, parameters={}, state="finished", score=score, seconds=1.0, curve=tuple(curve))
 
 
 @pytest.fixture(scope="module")

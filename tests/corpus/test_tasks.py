@@ -4,7 +4,7 @@ from typing import Any
 
 from axml_ray.corpus.preparation.tasks import _count_parts, _run_task, run_tasks
 from axml_ray.progress.heartbeat import Heartbeat
-from axml_ray.progress.reporter import Activity, LogReporter, report_to
+from axml_ray.progress.reporter import Activity, Reporter, report_to
 
 
 def numbers(part: int, start: int) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def test_a_part_is_done_with_its_last_row() -> None:
     assert counted == [({"number": 10}, 0), ({"number": 11}, 0), ({"number": 12}, 1), ({"number": 10}, 2)]
 
 
-class Ends(LogReporter):
+class Ends(Reporter):
     """Keeps the activities that ended."""
 
     def __init__(self) -> None:

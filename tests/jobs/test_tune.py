@@ -1,12 +1,12 @@
 """A sweep: killed between two trials, started again, and its best settings as a config."""
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pytest
 import synthetic
 import yaml
@@ -15,7 +15,6 @@ from descendants import job_environment, kill_driver
 from axml_ray.settings.configuration import load
 from axml_ray.tuning.outcome import front
 from axml_ray.tuning.records import read_trials
-from axml_ray.tuning.search import Search
 from axml_ray.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +29,10 @@ def space(draw):
 
 def state(trials: Path) -> dict[int, str]:
     """States of the trials that are written; a file may be replaced while it is read."""
-    found = {}
-    for path in sorted(trials.glob("*/trial.json")):
-        content = json.loads(path.read_text())
-        found[content["number"]] = content["state"]
-    return found
+    try:
+        return {trial.number: trial.state for trial in read_trials(trials)}
+    except ValueError:
+        return {}
 
 
 @pytest.mark.slow
@@ -65,16 +63,17 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     kill_driver(killed)
     known = state(sweep / "trials")
     assert "running" in known.values()  # the other one, or the one drawn in its place
-    before = {path: path.stat().st_ino for path in sweep.glob("trials/*/trial.json")}
-    done = {path: ino for path, ino in before.items() if known[int(path.parent.name)] == "finished"}
+    before = {path: path.read_bytes() for path in sweep.glob("trials/*/result.json")}
+    done = {path: content for path, content in before.items() if known[int(path.parent.name)] == "finished"}
     code, out, err = command("tune", *flags)  # on the cluster of this process
     assert code == 0, out + err
-    assert {path: path.stat().st_ino for path in done} == done
-    # The trials are those that a sweep draws which is never killed.
+    assert {path: path.read_bytes() for path in done} == done
     base = load(tmp_path / "config.yaml")
-    search = Search(Space.load([str(tmp_path / "mine.py")]), "random", base.seed, base=base)
     trials = read_trials(sweep / "trials")
-    assert [trial.parameters for trial in trials] == [search.draw() for _ in range(TRIALS)]
+    # The trials are those that a sweep draws which is never killed.
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(base.seed))
+    space = Space.load([str(tmp_path / "mine.py")])
+    assert [trial.parameters for trial in trials] == [space.draw(study.ask()) for _ in range(TRIALS)]
     assert [trial.state for trial in trials] == ["finished"] * TRIALS
     assert all(trial.milliseconds and trial.milliseconds > 0 for trial in trials)
     assert all(trial.score == max(one.score for one in trial.curve if one.is_of_labels) for trial in trials)

@@ -258,6 +258,13 @@ def test_hyphens_serve_as_underscores(tmp_path: Path, flag: str) -> None:
         assert from_command_line("A job.", ["--config", config(tmp_path, PACKAGES), *words]).training.batch_size == 9
 
 
+def test_a_repeated_flag_is_a_longer_list_or_another_value() -> None:
+    flags = ["--corpus.train=/a", "--corpus.train", '["/b,c", "/d"]', "--seed", "1", "--seed", "2"]
+    read = from_command_line("A job.", [*flags, "--tree.height=3", "--tree", '{"height": 2, "beam": 5}'])
+    assert read.corpus.train == (Path("/a"), Path("/b,c"), Path("/d"))
+    assert (read.seed, read.tree.height, read.tree.beam) == (2, 3, 5)
+
+
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:
     path = config(tmp_path, PACKAGES + "members: {linear_tree: {weight: 0.5}}\nfeatures: {prefix_letters: 6}")
     read = from_command_line("A job.", ["--config", path, "--members.linear_tree.cluster_size", "null"])
@@ -395,7 +402,7 @@ def test_a_kind_of_member_can_be_registered() -> None:
         assert list(members.chosen) == ["network_tree", "most_frequent"]
         assert members.most_frequent.power == 1.0
     """
-    room = Path(__file__).parent / "members"
+    room = Path(__file__).parents[1] / "members"
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=room)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from axml_ray.tuning.early_stopping import LevelwiseASHA
-from axml_ray.tuning.records import Scoring, Trial
 
 GRACE = 100
 
@@ -47,14 +46,3 @@ def test_a_long_training_is_not_over_at_a_limit(scheduler: LevelwiseASHA) -> Non
 def test_what_is_no_scoring_goes_on(scheduler: LevelwiseASHA) -> None:
     result: dict[str, Any] = {"finished": True, "score": 0.0}
     assert scheduler.on_trial_result(None, SimpleNamespace(trial_id="a"), result) == "CONTINUE"
-
-
-def test_earlier_trials_are_remembered_as_if_they_ran_now(scheduler: LevelwiseASHA) -> None:
-    curve = [(100, 50.0), (150, 55.0), (200, 60.0)]
-    scorings = [
-        Scoring(tree=0, level=1, levels=1, group="labels", step=n, documents=n, score=score) for n, score in curve
-    ]
-    scheduler.remember(Trial(number=0, parameters={}, state="finished", curve=tuple(scorings)))
-    assert told(scheduler, "b", 100, 49.0) == "STOP"
-    assert told(scheduler, "c", 100, 51.0) == "CONTINUE"
-    assert told(scheduler, "c", 200, 59.0) == "STOP"

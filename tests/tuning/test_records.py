@@ -1,58 +1,62 @@
-"""The record of a trial, as it is written and read."""
+"""A trial, as it is read from the files that Ray Tune writes."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from axml_ray.core.errors import SettingsError
-from axml_ray.tuning.records import TRIAL, Scoring, Trial, read_trials, trial_directory
+from axml_ray.tuning.records import DIED, Scoring, read_trial, read_trials
 
 
-def scoring(level: int, step: int, score: float, tree: int = 0) -> Scoring:
-    return Scoring(
-        tree=tree, level=level, levels=2, group=f"level {level}", step=step, documents=10 * step, score=score
-    )
+def scoring(level: int, step: int, score: float, tree: int = 0) -> dict[str, Any]:
+    one = Scoring(tree=tree, level=level, levels=2, group=f"level {level}", step=step, documents=10 * step, score=score)
+    return {**vars(one), "nDCG@5": score if level == 2 else 0.0, "done": False, "time_total_s": 1.5}
 
 
-@pytest.fixture
-def trial() -> Trial:
-    trial = Trial(number=0, parameters={"tree.height": 1, "training.learning_rate": 0.1, "network.evidence": True})
-    for one in (scoring(1, 30, 80.0), scoring(1, 60, 85.0), scoring(2, 30, 20.0), scoring(2, 50, 30.0)):
-        trial = trial.with_scoring(one)
-    return trial
+SCORINGS = [scoring(1, 30, 80.0), scoring(1, 60, 85.0), scoring(2, 30, 20.0), scoring(2, 50, 30.0)]
 
 
-def test_steps_and_documents_are_of_all_levels_and_the_score_is_of_labels(trial: Trial) -> None:
-    assert trial.score == 30.0
+def write(directory: Path, *results: dict[str, Any], number: int = 0) -> Path:
+    directory.mkdir()
+    (directory / "params.json").write_text(json.dumps({"number": number, "parameters": {"tree.height": 1}}))
+    (directory / "result.json").write_text("".join(json.dumps(result) + "\n" for result in results))
+    return directory
+
+
+def test_steps_and_documents_are_of_all_levels_and_the_score_is_of_labels(tmp_path: Path) -> None:
+    trial = read_trial(write(tmp_path / "0", *SCORINGS))
+    assert (trial.state, trial.score, trial.parameters) == ("running", 30.0, {"tree.height": 1})
     assert (trial.steps, trial.documents) == (60 + 50, 600 + 500)
-    assert trial.with_scoring(scoring(1, 7, 99.0, tree=1)).steps == 60 + 50 + 7
-    assert Trial(number=0, parameters={}).with_scoring(scoring(1, 30, 80.0)).score is None
+    assert read_trial(write(tmp_path / "1", *SCORINGS, scoring(1, 7, 99.0, tree=1))).steps == 60 + 50 + 7
+    assert read_trial(write(tmp_path / "2", *SCORINGS[:2])).score is None
+    # The trial was resumed, and reports its evaluations again.
+    assert read_trial(write(tmp_path / "3", *SCORINGS[:3], *SCORINGS)) == trial
 
 
-def test_what_is_written_is_read(trial: Trial, tmp_path: Path) -> None:
-    failed = Trial(number=1, parameters={}, state="failed", reason="no memory")
-    for one in (failed, trial):
-        one.write(tmp_path)
-    assert read_trials(tmp_path) == [trial, failed]
-    assert read_trials(tmp_path / "none") == []
+@pytest.mark.parametrize(
+    ("last", "state", "reason", "score"),
+    [
+        ({"finished": True, "nDCG@5": 31.0, "milliseconds": 2.0, "done": True}, "finished", None, 31.0),
+        ({"failed": "no memory", "nDCG@5": 0.0, "done": True}, "failed", "no memory", None),
+        ({**SCORINGS[-1], "done": True}, "stopped", "ASHA, level 2/2 · 500 documents · valid nDCG@5 30.00", 30.0),
+    ],
+)
+def test_states(tmp_path: Path, last: dict[str, Any], state: str, reason: str | None, score: float | None) -> None:
+    trial = read_trial(write(tmp_path / "0", *SCORINGS, last))
+    assert (trial.state, trial.reason, trial.score) == (state, reason, score)
+    assert trial.milliseconds == last.get("milliseconds")
+
+
+def test_a_trial_that_died_has_failed(tmp_path: Path) -> None:
+    directory = write(tmp_path / "0", *SCORINGS)
+    (directory / "error.txt").write_text("ActorDiedError")
+    assert (read_trial(directory).state, read_trial(directory).reason) == ("failed", DIED)
+    (directory / "result.json").unlink()
+    assert read_trial(directory).curve == ()
 
 
 def test_more_than_a_thousand_trials_are_read_in_their_order(tmp_path: Path) -> None:
-    for number in range(1_002):
-        directory = trial_directory(tmp_path, number)
-        directory.mkdir()
-        (directory / TRIAL).write_text(json.dumps(asdict(Trial(number=number, parameters={}))))
-    assert [trial.number for trial in read_trials(tmp_path)] == list(range(1_002))
-
-
-def test_a_record_that_is_torn_or_missing_is_named(trial: Trial, tmp_path: Path) -> None:
-    trial.write(tmp_path)
-    (tmp_path / "000" / TRIAL).write_text('{"number": 0')
-    with pytest.raises(SettingsError, match=r"000/trial\.json: not the record of a trial .*remove it"):
-        read_trials(tmp_path)
-    (tmp_path / "000" / TRIAL).unlink()
-    Trial(number=1, parameters={}).write(tmp_path)
-    with pytest.raises(SettingsError, match=r"001/trial\.json: expected trial 0, found 1"):
-        read_trials(tmp_path)
+    for number in range(0, 1_002, 3):
+        write(tmp_path / f"{number:03d}", number=number)
+    assert [trial.number for trial in read_trials(tmp_path)] == list(range(0, 1_002, 3))

@@ -1,5 +1,6 @@
 """What a space draws, and that it can't draw what makes no sense."""
 
+import pickle
 from pathlib import Path
 
 import optuna
@@ -10,8 +11,7 @@ from hypothesis import strategies as st
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
-from axml_ray.tuning.search import Search, check_space
-from axml_ray.tuning.space import Space, apply_parameters
+from axml_ray.tuning.space import Space, apply_parameters, check_space
 
 ROOT = Path(__file__).parents[2]
 TREES = ("tune_spaces.tree", "tune_spaces.tree:shape", "tune_spaces.tree:or_flat")
@@ -49,9 +49,9 @@ class TestShipped:
     def test_all_that_the_spaces_promise_is_drawn(self, base: Experiment) -> None:
         found: set[str] = set()
         for name in SHIPPED:
-            search = Search(Space.load([name]), "random", seed=1)
+            study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
             for _ in range(30):
-                found |= (search.draw() or {}).keys()
+                found |= Space.load([name]).draw(study.ask()).keys()
         assert found >= {
             *(f"tree.{name}" for name in ("height", "cluster_size", "beam")),
             *(f"network.{name}" for name in ("kind", "hidden", "fully_connected.0", "embedding_dropout")),
@@ -83,7 +83,40 @@ class TestSettings:
             apply_parameters(base, parameters)
 
 
+class TestTheUsersOwnSettings:
+    @pytest.mark.parametrize("text", [
+        "draw.suggest_float('training.learning_rate', 0.5, 1.0)",
+        "draw.suggest_categorical('training.batch_size', [1, 2])",
+        "draw.suggest_int('training.epochs.0', 2, 9)",  # of two levels, so it would be another experiment
+        "draw.fix('network.evidence', True)",
+    ])  # fmt: skip
+    def test_are_left_out_where_the_space_has_no_place_for_them(self, tmp_path: Path, text: str) -> None:
+        own = load(training={"learning_rate": 0.25, "epochs": [4, 3]}, corpus={"source": "installed_packages"})
+        assert user_space(tmp_path, f"draw.suggest_int('tree.height', 0, 2)\n    {text}").of_settings(own) is None
+
+    def test_hold_what_is_not_written_as_it_is_by_default(self, tmp_path: Path) -> None:
+        text = (
+            "draw.suggest_categorical('training.include_true_parents', [True, False])\n"
+            "    draw.suggest_categorical('network.max_tokens', [None, 200])"
+        )
+        own = load(corpus={"source": "installed_packages"})
+        expected = {"training.include_true_parents": True, "network.max_tokens": None}
+        assert user_space(tmp_path, text).of_settings(own) == expected
+
+    def test_have_places_in_lists(self, tmp_path: Path) -> None:
+        corpus = {"source": "installed_packages", "expected": {"labels": 7}}  # isn't written with the settings
+        own = load(training={"epochs": [4, 3], "average_after": [1, 1]}, corpus=corpus)
+        space = user_space(tmp_path, "for place in (0, 1): draw.suggest_int(f'training.epochs.{place}', 2, 9)")
+        assert space.of_settings(own) == {"training.epochs.0": 4, "training.epochs.1": 3}
+
+
 class TestLoading:
+    def test_a_space_can_be_pickled(self, tmp_path: Path) -> None:
+        space = user_space(tmp_path, "draw.suggest_int('tree.height', 2, 2)")
+        again = pickle.loads(pickle.dumps(space))
+        assert again.fingerprint == space.fingerprint
+        assert again(optuna.create_study().ask()) == {"number": 0, "parameters": {"tree.height": 2}}
+
     @pytest.mark.parametrize(
         ("name", "message"),
         [

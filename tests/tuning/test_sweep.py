@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 from event_files import points
 from tiny_corpus import experiment, write_corpus
@@ -16,7 +17,6 @@ from axml_ray.settings import ResourceSettings
 from axml_ray.tuning.outcome import write_outcome
 from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.run_sweep import concurrent_trials, run_sweep
-from axml_ray.tuning.search import Search
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep
 
@@ -41,8 +41,8 @@ def sweep(home: Path) -> Sweep:
     space = Space.load([str(path)])
 
     def rates(seed: int) -> list[float]:
-        search = Search(space, "random", seed)
-        return [(search.draw() or {})["training.learning_rate"] for _ in range(3)]
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+        return [space.draw(study.ask())["training.learning_rate"] for _ in range(3)]
 
     settings = experiment(home, epochs=(6,), average_after=(4,), batch_size=10, eval_every_steps=5)
     resources = ResourceSettings(cpus_per_worker=0.5, threads=1)
@@ -97,8 +97,7 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
     # All have the same tree, which was built once.
     assert len(list((sweep.directory / "trees").iterdir())) == 1
     trial = sweep.directory / "trials" / "000"
-    left = {path.name for path in trial.rglob("*") if path.is_file()}
-    assert {name for name in left if "events" not in name} == {"trial.json", "training.jsonl", "tracking.json"}
+    assert [path.name for path in (trial / "tree-0").iterdir() if "tensorboard" not in path.name] == ["training.jsonl"]
     assert points(trial / "tensorboard") == {"valid_nDCG@5": {0: pytest.approx(good.score)}}
     assert (sweep.directory / "trials" / "002" / "tensorboard").is_dir()
     assert len(points(trial / "tree-0" / "tensorboard" / "level-2")["valid_nDCG@5"]) == 18
@@ -111,11 +110,10 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
 
 
 def test_a_finished_sweep_is_told_again_and_others_are_refused(ray_cluster: None, sweep: Sweep, corpus: Corpus) -> None:
-    files = {path: path.stat().st_mtime_ns for path in sweep.directory.glob("trials/*/trial.json")}
+    files = {path: path.read_bytes() for path in sweep.directory.glob("trials/*/result.json")}
     assert len(files) == 3
     assert [trial.state for trial in run_sweep(sweep, corpus)] == ["finished", "stopped", "failed"]
-    assert [trial.number for trial in run_sweep(replace(sweep, trials=4), corpus)] == [0, 1, 2]  # nothing else to draw
-    assert {path: path.stat().st_mtime_ns for path in files} == files
+    assert {path: path.read_bytes() for path in files} == files
     with pytest.raises(SettingsError, match=r"begun with other settings \(grace\); choose another --sweep"):
         run_sweep(replace(sweep, grace=2.0), corpus)
     with pytest.raises(SettingsError, match=r"other settings \(documents, settings\.network\.hidden\)"):
