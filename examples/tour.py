@@ -18,7 +18,8 @@ from typing import Any
 from rich.console import Console
 
 from axml_ray import Tagger
-from axml_ray.evaluation.reports.report import comparison_table, scores_table
+from axml_ray.evaluation.reports.comparison import measures_table
+from axml_ray.evaluation.reports.report import scores_table
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
@@ -26,7 +27,8 @@ from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.features import clustering_features
 from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
 from axml_ray.tree.label_tree import LabelTree
-from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.compare import compare_runs
+from axml_ray.workflow.evaluate import open_run
 from axml_ray.workflow.train import run
 
 LABEL = "scipy.sparse"
@@ -35,7 +37,7 @@ WORDS = 60
 
 
 def main(directory: Path) -> dict[str, Any]:
-    """Take the tour and return the comparison of the two runs, as `metrics.json` has it."""
+    """Take the tour and return the comparison of the two runs."""
     console = Console(width=110)
     directory = directory.resolve()
     texts = directory / "texts.jsonl"
@@ -61,9 +63,9 @@ def main(directory: Path) -> dict[str, Any]:
     print(tags[0].ansi())
 
     console.rule("5. Compare the two runs, document by document")
-    metrics = evaluate(open_run(ensemble.run_directory), other=open_run(networks.run_directory))
-    console.print(comparison_table(metrics))
-    return dict(metrics["against"])
+    comparison = compare_runs(open_run(networks.run_directory), open_run(ensemble.run_directory), "test")
+    console.print(measures_table(comparison))
+    return comparison
 
 
 def settings(directory: Path, name: str, **changes: Any) -> Experiment:

@@ -6,7 +6,8 @@ A difference is what the second gains over the first. Stored predictions are reu
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from axml_ray.cli.console import job_of_flags
@@ -44,16 +45,20 @@ def main(given: argparse.Namespace) -> None:
     from axml_ray.workflow.compare import compare_runs
 
     first, second = (Run(settings, Corpus.open(settings.corpus_directory)) for settings in runs)
-    comparison = compare_runs(first, second, given.split)
+    with _naming_errors("--html", given.html):
+        comparison = compare_runs(first, second, given.split, given.html)
     console = Console(width=None if Console().is_terminal else 110)
-    console.print(measures_table(comparison.content))
-    console.print(bands_table(comparison.content))
-    if comparison.content["settings"]:
-        console.print(settings_table(comparison.content))
-    if given.html:
-        _write("--html", given.html, comparison.write_html)
+    console.print(measures_table(comparison))
+    console.print(bands_table(comparison))
+    if comparison["settings"]:
+        console.print(settings_table(comparison))
     if given.json:
-        _write("--json", given.json, lambda path: write_metrics(path, comparison.content))
+        with _naming_errors("--json", given.json):
+            given.json.parent.mkdir(parents=True, exist_ok=True)
+            write_metrics(given.json, comparison)
+    for name in ("html", "json"):
+        if path := getattr(given, name):
+            print(f"{name}: {path}")
 
 
 def _settings(directory: Path, corpora: Path | None) -> Experiment:
@@ -62,15 +67,12 @@ def _settings(directory: Path, corpora: Path | None) -> Experiment:
     return settings.model_copy(update={"corpora": corpora}) if corpora else settings
 
 
-def _write(flag: str, path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file and print its path.
-
-    Raises:
-        SettingsError: the file cannot be written.
-    """
+@contextmanager
+def _naming_errors(flag: str, path: Path | None) -> Iterator[None]:
+    """Turn an error of writing the file of a flag into a SettingsError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
+        yield
     except OSError as error:
+        if path is None:
+            raise
         raise SettingsError(f"{flag} {path}: cannot be written ({error.strerror})") from None
-    print(f"{flag.removeprefix('--')}: {path}")

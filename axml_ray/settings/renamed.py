@@ -8,6 +8,10 @@ RENAMED = {
     "network.path_weight": "network.parent_score_exponent",
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
+    "evaluation.head_from": "head labels have 100 training documents or more",
+    "evaluation.torso_from": "torso labels have 10 to 99 training documents",
+    "evaluation.resamples": "intervals are of 1,000 samples",
+    "evaluation.seed": "samples are always drawn with seed 0",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
 }
 """By the path of an old setting or group: its new path or, with blanks, the reason why it was removed."""

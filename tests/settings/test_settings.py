@@ -127,7 +127,7 @@ def test_there_are_shipped_configs() -> None:
         ("sed: 3", "sed: unknown setting; did you mean 'seed'?"),
         (PACKAGES + "seed: -1", "seed: Input should be greater than or equal to 0 (given: -1)"),
         (PACKAGES + "  seed: 4294967296", "corpus.seed: Input should be less than 4294967296"),
-        (PACKAGES + "evaluation: {seed: -1}", "evaluation.seed: Input should be greater than or equal to 0"),
+        (PACKAGES + "evaluation: {seed: 1}", "evaluation.seed: was removed: "),
         (PACKAGES + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
         (PACKAGES + "members: {linear_tree: {cost: .nan}}", "members.linear_tree.cost: Input should be"),
         (PACKAGES + "resources: {gpus_per_worker: 1.5}", "gpus_per_worker is 1.5; above 1, take a whole number"),

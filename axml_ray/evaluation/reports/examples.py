@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from axml_ray.evaluation.metrics.metrics import ndcg_at
-from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.metrics.rankings import hits
 
 EXAMPLES_PER_GROUP = 10
@@ -92,7 +92,7 @@ class Example:
     missed: tuple[tuple[str, int], ...]
 
 
-def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], list[int]]:
+def best_and_worst(predictions: Predictions) -> tuple[list[int], list[int]]:
     """Select the documents with the highest and those with the lowest nDCG@5.
 
     Returns:
@@ -102,7 +102,7 @@ def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], l
     scores = _ndcg_of_documents(predictions)
     labelled = np.flatnonzero(~np.isnan(scores))
     # Shuffled before the stable sort, so that ties are in random order.
-    shuffled = np.random.default_rng(seed).permutation(labelled)
+    shuffled = np.random.default_rng(0).permutation(labelled)
     order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     size = min(EXAMPLES_PER_GROUP, len(order) // 2)
     return order[:size].tolist(), order[::-1][:size].tolist()
@@ -156,51 +156,32 @@ def build_examples(
     """
     ids, _ = predictions.documents()
     text_of = dict(zip(rows, texts, strict=True))
-    by_row: dict[int, Example] = {}
-    start = 0
-    for part in predictions.read(ENSEMBLE):
-        is_true = hits(part.top, part.truth.values, part.truth.offsets)
-        for row in text_of:
-            if start <= row < start + len(part.truth):
-                by_row[row] = _build_example(
-                    ids[row], text_of[row], part, row - start, is_true[row - start], names, counts, explain
+    examples: dict[int, Example] = {}
+    start = 0  # row of the first document of a file
+    for ranking in predictions.read(ENSEMBLE):
+        is_true = hits(ranking.top, ranking.truth.values, ranking.truth.offsets)
+        for row, text in text_of.items():
+            place = row - start
+            if not 0 <= place < len(ranking.truth):
+                continue
+            labels = [int(label) for label in ranking.top[place, :TOP_LABELS] if label >= 0]
+            explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
+            predicted = [
+                PredictedLabel(
+                    names[label],
+                    int(counts[label]),
+                    float(ranking.scores[place, rank]),
+                    bool(is_true[place, rank]),
+                    highlight(text, explanations[rank].words) if rank < len(explanations) else (),
+                    tuple(explanations[rank].contributions) if rank < len(explanations) else (),
                 )
-        start += len(part.truth)
-    return [by_row[row] for row in rows]
-
-
-def _build_example(
-    document: str,
-    text: str,
-    part: Ranking,
-    row: int,
-    is_true: np.ndarray,
-    names: Sequence[str],
-    counts: np.ndarray,
-    explain: Explainer | None,
-) -> Example:
-    """Collect what is shown about the document in one row of `part`; `is_true` (bool[K]) is of its ranked labels."""
-    labels = [int(label) for label in part.top[row, :TOP_LABELS] if label >= 0]
-    explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
-    predicted = [
-        PredictedLabel(
-            names[label],
-            int(counts[label]),
-            float(part.scores[row, rank]),
-            bool(is_true[rank]),
-            highlight(text, explanations[rank].words) if rank < len(explanations) else (),
-            tuple(explanations[rank].contributions) if rank < len(explanations) else (),
-        )
-        for rank, label in enumerate(labels)
-    ]
-    missed = [int(label) for label in part.truth[row] if label not in part.top[row, :TOP_LABELS]]
-    return Example(
-        document,
-        text[:MAX_CHARACTERS],
-        len(text) > MAX_CHARACTERS,
-        tuple(predicted),
-        tuple((names[label], int(counts[label])) for label in missed),
-    )
+                for rank, label in enumerate(labels)
+            ]
+            missed = [(names[label], int(counts[label])) for label in ranking.truth[place] if label not in labels]
+            beginning, is_truncated = text[:MAX_CHARACTERS], len(text) > MAX_CHARACTERS
+            examples[row] = Example(ids[row], beginning, is_truncated, tuple(predicted), tuple(missed))
+        start += len(ranking.truth)
+    return [examples[row] for row in rows]
 
 
 def highlight(text: str, words: WordWeights) -> tuple[TextSpan, ...]:
