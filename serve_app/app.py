@@ -139,7 +139,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
             ray_actor_options={"num_cpus": serving.cpus, **({"num_gpus": serving.gpus} if serving.gpus else {})},
             **scaling,
         )
-        .bind(names, threads, serving.precision, serving.gpus)
+        .bind(names, threads, serving.gpus)
         for name, names in groups.items()
     ]
     return (

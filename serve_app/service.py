@@ -27,15 +27,16 @@ from axml_ray.members.explanation import TreePath
 from axml_ray.members.topk import TopK, rank_given
 from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
-from serve_app.edition import Edition, EditionError
+from serve_app.edition import Edition, EditionError, exclude_from_collections
 from serve_app.fan_out import FanOut
-from serve_app.heap import exclude_from_collections
-from serve_app.settings import ServingSettings
+from serve_app.settings import MAX_EXPLANATIONS, ServingSettings
 
 OPEN_S = 60.0
 """Seconds that the members may take to open a bundle before requests are answered from it."""
 DRAIN_PAUSE_S = 0.05
 """Seconds between checks whether requests are still in flight."""
+BATCH_WORDS = 1 << 13
+"""Largest number of words in a batch; a larger request is a batch of its own."""
 INLINE_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread, as they would block other requests."""
 
@@ -185,10 +186,9 @@ class Service:
 
     def __init__(self, serving: ServingSettings, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
-        at_once, waiting = serving.most_batches, serving.max_queued_texts
-        self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(
-            self._rank, serving.batch_words, at_once, waiting
-        )
+        at_once = serving.max_inflight_batches * (serving.max_replicas or serving.replicas)
+        waiting = serving.max_queued_texts
+        self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(self._rank, BATCH_WORDS, at_once, waiting)
         self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath] | None]] = Batcher(
             self._paths, 1, at_once, waiting
         )
@@ -206,7 +206,7 @@ class Service:
         return self._served
 
     @property
-    def max_queued_texts(self) -> int:
+    def queued_texts(self) -> int:
         """The number of texts in the queues for the members."""
         return self._rank_batcher.texts + self._path_batcher.texts
 
@@ -256,16 +256,20 @@ class Service:
             Busy: the queue is full.
         """
         served, some = self.served, [storable(text) for text in texts]
-        if explain:
-            each = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
-            self._check_explanations(served, len(some) * each)
+        shown = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
+        if explain and (explained := len(some) * shown) > MAX_EXPLANATIONS:
+            raise SettingsError(
+                f"explain: {explained:,} labels of all texts; at most {MAX_EXPLANATIONS:,} are explained per request: "
+                "send fewer texts or labels"
+            )
         label_ids = None if labels is None else await asyncio.to_thread(served.codec.ids, labels)
         allowed = None
         if conditions is not None:
             allowed = await asyncio.to_thread(AllowedLabels.of, conditions, served.codec)
         long = sum(map(len, some)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(served.codec.encode, some) if long else served.codec.encode(some)
-        shown = min(top_k, served.bundle.settings.top_labels) if label_ids is None else len(label_ids)
+        if label_ids is not None:
+            shown = len(label_ids)  # without duplicates
         scored = label_ids if allowed is None else allowed.scored
         request = RankRequest(
             served,
@@ -283,11 +287,6 @@ class Service:
             ready = zip(some, tags, result.contributions, strict=True)
             tags = [await self._explained(served, *each) for each in ready]
         return TagResult(tags, np.where(has_words, tokens.lengths, 0), result.members_used, served)
-
-    def _check_explanations(self, served: ServedBundle, labels: int) -> None:
-        if labels > self.serving.max_explanations:
-            most = f"at most {self.serving.max_explanations:,} are explained per request"
-            raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: send fewer texts or labels")
 
     async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
         """Return the results of a batch of requests of one kind, each with its rows of the joint ranking."""

@@ -22,6 +22,7 @@ from axml_ray.settings import (
 from axml_ray.settings.configuration import from_command_line, load, read_yaml
 from axml_ray.settings.members import KINDS
 from axml_ray.settings.renamed import RENAMED
+from serve_app.settings import ApplicationSettings
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 GROUPS = {
@@ -224,7 +225,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def test_old_names_are_free_and_new_ones_exist() -> None:
-    known = set(keys(Experiment))
+    known = set(keys(Experiment)) | ApplicationSettings.model_fields.keys()
     assert not known & RENAMED.keys()
     assert {now for now in RENAMED.values() if " " not in now} <= known
 

@@ -28,7 +28,7 @@ def compare_predictions(
     Returns:
         - `documents`: number of documents with a true label;
         - `scores`: by metric, the scores of both in percent;
-        - `measures`: by metric, what the second gains over the first (`difference`, in points), its `interval`, and `p`;
+        - `measures`: by metric, the gain of the second (`difference`, in points), its `interval`, and `p`;
         - `bands`: a row for each band of label frequency, with the same `measures` if a document has a label of it.
 
     Raises:
