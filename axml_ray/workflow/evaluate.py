@@ -25,7 +25,7 @@ from axml_ray.evaluation.metrics.prediction_metrics import (
     evaluate_predictions,
     inverse_propensity,
 )
-from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.reports.examples import Explainer, LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.reports.report import write_metrics
 from axml_ray.evaluation.reports.report_page import write_page
@@ -89,8 +89,8 @@ def evaluate(
     if predictions.left_out is not None:
         metrics["filter_pairs"] = len(predictions.left_out.values)
     if with_label_sets and corpus.documents("valid"):
-        threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
-        metrics["label_sets"] = ScoredPairs.read(predictions).scores_above(threshold)
+        threshold = ScoredPairs.of(current_predictions(run, "valid").read(ENSEMBLE)).best_threshold()
+        metrics["label_sets"] = ScoredPairs.of(predictions.read(ENSEMBLE)).scores_above(threshold)
     write_metrics(path, metrics)
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with phase("report"), Heartbeat("report"):

@@ -171,5 +171,5 @@ def test_encodings_that_are_not_read(addresses: list[str]) -> None:
 
 def test_a_body_that_comes_too_slowly(addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_LIMIT_S", 0.3)
-    received = raw(addresses[0], head(1_000).replace(b"\r\n", f"\r\nAuthorization: Bearer {KEY}\r\n".encode(), 1), b"{")
+    received = raw(addresses[0], head(1_000, f"Authorization: Bearer {KEY}\r\n"), b"{")
     assert b" 408 " in received.split(b"\r\n")[0] and b"application/problem+json" in received

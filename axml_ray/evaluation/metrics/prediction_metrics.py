@@ -59,7 +59,7 @@ def evaluate_predictions(
     bands = frequency_bands(training.counts)
     rows = [band.row for band in bands]
     metrics: dict[str, Any] = {"documents": 0, "members": {}, "intervals": {"members": {}}, "bands": rows}
-    for name in predictions.rankings:
+    for name in (ENSEMBLE, *predictions.members):
         overall, *of_bands = score_documents(predictions, name, inverse, bands)
         assert overall is not None
         metrics["documents"] = len(overall)

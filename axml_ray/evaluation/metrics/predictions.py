@@ -64,7 +64,15 @@ class Predictions:
         files = sorted(directory.glob("*.parquet"))
         if not files:
             return None
-        schemas = [_read_schema(path) for path in files]
+        schemas = []
+        for path in files:
+            try:
+                schemas.append(pq.read_schema(path))
+            except (OSError, pa.ArrowException) as error:
+                reason = " ".join(str(error).split())
+                raise SettingsError(
+                    f"{path}: cannot be read ({reason}). Remove the directory to predict the split again"
+                ) from None
         names = set.intersection(*(set(schema.names) for schema in schemas))
         [made_by, *others] = {(schema.metadata or {}).get(MADE_BY.encode()) for schema in schemas}
         required = {"id", "labels", f"{ENSEMBLE}.labels", f"{ENSEMBLE}.scores"}
@@ -79,13 +87,8 @@ class Predictions:
         members.remove(ENSEMBLE)
         return cls(directory, tuple(members), made_by.decode() if made_by and not others else None)
 
-    @property
-    def rankings(self) -> list[str]:
-        """Names of all rankings: `ensemble` and each member."""
-        return [ENSEMBLE, *self.members]
-
     def read(self, name: str) -> Iterator[Ranking]:
-        """Read the ranking of this name (one of `rankings`), file by file."""
+        """Read the ranking of this name (`ensemble` or a member), file by file."""
         for [(top, scores)], truth in self.read_all([name]):
             yield Ranking(top, scores, truth)
 
@@ -121,18 +124,3 @@ def title_of(member: str) -> str:
     """Return the display name of a member: `linear_tree-0` is "linear tree 1"."""
     kind, _, number = member.partition("-")
     return " ".join([kind.replace("_", " "), *([str(int(number) + 1)] if number.isdecimal() else [])])
-
-
-def _read_schema(path: Path) -> pa.Schema:
-    """Read the schema of a Parquet file.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
-    try:
-        return pq.read_schema(path)
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(
-            f"{path}: cannot be read ({reason}). Remove the directory to predict the split again"
-        ) from None
