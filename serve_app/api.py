@@ -30,12 +30,7 @@ READY_S = 5.0
 
 
 def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
-    """Return the FastAPI application.
-
-    Args:
-        service: the service that tags texts, with its limits.
-        keys: accepted API keys; if there are none, no key is required.
-    """
+    """Return the FastAPI application; without any accepted API key in `keys`, no key is required."""
     app = FastAPI(
         title="axml-ray",
         version=__version__,
@@ -110,8 +105,8 @@ def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:
             "members_used": len(tagged.members_used),
             "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
             "results": [
-                {"words": words, "labels": [_as_json(tag) for tag in tags]}
-                for words, tags in zip(tagged.words.tolist(), tagged.tags, strict=True)
+                {"words": num_words, "labels": [_as_json(tag) for tag in tags]}
+                for num_words, tags in zip(tagged.num_words.tolist(), tagged.tags, strict=True)
             ],
         }
         return JSONResponse(content)
