@@ -104,9 +104,7 @@ class Tagger:
             repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first.
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
-            precision: number format of matrix products; by default that of the training.
-            threads: number of PyTorch threads; by default unchanged, but at most the CPUs of this process.
-            device: of the networks: cpu, cuda or cuda:N.
+            precision, threads, device: as for `load`.
 
         Raises:
             SettingsError: `huggingface_hub` is not installed, or the Hub has no such repository or revision, or cannot
@@ -197,7 +195,7 @@ class Tagger:
             if conditions is not None:
                 raise SettingsError("conditions: labels= names the only labels to score; give one of them")
         allowed = None if conditions is None else AllowedLabels.of(conditions, self.codec)
-        is_scored = label_ids is not None or (allowed is not None and allowed.scored is not None)
+        given = label_ids is not None or (allowed is not None and allowed.scored is not None)
         results: list[list[Tag]] = []
         for start in range(0, len(texts), TEXTS):
             batch = [storable(text) for text in texts[start : start + TEXTS]]
@@ -209,7 +207,7 @@ class Tagger:
                     best = rank_given(label_ids, self.ensemble.score(tokens, label_ids))
             rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
             if explain:
-                rows = [self._explain(*each, is_scored) for each in zip(batch, rows, strict=True)]
+                rows = [self._explain(text, tags, given) for text, tags in zip(batch, rows, strict=True)]
             results += rows
         return results
 
@@ -242,7 +240,7 @@ class Tagger:
         codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
         with self._lock:
             explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens, given)
-        return [replace(tag, explanation=each) for tag, each in zip(tags, explanations, strict=True)]
+        return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
 
 def _check_strings(name: str, values: Sequence[str]) -> None:

@@ -68,7 +68,7 @@ def differing_settings(first: Run, second: Run) -> Iterator[tuple[str, list[Any]
     """Yield the settings whose values differ, with both values; paths, names and resources are left out."""
     values = [dict(_flat(run.settings.model_dump(mode="json"))) for run in (first, second)]
     for key in sorted(values[0].keys() | values[1].keys()):
-        pair = [each.get(key) for each in values]
+        pair = [flat.get(key) for flat in values]
         if pair[0] != pair[1] and key.partition(".")[0] not in (*FREE, "name"):
             yield key, pair
 

@@ -122,7 +122,7 @@ class Scores:
         self.documents = 0
         self.documents_without_labels = 0
         self._inverse_propensity = np.asarray(inverse_propensity, np.float64)
-        self._parts = [DocumentScores(np.empty((0, len(METRICS))), np.empty((0, len(RATIOS))))]
+        self._blocks = [DocumentScores(np.empty((0, len(METRICS))), np.empty((0, len(RATIOS))))]
 
     def add(self, top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
         """Add a batch of documents; only the first fifty columns of ``top`` are used, which may have fewer.
@@ -137,7 +137,7 @@ class Scores:
         self.documents += int(labelled.sum())
         self.documents_without_labels += int((~labelled).sum())
         top, counts = top[labelled], counts[labelled]
-        self._parts.append(self._score_batch(top, labels, np.concatenate([[0], np.cumsum(counts)])))
+        self._blocks.append(self._score_batch(top, labels, np.concatenate([[0], np.cumsum(counts)])))
 
     def document_scores(self) -> DocumentScores:
         """Return the scores of all documents with a true label, in the order in which they were added.
@@ -149,10 +149,10 @@ class Scores:
             raise ValueError(
                 f"cannot compute scores: none of {self.documents_without_labels} documents has a true label"
             )
-        if len(self._parts) > 1:
-            values = np.concatenate([part.values for part in self._parts])
-            self._parts = [DocumentScores(values, np.concatenate([part.attainable for part in self._parts]))]
-        return self._parts[0]
+        if len(self._blocks) > 1:
+            values = np.concatenate([block.values for block in self._blocks])
+            self._blocks = [DocumentScores(values, np.concatenate([block.attainable for block in self._blocks]))]
+        return self._blocks[0]
 
     def result(self) -> dict[str, float]:
         """Return the scores of all documents added so far in percent, by the names in `METRICS`.

@@ -95,7 +95,9 @@ class Predictions:
     def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[tuple[np.ndarray, np.ndarray]], Ragged]]:
         """Read several rankings, each as labels and scores [N, K], and the true label ids, file by file."""
         first = 0
-        for table in self._tables([*(f"{name}.{part}" for name in names for part in ("labels", "scores")), "labels"]):
+        for table in self._tables(
+            [*(f"{name}.{column}" for name in names for column in ("labels", "scores")), "labels"]
+        ):
             rows = len(table)
             if not rows:
                 continue
@@ -103,8 +105,8 @@ class Predictions:
             pairs = None if self.left_out is None else self.left_out.take(np.arange(first, first + rows))
             for name in names:
                 top, scores = (
-                    table[f"{name}.{part}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
-                    for part in ("labels", "scores")
+                    table[f"{name}.{column}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
+                    for column in ("labels", "scores")
                 )
                 rankings.append((top, scores) if pairs is None else rank_without(pairs, top, scores))
             yield rankings, truth if pairs is None else labels_without(pairs, truth)

@@ -75,9 +75,9 @@ def labels_without(pairs: Ragged, truth: Ragged) -> Ragged:
     """Remove pairs of a document and a label (`pairs`, label ids of each document) from true labels."""
     stride = int(max(truth.values.max(initial=0), pairs.values.max(initial=0))) + 1
     documents, out_documents = (np.repeat(np.arange(len(rows)), rows.lengths) for rows in (truth, pairs))
-    kept = ~np.isin(documents * stride + truth.values, out_documents * stride + pairs.values)
-    lengths = np.bincount(documents[kept], minlength=len(truth))
-    return Ragged(truth.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
+    is_left = ~np.isin(documents * stride + truth.values, out_documents * stride + pairs.values)
+    lengths = np.bincount(documents[is_left], minlength=len(truth))
+    return Ragged(truth.values[is_left], np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def first_columns(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:

@@ -129,11 +129,11 @@ def largest_differences(first: Predictions, second: Predictions) -> tuple[list[t
 
 def _ndcg_of_documents(predictions: Predictions) -> np.ndarray:
     """Return the ensemble's nDCG@5 of each document, float64[N]; NaN for those without a true label."""
-    parts = []
-    for part in predictions.read(ENSEMBLE):
-        ndcg = ndcg_at(part.top, part.truth.values, part.truth.offsets, 5)
-        parts.append(np.where(part.truth.lengths > 0, ndcg, np.nan))
-    return np.concatenate(parts or [np.empty(0)])
+    scores = [np.empty(0)]
+    for ranking in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(ranking.top, ranking.truth.values, ranking.truth.offsets, 5)
+        scores.append(np.where(ranking.truth.lengths > 0, ndcg, np.nan))
+    return np.concatenate(scores)
 
 
 def build_examples(

@@ -86,9 +86,9 @@ def bands_table(metrics: Mapping[str, Any]) -> Table:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_rounded(inner) for inner in value]
     if isinstance(value, float | np.floating):
         return round(float(value), DECIMALS)
     return value
