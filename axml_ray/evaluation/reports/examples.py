@@ -24,15 +24,12 @@ WordWeights = list[tuple[str, int, int, float]]
 
 @dataclass(frozen=True, slots=True)
 class LabelExplanation:
-    """Why a label was predicted for a text.
-
-    Attributes:
-        words: words of the text, weighted by the label's attention.
-        contributions: display name of each member, and its contribution to the score.
-    """
+    """Why a label was predicted for a text."""
 
     words: WordWeights
+    """Words of the text, weighted by the label's attention."""
     contributions: Sequence[tuple[str, float]]
+    """Display name of each member, and its contribution to the score."""
 
 
 Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
@@ -41,55 +38,41 @@ Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A part of a text.
-
-    Attributes:
-        text: its characters, unescaped.
-        weight: the label's attention relative to the highest-weighted word, 0 to 1; 0 is not highlighted.
-    """
+    """A part of a text, unescaped."""
 
     text: str
     weight: float
+    """The label's attention relative to the highest-weighted word, 0 to 1; 0 is not highlighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedLabel:
-    """One of a document's top labels.
-
-    Attributes:
-        name: name of the label.
-        count: number of its training documents.
-        score: the ensemble's score, 0 to 1.
-        is_true: whether the label is true.
-        spans: the text, highlighted where the label attended to it; empty without an explanation.
-        contributions: display name of each member, and its contribution to the score; empty without an explanation.
-    """
+    """One of a document's top labels; without an explanation, it has neither spans nor contributions."""
 
     name: str
     count: int
+    """Number of its training documents."""
     score: float
+    """The ensemble's score, 0 to 1."""
     is_true: bool
     spans: tuple[TextSpan, ...]
+    """The text, highlighted where the label attended to it."""
     contributions: tuple[tuple[str, float], ...] = ()
+    """Display name of each member, and its contribution to the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A document with its predicted and its true labels.
-
-    Attributes:
-        id: id of the document.
-        text: the beginning of its text; empty if the corpus stores no texts.
-        is_truncated: whether the text continues.
-        predicted: its top five labels.
-        missed: name and number of training documents of each true label that is not among them.
-    """
+    """A document with its predicted and its true labels."""
 
     id: str
     text: str
+    """The beginning of its text; empty if the corpus stores no texts."""
     is_truncated: bool
     predicted: tuple[PredictedLabel, ...]
+    """Its top five labels."""
     missed: tuple[tuple[str, int], ...]
+    """Name and number of training documents of each true label that is not among them."""
 
 
 def best_and_worst(predictions: Predictions) -> tuple[list[int], list[int]]:
