@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
@@ -18,13 +17,6 @@ MAX_LABELS = 1_000
 """Largest number of labels whose scores a request may ask for, and of labels or prefixes in a condition."""
 MAX_EXPLANATIONS = 320
 """Largest number of labels, over all texts of a request, that may be explained."""
-SHIPPED_EXAMPLES = Path(__file__).parent / "examples"
-"""Directory of the example texts that are part of the package."""
-
-
-def _shipped_examples(given: Any) -> Any:
-    shipped = SHIPPED_EXAMPLES / f"{given}.jsonl"
-    return shipped if isinstance(given, str) and shipped.is_file() and not Path(given).is_file() else given
 
 
 def _checked_origin(given: str) -> str:
@@ -79,8 +71,8 @@ class ServingSettings(Settings):
     allowed_origins: Origins | None = None
     """Origins whose web pages may call the API in browsers (CORS), such as `https://catalogue.example.org`, separated
     by commas; `*` for all. Pages send API keys themselves; cookies are not used."""
-    examples: Annotated[AbsolutePath | None, BeforeValidator(_shipped_examples)] = None
-    """File of JSON lines with a field `text`: example texts for the web page; `quickstart` for those of the demo."""
+    examples: AbsolutePath | None = None
+    """File of JSON lines with a field `text`: example texts for the web page."""
 
     @model_validator(mode="after")
     def _replicas_are_a_range(self) -> Self:

@@ -82,7 +82,6 @@ class Tagger:
             device: of the networks: cpu, cuda or cuda:N.
 
         Raises:
-            SettingsError: there is no such device.
             BundleError: there is no bundle, or it is incomplete, was changed, or has another version.
         """
         return cls._of(Bundle.open(path, verify=verify), precision, threads, device)
@@ -109,7 +108,7 @@ class Tagger:
         Raises:
             SettingsError: `huggingface_hub` is not installed, or the Hub has no such repository or revision, or cannot
                 be reached; or there is no such device.
-            BundleError: the repository is no bundle, or it is incomplete, was changed, or has another version.
+            BundleError: as for `load`.
         """
         if isinstance(repo_id_or_path, Path) or Path(repo_id_or_path).is_dir():
             return cls.load(repo_id_or_path, precision=precision, threads=threads, device=device)
