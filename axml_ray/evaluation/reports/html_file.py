@@ -1,5 +1,6 @@
 """HTML pages from templates: one file each, without external resources, so that it opens from disk."""
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -39,7 +40,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "score": lambda number: "–" if number is None else f"{number:.2f}",
         "interval": lambda limits: "" if limits is None else f"{limits[0]:.1f} – {limits[1]:.1f}",
         "thousands": lambda number: f"{number:,}",
@@ -47,4 +48,5 @@ def _environment() -> Environment:
         "title_of": title_of,
         "band_name": band_name,
     }
+    environment.filters |= filters
     return environment

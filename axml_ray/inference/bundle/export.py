@@ -97,7 +97,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         rankings = {weights: ranking}
         if weights != "float32":
             rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
-        scores = {name: accuracy(ranked, valid, corpus.labels) for name, ranked in rankings.items()}
+        scores = {str(name): accuracy(ranked, valid, corpus.labels) for name, ranked in rankings.items()}
         reported = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
         card = render_card(run, bundle.manifest, reported, licence)
         (work / CARD).write_text(card, encoding="utf-8")
