@@ -77,7 +77,7 @@ def test_a_server_for_everyone_without_keys_is_warned_of(
 
 
 @pytest.mark.processes
-def test_one_line_before_ray_starts(tmp_path: Path) -> None:
+def test_one_line_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with listener(socket.AF_INET, "127.0.0.1", True) as server:
         port = server.getsockname()[1]
         done = serve("--bundle", str(tmp_path), "--port", str(port))
@@ -85,6 +85,9 @@ def test_one_line_before_ray_starts(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: port: {port} is in use") and done.stderr.count("\n") == 1
     done = serve("--bundel", str(tmp_path))
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "'--bundle'" in done.stderr
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # onto a cluster of others, `serve deploy` deploys
+    done = serve("--bundle", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.startswith("error: RAY_ADDRESS: ") and done.stderr.count("\n") == 1
     done = serve("--waiting_texts", "9")
     assert done.returncode == 2 and "max_queued_texts" in done.stderr
 
