@@ -32,7 +32,7 @@ demo: setup  ## Train three label trees on the docstrings of the installed packa
 serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… PORT=… (trains it first if there is none)
 	@test -e runs/quickstart/metrics.json || $(MAKE) demo
 	@test -e bundles/quickstart || $(BIN)/axml-ray export --run runs/quickstart --to bundles/quickstart
-	$(BIN)/axml-ray serve --bundle bundles/quickstart --examples quickstart --host $(HOST) --port $(PORT)
+	$(BIN)/axml-ray serve --bundle bundles/quickstart --examples serve_app/examples/quickstart.jsonl --host $(HOST) --port $(PORT)
 
 test: setup  ## Run all tests
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2

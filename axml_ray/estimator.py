@@ -9,8 +9,7 @@ Legend: N texts, C classes.
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -271,29 +270,30 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
 
     def _train(self, home: Path, records: list[LabelledText]) -> None:
         """Run the main job up to the bundle; of temporary files only the bundle is kept."""
+        import ray
+
         settings = self._experiment(home)
         home.mkdir(parents=True, exist_ok=True)
         if not (home / TEXTS).exists():  # an interrupted fit goes on only if its input is unchanged
             with whole_file(home / TEXTS) as temporary, temporary.open("wb") as file:
                 file.writelines(orjson.dumps({"text": text, "labels": row}) + b"\n" for text, row in records)
-        with _ray_cluster():
+        starts_cluster = not ray.is_initialized()
+        try:
             current = begin(settings)
             with track(current.settings) as tracked:
                 train(current, record=tracked.record)
                 export_bundle(current, home / BUNDLE)
                 tracked.artifact("bundle", home / BUNDLE)
+        finally:
+            if starts_cluster:
+                stop_cluster()
         if self.directory is None:
             for path in (settings.runs, settings.corpora):
                 shutil.rmtree(path)
             (home / TEXTS).unlink()
 
     def _open(self, bundle: Path, remove: Callable[[], object] | None) -> None:
-        """Open the tagger of a bundle; remove the temporary files of an earlier fit.
-
-        Args:
-            bundle: directory of the bundle.
-            remove: removes the bundle's temporary directory, if it is in one.
-        """
+        """Open the tagger of a bundle, whose temporary directory `remove` removes; remove that of an earlier fit."""
         self.tagger_ = Tagger.load(bundle)
         self._columns = {label_of(name): column for column, name in enumerate(self.classes_.tolist())}
         before, self._remove = getattr(self, "_remove", None), remove
@@ -313,19 +313,6 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         matrix = sparse.csr_matrix((values, columns, offsets), shape=(len(rows), len(self.classes_)))
         matrix.sort_indices()
         return matrix
-
-
-@contextmanager
-def _ray_cluster() -> Iterator[None]:
-    """Stop the Ray cluster that the block starts, unless one was initialised before."""
-    import ray
-
-    starts_one = not ray.is_initialized()
-    try:
-        yield
-    finally:
-        if starts_one:
-            stop_cluster()
 
 
 def _plain(value: Any) -> Any:

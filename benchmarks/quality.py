@@ -42,7 +42,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
-from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.members.topk import TopK
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, configuration
@@ -121,8 +121,8 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
 
 def label_sets(run: Run) -> dict[str, float]:
     """Return micro-F1 and so on of the labels above the threshold that is best on validation, with all trees."""
-    threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
-    return ScoredPairs.read(current_predictions(run, "test")).scores_above(threshold)
+    threshold = ScoredPairs.of(current_predictions(run, "valid").read(ENSEMBLE)).best_threshold()
+    return ScoredPairs.of(current_predictions(run, "test").read(ENSEMBLE)).scores_above(threshold)
 
 
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:

@@ -18,14 +18,16 @@ from typing import Any
 from rich.console import Console
 
 from axml_ray import Tagger
-from axml_ray.evaluation.reports.report import comparison_table, scores_table
+from axml_ray.evaluation.reports.comparison import measures_table
+from axml_ray.evaluation.reports.report import scores_table
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
 from axml_ray.tree.label_tree import LabelTree
-from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.compare import compare_runs
+from axml_ray.workflow.evaluate import open_run
 from axml_ray.workflow.train import run
 
 LABEL = "scipy.sparse"
@@ -34,7 +36,7 @@ WORDS = 60
 
 
 def main(directory: Path) -> dict[str, Any]:
-    """Take the tour and return the comparison of the two runs, as `metrics.json` has it."""
+    """Take the tour and return the comparison of the two runs."""
     console = Console(width=110)
     directory = directory.resolve()
     texts = directory / "texts.jsonl"
@@ -60,9 +62,9 @@ def main(directory: Path) -> dict[str, Any]:
     print(tags[0].ansi())
 
     console.rule("5. Compare the two runs, document by document")
-    metrics = evaluate(open_run(ensemble.run_directory), other=open_run(networks.run_directory))
-    console.print(comparison_table(metrics))
-    return dict(metrics["against"])
+    comparison = compare_runs(open_run(networks.run_directory), open_run(ensemble.run_directory), "test")
+    console.print(measures_table(comparison))
+    return comparison
 
 
 def settings(directory: Path, name: str, **changes: Any) -> Experiment:

@@ -1,11 +1,9 @@
 """Serve a bundle on this machine.
 
 axml-ray serve --bundle bundles/quickstart [--host 127.0.0.1] [--port 8000] …
-python -m serve_app bundle=bundles/quickstart [host=127.0.0.1] [port=8000] [key=value …]
 
-Settings are flags, or `key=value` as `serve run` takes them. On SIGINT or SIGTERM the server refuses new requests,
-drains those in flight and exits. On a cluster that `RAY_ADDRESS` names it deletes its application then; one that stays
-is deployed by `serve deploy serve_app/serve.yaml`.
+It starts a cluster of its own. On SIGINT or SIGTERM the server refuses new requests, drains those in flight and exits.
+`serve deploy serve_app/serve.yaml` deploys onto a running cluster.
 """
 
 import argparse
@@ -17,26 +15,24 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from axml_ray.cli.console import job_of_flags
-from axml_ray.cluster.connection import connect, max_processes, root_cause
+from axml_ray.cluster.connection import connect, max_processes
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
-from serve_app.address import check_address
 from serve_app.settings import ApplicationSettings, common_settings
 
-APPLICATION = "axml-ray"
 RAY_VARIABLES = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # calls from the ingress to the members
     "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
 }
-"""Settings of Ray Serve that save about a tenth of a request, in a cluster of this process's own."""
+"""Settings of Ray Serve that save about a tenth of a request."""
 SENT_S = 0.5
-"""Seconds that the proxy gets to forward the last answers."""
+"""Seconds that the server gets to send the last answers."""
 
 
 class ServerSettings(ApplicationSettings):
@@ -49,92 +45,61 @@ class ServerSettings(ApplicationSettings):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting to a parser, and positional arguments `key=value`."""
+    """Add a flag for every setting to a parser, with the bundle and the address first."""
     if parser.prog == Path(__file__).name:
         parser.prog = "python -m serve_app"
-    parser.add_argument("pairs", nargs="*", metavar="key=value", help="a setting in the form that `serve run` takes")
-    for name, description in descriptions().items():
-        text = description.replace("%", "%%")
-        parser.add_argument(f"--{name}", metavar="VALUE", help=text, default=argparse.SUPPRESS)
-
-
-def descriptions() -> dict[str, str]:
-    """Return the description and default of each setting by name, with the bundle and the address first."""
     fields, first = ServerSettings.model_fields, ("bundle", "host", "port")
-    texts = {}
     for name in (*first, *(name for name in fields if name not in first)):
         default = fields[name].default
         note = "required" if fields[name].is_required() else f"default {str(default).lower()}"
-        texts[name] = f"{fields[name].description}" + ("" if default in (None, "") else f" ({note})")
-    return texts
+        text = f"{fields[name].description}" + ("" if default in (None, "") else f" ({note})")
+        parser.add_argument(f"--{name}", metavar="VALUE", help=text.replace("%", "%%"), default=argparse.SUPPRESS)
 
 
 @job_of_flags(__doc__, add_flags)
-def main(words: argparse.Namespace) -> None:
+def main(given: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Raises:
-        SettingsError: the packages of the extra `serve` are not installed, or a setting is wrong.
+        SettingsError: the packages of the extra `serve` are not installed, a setting is wrong, or `RAY_ADDRESS` is set.
     """
     require_extra("serve")
-    settings = ServerSettings.from_arguments(given_settings(words))
-    end_signals = {signal.SIGINT, signal.SIGTERM}
-    own_cluster = not os.environ.get("RAY_ADDRESS")
-    if own_cluster:
-        # Read when Ray Serve is imported, by this process and by those that it starts.
-        for name, value in RAY_VARIABLES.items():
-            os.environ.setdefault(name, value)
-        check_reach(settings)
+    settings = ServerSettings.from_arguments(vars(given))
+    if os.environ.get("RAY_ADDRESS"):
+        raise SettingsError(
+            "RAY_ADDRESS: this command starts a cluster of its own; unset it, or deploy onto that cluster with "
+            "`serve deploy serve_app/serve.yaml`"
+        )
+    # Read when Ray Serve is imported, by this process and by those that it starts.
+    for name, value in RAY_VARIABLES.items():
+        os.environ.setdefault(name, value)
+    check_reach(settings)
     connect()
     import ray
     from ray import serve
-    from ray.serve.exceptions import RayServeException
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     from serve_app.app import make_application
+    from serve_app.listener import check_address
 
-    address = (settings.host, settings.port) if own_cluster else None
-    application = make_application(ApplicationSettings(**common_settings(settings, ApplicationSettings)), address)
+    common = ApplicationSettings(**common_settings(settings, ApplicationSettings))
+    application = make_application(common, (settings.host, settings.port))
     check_fits(settings)
+    end_signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, end_signals)  # a signal is delivered once the application is running
-    if own_cluster:
-        check_address(settings.host, settings.port)  # again, as another server may have started while Ray did
-    before = serve.status()
-    if APPLICATION in before.applications:
-        raise SettingsError(
-            f"RAY_ADDRESS: an application {APPLICATION!r} is on this cluster already; delete it in Python, "
-            f"serve.delete({APPLICATION!r}), or add another with serve deploy"
-        )
-    # On this machine the ingress itself listens on the address; on several, Ray's proxies do.
-    serve.start(
-        proxy_location="Disabled" if own_cluster else None,
-        http_options={"host": settings.host, "port": settings.port},
-    )
-    try:
-        try:
-            handle = serve.run(application, name=APPLICATION)
-        except RayServeException as error:
-            raise SettingsError(f"RAY_ADDRESS: {root_cause(error)} serve deploy takes another route_prefix") from None
-        this_node = ray.get_runtime_context().get_node_id()
-        node = next(node for node in ray.nodes() if node["NodeID"] == this_node)
-        metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        print(
-            f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (API: /docs; Prometheus: {metrics})"
-        )
-        print("Press Ctrl-C to stop.", flush=True)
-        signal.sigwait(end_signals)
-        print("Draining requests in flight …")
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        with suppress(TimeoutError, ray.exceptions.RayError):  # requests that exceed the limit are not waited for
-            if any(handle.broadcast("drain").results(timeout_s=settings.drain_s)):
-                time.sleep(SENT_S)
-    finally:
-        if not own_cluster:  # others may have applications there
-            serve.delete(APPLICATION)
-            if not (before.proxies or serve.status().applications):
-                serve.shutdown()
-    if not own_cluster:
-        return
+    check_address(settings.host, settings.port)  # again, as another server may have started while Ray did
+    serve.start(proxy_location="Disabled")  # the ingress itself listens on the address
+    handle = serve.run(application, name="axml-ray")
+    [node] = ray.nodes()
+    metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    print(f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (API: /docs; Prometheus: {metrics})")
+    print("Press Ctrl-C to stop.", flush=True)
+    signal.sigwait(end_signals)
+    print("Draining requests in flight …")
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    with suppress(TimeoutError, ray.exceptions.RayError):  # requests that exceed the limit are not waited for
+        if any(handle.broadcast("drain").results(timeout_s=settings.drain_s)):
+            time.sleep(SENT_S)
     # `serve.shutdown` takes ten seconds or more, and so does the interpreter's exit, which frees all that PyTorch and
     # Ray loaded. Exit handlers are run by hand, as `os._exit` skips them.
     ray.shutdown()
@@ -149,6 +114,8 @@ def check_reach(settings: ServerSettings) -> None:
     Raises:
         SettingsError: the port is in use, or the server cannot listen on the address.
     """
+    from serve_app.listener import check_address
+
     if check_address(settings.host, settings.port):
         return
     from serve_app.guard import KEYS_VARIABLE, keys_of_environment  # imports PyTorch
@@ -173,8 +140,6 @@ def check_fits(settings: ApplicationSettings) -> None:
     from axml_ray.network.backends.devices import device_named
     from serve_app.app import INGRESS_CPUS, group_members
 
-    if os.environ.get("RAY_ADDRESS"):
-        return  # an existing cluster may scale up
     deployments = 1 if settings.colocate_members else len(group_members(Bundle.open(settings.bundle, verify=False)))
     replicas = settings.replicas * deployments
     required = replicas * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
@@ -192,36 +157,6 @@ def check_fits(settings: ApplicationSettings) -> None:
             f"gpus: {replicas} replicas of members × {settings.gpus:g} GPUs are required, and this machine has room "
             f"for {fit}; lower replicas or gpus"
         )
-
-
-def given_settings(words: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that flags and `key=value` arguments give, by name.
-
-    Raises:
-        SettingsError: an argument has another form, or a key is given twice.
-    """
-    flags = {name: value for name, value in vars(words).items() if name != "pairs"}
-    pairs = parse_pairs(words.pairs)
-    if twice := sorted(flags.keys() & pairs.keys()):
-        raise SettingsError(f"command line: {twice[0]} is given twice; keep one of them")
-    return pairs | flags
-
-
-def parse_pairs(words: list[str]) -> dict[str, Any]:
-    """Parse `key=value` arguments into a dictionary.
-
-    Raises:
-        SettingsError: an argument has another form, or a key is repeated.
-    """
-    pairs: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals):
-            raise SettingsError(f"command line: {word!r}: expected key=value, such as bundle=bundles/quickstart")
-        if key in pairs:
-            raise SettingsError(f"command line: {key} is given twice; keep one of them")
-        pairs[key] = value
-    return pairs
 
 
 if __name__ == "__main__":

@@ -6,32 +6,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, FastAPI, Query, Response
+from fastapi import Body, Depends, FastAPI, Query
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
+from ray.serve import metrics
+from starlette.staticfiles import StaticFiles
 
 from axml_ray import __version__
 from axml_ray.inference.explain.codec import Tag
 from serve_app.guard import Guard, closing
-from serve_app.meter import Meter
 from serve_app.problems import Problem, add_handlers, problem, problem_responses
 from serve_app.schema import Health, LabelMatch, Model, Ready, TagRequest, TagResponse, limited_request
 from serve_app.service import Service
+from serve_app.settings import MAX_EXPLANATIONS, MAX_LABELS
 
 PAGE = Path(__file__).parent / "page"
+SECONDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
+"""Upper bounds of the buckets of the histogram of durations, in seconds."""
 READY_S = 5.0
 """Time limit of the readiness check in seconds."""
 
 
 def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
-    """Return the FastAPI application.
-
-    Args:
-        service: the service that tags texts, with its limits.
-        keys: accepted API keys; if there are none, no key is required.
-    """
+    """Return the FastAPI application; without any accepted API key in `keys`, no key is required."""
     app = FastAPI(
         title="axml-ray",
         version=__version__,
@@ -58,13 +57,21 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
     _add_model(app, service, guarded)
     _add_health(app, service)
     _describe_problems(app)
-    _add_page(app, service)
+    app.get("/", include_in_schema=False, response_class=FileResponse)(lambda: FileResponse(PAGE / "index.html"))
+    app.mount("/page", StaticFiles(directory=PAGE))
     return app
 
 
 def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     """Add the route that tags texts."""
-    serving, meter = service.serving, Meter(service)
+    serving = service.serving
+    texts_tagged = metrics.Counter("axml_ray_texts", description="Texts tagged.")
+    failed = metrics.Counter(
+        "axml_ray_failed", description="Tagging requests that ended in an error.", tag_keys=("error",)
+    )
+    seconds = metrics.Histogram("axml_ray_seconds", description="Duration of a tagging request.", boundaries=SECONDS)
+    queued = metrics.Gauge("axml_ray_queued_texts", description="Texts in the queue for the members.")
+    used = metrics.Gauge("axml_ray_members_used", description="Members that answered the last request.")
     request_type = limited_request(serving)
     refused = (401,) if guarded else ()
 
@@ -79,20 +86,27 @@ def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:
         started = time.perf_counter()
         request: TagRequest = body
         texts = request.texts if request.text is None else [request.text]
-        with meter.request(len(texts)) as count:
+        try:
             async with asyncio.timeout(serving.time_limit_s):
                 tagged = await service.tag(
                     texts, request.top_k, request.explain, request.threshold, request.labels, request.conditions
                 )
-            count(len(tagged.members_used))
+        except BaseException as error:
+            failed.inc(tags={"error": type(error).__name__})
+            raise
+        finally:
+            seconds.observe(time.perf_counter() - started)
+            queued.set(service.queued_texts)
+        texts_tagged.inc(len(texts))
+        used.set(len(tagged.members_used))
         content = {
             "edition": tagged.served.edition.name,
             "members": len(tagged.served.bundle.combination.members),
             "members_used": len(tagged.members_used),
             "milliseconds": round(1_000 * (time.perf_counter() - started), 2),
             "results": [
-                {"words": words, "labels": [_as_json(tag) for tag in tags]}
-                for words, tags in zip(tagged.words.tolist(), tagged.tags, strict=True)
+                {"words": num_words, "labels": [_as_json(tag) for tag in tags]}
+                for num_words, tags in zip(tagged.num_words.tolist(), tagged.tags, strict=True)
             ],
         }
         return JSONResponse(content)
@@ -129,8 +143,8 @@ def _add_model(app: FastAPI, service: Service, guarded: list[Any]) -> None:
         limits = {
             "texts": serving.max_texts,
             "characters": serving.max_characters,
-            "labels": serving.max_labels,
-            "explanations": serving.max_explanations,
+            "labels": MAX_LABELS,
+            "explanations": MAX_EXPLANATIONS,
             "body_bytes": serving.max_body_bytes,
         }
         return {**service.served.description, "limits": limits}
@@ -183,17 +197,6 @@ def _describe_problems(app: FastAPI) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _add_page(app: FastAPI, service: Service) -> None:
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return FileResponse(PAGE / "index.html")
-
-    for name in ("app.js", "finder.js", "parts.js", "server.js", "style.css", "icon.svg"):
-        app.add_api_route(
-            f"/page/{name}", lambda name=name: FileResponse(PAGE / name), include_in_schema=False, methods=["GET"]
-        )
 
 
 def _as_json(tag: Tag) -> dict[str, Any]:

@@ -39,13 +39,7 @@ INGRESS_CPUS = 0.1
 
 @serve.ingress()
 class Ingress:
-    """The deployment that answers HTTP requests.
-
-    Args:
-        serving: settings of the server.
-        address: host and port that each replica listens on; None leaves that to Serve's proxies.
-        handles: handles of the deployments with the members.
-    """
+    """The deployment that answers HTTP requests: on an address of its own, or through Serve's proxies."""
 
     def __init__(self, serving: ServingSettings, address: tuple[str, int] | None, *handles: DeploymentHandle):
         self.service = Service(serving, FanOut(handles, serving.straggler_timeout_s, serving.time_limit_s))
@@ -89,10 +83,7 @@ def group_members(bundle: Bundle) -> dict[str, list[str] | None]:
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Build the application for `serve run` and `serve deploy`.
-
-    Args:
-        args: values of `ApplicationSettings` by name.
+    """Build the application for `serve run` and `serve deploy` from values of `ApplicationSettings` by name.
 
     Raises:
         SettingsError: a setting is unknown or has a wrong value, or the bundle, the examples or the keys are unusable.
@@ -101,11 +92,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def make_application(serving: ApplicationSettings, address: tuple[str, int] | None = None) -> Application:
-    """Return the application.
-
-    Args:
-        serving: its settings.
-        address: host and port that the ingress itself listens on; None leaves that to Serve's proxies.
+    """Return the application, whose ingress listens on a host and port itself, or leaves that to Serve's proxies.
 
     Raises:
         SettingsError: the bundle, the examples or the keys are unusable.
@@ -139,7 +126,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
             ray_actor_options={"num_cpus": serving.cpus, **({"num_gpus": serving.gpus} if serving.gpus else {})},
             **scaling,
         )
-        .bind(names, threads, serving.precision, serving.gpus)
+        .bind(names, threads, serving.gpus)
         for name, names in groups.items()
     ]
     return (

@@ -36,7 +36,7 @@ class _QueuedItem(Generic[A, B]):
     item: A
     kind: Hashable
     texts: int
-    words: int
+    num_words: int
     result: "asyncio.Future[B]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -45,13 +45,13 @@ class Batcher(Generic[A, B]):
 
     Args:
         work: processes the items of a batch, and returns a result for each.
-        words: largest number of words of a batch; a larger item is a batch of its own.
+        max_words: largest number of words of a batch; a larger item is a batch of its own.
         at_once: largest number of batches in flight.
-        waiting: largest number of texts in the queue.
+        capacity: largest number of texts in the queue.
     """
 
-    def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], words: int, at_once: int, waiting: int):
-        self._work, self._words, self._at_once, self._capacity = work, words, at_once, waiting
+    def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[B]]], max_words: int, at_once: int, capacity: int):
+        self._work, self._max_words, self._at_once, self._capacity = work, max_words, at_once, capacity
         self._queue: list[_QueuedItem[A, B]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._texts_per_second = 0.0
@@ -61,14 +61,14 @@ class Batcher(Generic[A, B]):
         """The number of texts in the queue."""
         return sum(queued.texts for queued in self._queue)
 
-    async def submit(self, item: A, kind: Hashable, texts: int, words: int) -> B:
+    async def submit(self, item: A, kind: Hashable, texts: int, num_words: int) -> B:
         """Queue an item and return its result. An item whose caller is cancelled is removed from the queue.
 
         Args:
             item: item with some texts.
             kind: only items of equal kind share a batch.
             texts: number of its texts.
-            words: number of words of all its texts.
+            num_words: number of words of all its texts.
 
         Raises:
             Busy: the queue is full.
@@ -76,7 +76,7 @@ class Batcher(Generic[A, B]):
         # An item larger than the whole queue is admitted to an empty queue, or it could never be processed.
         if self._queue and self.texts + texts > self._capacity:
             raise Busy(self._seconds_to_wait())
-        queued: _QueuedItem[A, B] = _QueuedItem(item, kind, texts, words)
+        queued: _QueuedItem[A, B] = _QueuedItem(item, kind, texts, num_words)
         self._queue.append(queued)
         self._start_batches()
         try:
@@ -102,14 +102,14 @@ class Batcher(Generic[A, B]):
         first = self._queue[0]
         similar = sorted(
             (queued for queued in self._queue[1:] if queued.kind == first.kind),
-            key=lambda queued: abs(queued.words / queued.texts - first.words / first.texts),
+            key=lambda queued: abs(queued.num_words / queued.texts - first.num_words / first.texts),
         )
-        batch, words = [first], first.words
+        batch, num_words = [first], first.num_words
         for queued in similar:
-            if words + queued.words > self._words:
+            if num_words + queued.num_words > self._max_words:
                 break
             batch.append(queued)
-            words += queued.words
+            num_words += queued.num_words
         taken = set(map(id, batch))
         self._queue = [queued for queued in self._queue if id(queued) not in taken]
         return batch

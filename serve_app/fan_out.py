@@ -31,14 +31,7 @@ logger = logging.getLogger("ray.serve")
 
 
 class MemberDeployment:
-    """A deployment with some of the members.
-
-    Args:
-        handle: handle of the deployment.
-
-    Attributes:
-        is_away: whether it did not answer in time, and has not answered since.
-    """
+    """A deployment with some of the members; it is away while it did not answer in time, and has not answered since."""
 
     def __init__(self, handle: DeploymentHandle):
         self.handle, self.is_away = handle, False
@@ -73,37 +66,30 @@ class FanOut:
         self._newest: Edition | None = None
 
     async def call(self, method: str, edition: Edition, *args: Any) -> dict[str, Any]:
-        """Return the answers of all members that are available, by name.
-
-        Args:
-            method: name of a method of `Members`.
-            edition: edition of the bundle that must answer.
-            args: arguments of the method.
+        """Call a method of `Members` with an edition that must answer; return the answers of all available members.
 
         Raises:
             TimeoutError: no deployment answered within the limit.
             Exception: an error that a deployment raised itself.
         """
-        async with asyncio.timeout(self._limit):
-            return await self._call(method, edition, *args)
-
-    async def _call(self, method: str, edition: Edition, *args: Any) -> dict[str, Any]:
         called = [deployment for deployment in self.deployments if not deployment.is_away] or self.deployments
-        calls = {each: asyncio.create_task(each.call(method, edition, *args)) for each in called}
+        calls = {member: asyncio.create_task(member.call(method, edition, *args)) for member in called}
         started, pending, patience = time.monotonic(), set(calls.values()), None
         try:
-            while pending:
-                done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
-                # A slow deployment gets at least twice the time of the one that answered last.
-                patience = max(self._patience, time.monotonic() - started)
+            async with asyncio.timeout(self._limit):
+                while pending:
+                    done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                    if not done:
+                        break
+                    # A slow deployment gets at least twice the time of the one that answered last.
+                    patience = max(self._patience, time.monotonic() - started)
             for deployment, call in calls.items():
                 if call in pending:
                     self._mark_away(deployment, edition)
                 elif not call.exception():
                     deployment.is_away = False
-            return {name: each for call in calls.values() if call.done() for name, each in call.result().items()}
+            done_calls = [call.result() for call in calls.values() if call.done()]
+            return {name: answer for answers in done_calls for name, answer in answers.items()}
         finally:
             for call in calls.values():
                 call.cancel()
@@ -113,11 +99,7 @@ class FanOut:
         return list(await self.call("ready", edition))
 
     async def open(self, edition: Edition, limit_s: float) -> None:
-        """Make all deployments open a bundle; those that take longer than the limit are left out for now.
-
-        Args:
-            edition: edition of the bundle.
-            limit_s: time limit in seconds.
+        """Make all deployments open a bundle; those that take longer than `limit_s` are left out for now.
 
         Raises:
             Exception: a deployment cannot open the bundle.

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from axml_ray.core.errors import SettingsError
 from serve_app.problems import FieldError, problem
 from serve_app.service import Service
+from serve_app.settings import BODY_LIMIT_S
 
 KEYS_VARIABLE = "AXML_RAY_API_KEYS"
 GUARDED = "/v1/"
@@ -145,7 +146,7 @@ class Guard:
             raise too_large
         unzip = zlib.decompressobj(GZIP) if "gzip" in encoding else None
         try:
-            async with asyncio.timeout(self.serving.body_limit_s):
+            async with asyncio.timeout(BODY_LIMIT_S):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -163,7 +164,7 @@ class Guard:
             if unzip and received and not unzip.eof:
                 raise zlib.error("its end is missing")
         except TimeoutError:
-            detail = f"the body did not arrive within {self.serving.body_limit_s:g} s; send it again"
+            detail = f"the body did not arrive within {BODY_LIMIT_S:g} s; send it again"
             raise _Refusal(problem(408, detail)) from None
         except zlib.error as error:
             raise _Refusal(problem(400, f"body: not gzip as its Content-Encoding says ({error})")) from None

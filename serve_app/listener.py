@@ -5,11 +5,16 @@ A replica that replaces a dead one listens on the same address again.
 """
 
 import asyncio
+import errno
+import ipaddress
+import os
 import socket
 from contextlib import suppress
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from axml_ray.core.errors import SettingsError
 
 KEEP_ALIVE_S = 90
 """Seconds that an idle connection stays open, as with Ray's proxy."""
@@ -51,8 +56,14 @@ async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
     return task
 
 
-def bound_sockets(host: str, port: int) -> list[socket.socket]:
+def bound_sockets(host: str, port: int, *, share: bool = True) -> list[socket.socket]:
     """Return a socket for each address that a host name has, such as the two of localhost.
+
+    Args:
+        host: name or address of this machine.
+        port: TCP port.
+        share: whether other sockets may share the port, as replicas of an application do, also while one replaces
+            another.
 
     Raises:
         OSError: an address cannot be bound.
@@ -63,17 +74,47 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
             sockets.append(bound := socket.socket(family, kind, protocol))
-            # Replicas of one application share the port, also while one replaces another.
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore connections in TIME_WAIT
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(share))
             if family == socket.AF_INET6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
             bound.bind(address)
     except OSError:
-        for each in sockets:
-            each.close()
+        for bound in sockets:
+            bound.close()
         raise
     return sockets
+
+
+def check_address(host: str, port: int) -> bool:
+    """Check that a server can listen on an address now, before anything is started.
+
+    With SO_REUSEPORT, two servers can share a port without an error, and clients reach either of them. A socket without
+    that option cannot be bound to a port that is in use, on this address or on all of them.
+
+    Raises:
+        SettingsError: the port is in use, or a server cannot listen on this host or port.
+
+    Returns:
+        Whether only this machine can reach the address.
+    """
+    try:
+        sockets = bound_sockets(host, port, share=False)
+    except (socket.gaierror, UnicodeError) as error:
+        raise SettingsError(f"host: {host!r} can't be resolved ({error}); give an address such as 127.0.0.1") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port: {port} is in use on {host} by another server; stop it, or give another --port"
+            raise SettingsError(reason) from None
+        setting, fix = "host", "give an address of this machine, such as 127.0.0.1"
+        if error.errno == errno.EACCES:
+            setting, fix = "port", "give a port above 1023"
+        reason = os.strerror(error.errno or 0)
+        raise SettingsError(f"{setting}: can't listen on {host}, port {port} ({reason}); {fix}") from None
+    addresses = [bound.getsockname()[0].partition("%")[0] for bound in sockets]  # without a zone, as in fe80::1%eth0
+    for bound in sockets:
+        bound.close()
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
 class CancelOnDisconnect:

@@ -18,9 +18,7 @@ from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.topk import TopK
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
-from axml_ray.settings import Precision
-from serve_app.edition import Edition, EditionError
-from serve_app.heap import exclude_from_collections
+from serve_app.edition import Edition, EditionError, exclude_from_collections
 
 EDITIONS = 2
 """Number of bundles held open: during a roll-out, requests for the previous bundle are still in flight."""
@@ -38,15 +36,12 @@ class Members:
     Args:
         names: names of the members; None for all members of a bundle.
         threads: number of PyTorch threads.
-        precision: number format of matrix products; by default that of the training.
         gpus: GPUs that Ray reserves for the replica; 0 computes on the CPU.
     """
 
-    def __init__(
-        self, names: Sequence[str] | None, threads: int, precision: Precision | None = None, gpus: float = 0.0
-    ):
+    def __init__(self, names: Sequence[str] | None, threads: int, gpus: float = 0.0):
         use_threads(threads)
-        self.names, self.precision, self.gpus = names, precision, gpus
+        self.names, self.gpus = names, gpus
         self._predicting, self._opening = threading.Lock(), threading.Lock()
         self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
 
@@ -107,7 +102,7 @@ class Members:
             if edition not in self._open:
                 try:
                     bundle = edition.open()
-                    opened = bundle.ensemble(self.precision, reserved_device(self.gpus), self.names), bundle.labels
+                    opened = bundle.ensemble(None, reserved_device(self.gpus), self.names), bundle.labels
                 except SettingsError as error:
                     raise EditionError(str(error)) from None
                 with self._predicting:

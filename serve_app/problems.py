@@ -60,12 +60,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
-    """Make every error of an application a problem document.
-
-    Args:
-        app: the application, to which handlers are added.
-        fields: names of the fields of a request's body, for advice on unknown ones.
-    """
+    """Make every error of an application a problem document; `fields` of a body are advice on unknown ones."""
 
     @app.exception_handler(RequestValidationError)
     def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -73,8 +68,8 @@ def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
         if error.body and not is_json(sent):  # FastAPI does not parse such a body, and reports the wrong field
             detail = f"send the header Content-Type: application/json ({f'it is {sent}' if sent else 'there is none'})"
             return problem(415, detail, [FieldError(field="Content-Type", message=detail)])
-        errors = [_field_error(each, fields) for each in error.errors()]
-        return problem(422, "; ".join(f"{each.field}: {each.message}" for each in errors[:5]), errors)
+        errors = [_field_error(details, fields) for details in error.errors()]
+        return problem(422, "; ".join(f"{wrong.field}: {wrong.message}" for wrong in errors[:5]), errors)
 
     @app.exception_handler(SettingsError)
     def _refused(request: Request, error: SettingsError) -> Response:
@@ -110,7 +105,7 @@ def is_json(content_type: str) -> bool:
 
 def _field_error(error: Any, fields: Iterable[str]) -> FieldError:
     """Convert an error of pydantic."""
-    path = [str(part) for part in error["loc"][1:]]  # the first part is "body" or "query"
+    path = [str(key) for key in error["loc"][1:]]  # the first key is "body" or "query"
     if error["type"] == "json_invalid":
         reason = (error.get("ctx") or {}).get("error", "")
         return FieldError(field="body", message=f"not JSON ({reason} at character {error['loc'][-1]})")

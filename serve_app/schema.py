@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
 
 from axml_ray.settings import LabelConditions
-from serve_app.settings import ServingSettings
+from serve_app.settings import MAX_LABELS, ServingSettings
 
 ABSENT: Any = None
 """Value of a field that is missing from a request. Its type excludes None, so that null is refused as in the schema."""
@@ -16,12 +16,17 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class TagRequest(BaseModel):
+class Schema(BaseModel):
+    """A model whose fields are described by their docstrings."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class TagRequest(Schema):
     """A request to `POST /v1/tag`."""
 
     model_config = ConfigDict(
         extra="forbid",
-        use_attribute_docstrings=True,
         json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["texts"]}]},
     )
 
@@ -64,10 +69,8 @@ class TagRequest(BaseModel):
         return self
 
 
-class WordWeight(BaseModel):
+class WordWeight(Schema):
     """A word of the text."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     word: str
     start: int
@@ -79,10 +82,8 @@ class WordWeight(BaseModel):
     are all zero."""
 
 
-class Node(BaseModel):
+class Node(Schema):
     """A node of the path to a label."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     level: int
     name: str
@@ -93,10 +94,8 @@ class Node(BaseModel):
     """Attention of the node to each word."""
 
 
-class MemberContribution(BaseModel):
+class MemberContribution(Schema):
     """The contribution of an ensemble member to a label's score."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     member: str
     """Its name."""
@@ -108,10 +107,8 @@ class MemberContribution(BaseModel):
     """Share times score; over all members they sum to the weighted mean, which the combiner may calibrate."""
 
 
-class MemberPath(BaseModel):
+class MemberPath(Schema):
     """The path to a label down a member's tree."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     member: str
     """Its name."""
@@ -119,10 +116,8 @@ class MemberPath(BaseModel):
     """From the top; the last node is the label itself."""
 
 
-class LabelExplanation(BaseModel):
+class LabelExplanation(Schema):
     """The explanation of a label of a text."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     label: str
     name: str
@@ -133,10 +128,8 @@ class LabelExplanation(BaseModel):
     """Tree paths of the members with attention."""
 
 
-class LabelOfText(BaseModel):
+class LabelOfText(Schema):
     """A label of a text."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     label: str
     """The label as in the corpus."""
@@ -150,10 +143,8 @@ class LabelOfText(BaseModel):
     """The explanation, if it was requested."""
 
 
-class TextResult(BaseModel):
+class TextResult(Schema):
     """The labels of one text."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     words: int
     """Number of words that were read; longer texts are cut."""
@@ -161,10 +152,8 @@ class TextResult(BaseModel):
     """Labels, best first; none for a text without a word."""
 
 
-class TagResponse(BaseModel):
+class TagResponse(Schema):
     """A response of `POST /v1/tag`."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     edition: str
     """Identifier of the bundle that answered."""
@@ -178,7 +167,7 @@ class TagResponse(BaseModel):
     """Result of each text, in the order of the request."""
 
 
-class LabelMatch(BaseModel):
+class LabelMatch(Schema):
     """A label whose name matches a search."""
 
     label: str
@@ -186,7 +175,7 @@ class LabelMatch(BaseModel):
     documents: int
 
 
-class ModelMember(BaseModel):
+class ModelMember(Schema):
     """A member of the ensemble."""
 
     name: str
@@ -194,10 +183,8 @@ class ModelMember(BaseModel):
     weight: float
 
 
-class Model(BaseModel):
+class Model(Schema):
     """The model that the server uses."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     name: str
     edition: str
@@ -217,13 +204,13 @@ class Model(BaseModel):
     """Limits of a request by name."""
 
 
-class Health(BaseModel):
+class Health(Schema):
     """The result of the liveness check."""
 
     status: Literal["ok"]
 
 
-class Ready(BaseModel):
+class Ready(Schema):
     """The result of the readiness check."""
 
     ready: bool
@@ -234,7 +221,7 @@ class Ready(BaseModel):
 def limited_request(serving: ServingSettings) -> type[TagRequest]:
     """Return the class of requests with the limits of the settings, so that OpenAPI and error messages name them."""
     text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
-    labels = Annotated[list[str], Field(min_length=1, max_length=serving.max_labels)]
+    labels = Annotated[list[str], Field(min_length=1, max_length=MAX_LABELS)]
     limited: dict[str, Any] = {
         "text": text,
         "texts": Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)],

@@ -27,15 +27,16 @@ from axml_ray.members.explanation import TreePath
 from axml_ray.members.topk import TopK, rank_given
 from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
-from serve_app.edition import Edition, EditionError
+from serve_app.edition import Edition, EditionError, exclude_from_collections
 from serve_app.fan_out import FanOut
-from serve_app.heap import exclude_from_collections
-from serve_app.settings import ServingSettings
+from serve_app.settings import MAX_EXPLANATIONS, ServingSettings
 
 OPEN_S = 60.0
 """Seconds that the members may take to open a bundle before requests are answered from it."""
 DRAIN_PAUSE_S = 0.05
 """Seconds between checks whether requests are still in flight."""
+BATCH_WORDS = 1 << 13
+"""Largest number of words in a batch; a larger request is a batch of its own."""
 INLINE_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread, as they would block other requests."""
 
@@ -44,13 +45,7 @@ logger = logging.getLogger("ray.serve")
 
 @dataclass(frozen=True)
 class ServedBundle:
-    """The parts of a bundle that the ingress needs.
-
-    Attributes:
-        edition: edition of the bundle.
-        bundle: the opened bundle.
-        codec: conversion of its texts and labels.
-    """
+    """The parts of a bundle that the ingress needs."""
 
     edition: Edition
     bundle: Bundle
@@ -81,7 +76,7 @@ class ServedBundle:
             "weights": manifest.weights,
             "max_tokens": settings.max_tokens,
             "top_labels": settings.top_labels,
-            "members": [{"name": each.title, "kind": each.kind, "weight": each.weight} for each in members],
+            "members": [{"name": member.title, "kind": member.kind, "weight": member.weight} for member in members],
         }
 
     @functools.cached_property
@@ -90,59 +85,43 @@ class ServedBundle:
         return pa.array(self.codec.index.names, pa.large_string())
 
     def search(self, query: str, limit: int) -> list[dict[str, Any]]:
-        """Return the labels whose names contain all words of a query, ignoring case; the most frequent first.
-
-        Args:
-            query: words in any order; an empty query matches all labels.
-            limit: largest number of labels.
-        """
+        """Return the labels whose names contain all words of a query, ignoring case; the most frequent first."""
         hits = np.ones(len(self.names), dtype=bool)
         for word in query.split():
             forms = [pc.match_substring(self.names, form, ignore_case=True) for form in {word, composed(word)}]
             hits &= functools.reduce(pc.or_, forms).to_numpy(zero_copy_only=False)
         index = self.codec.index
         return [
-            {"label": index.labels[one], "name": index.names[one], "documents": int(index.counts[one])}
-            for one in index.by_frequency(np.flatnonzero(hits))[:limit]
+            {"label": index.labels[label], "name": index.names[label], "documents": int(index.counts[label])}
+            for label in index.by_frequency(np.flatnonzero(hits))[:limit]
         ]
 
 
 @dataclass(frozen=True)
 class TagResult:
-    """The tags of some texts.
-
-    Attributes:
-        tags: tags of each text, best first.
-        words: number of words read of each text, int64 [texts].
-        members_used: names of the members that answered.
-        served: the bundle that answered.
-    """
+    """The tags of some texts, best first, and the bundle that answered."""
 
     tags: list[list[Tag]]
-    words: np.ndarray
+    num_words: np.ndarray
+    """Number of words read of each text, int64 [texts]."""
     members_used: tuple[str, ...]
     served: ServedBundle
 
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """Texts whose labels are to be ranked.
-
-    Attributes:
-        served: the bundle that must answer.
-        tokens: word ids of the texts.
-        labels: ids of the only labels to be scored; None ranks labels.
-        allowed: whether each label may be ranked, bool [L]; None allows all.
-        conditions: the conditions that `allowed` meets, or `labels`.
-        explained: number of first labels of each text whose contributions are returned.
-    """
+    """Texts whose labels are to be ranked by a bundle."""
 
     served: ServedBundle
     tokens: Ragged
-    labels: tuple[int, ...] | None = None
-    allowed: np.ndarray | None = None
-    conditions: LabelConditions | None = None
-    explained: int = 0
+    labels: tuple[int, ...] | None
+    """Ids of the only labels to be scored; None ranks labels."""
+    allowed: np.ndarray | None
+    """Whether each label may be ranked, bool [L]; None allows all."""
+    conditions: LabelConditions | None
+    """The conditions that `allowed` meets, or `labels`."""
+    explained: int
+    """Number of first labels of each text whose contributions are returned."""
 
     @property
     def kind(self) -> Hashable:
@@ -152,46 +131,27 @@ class RankRequest:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """The ensemble's ranking of a request.
-
-    Attributes:
-        ranking: ranking of the ensemble, [texts, k].
-        members_used: names of the members that answered.
-        contributions: contributions to the first `explained` labels of each text.
-    """
+    """The ensemble's ranking of a request, [texts, k]."""
 
     ranking: TopK
     members_used: tuple[str, ...]
     contributions: list[list[tuple[Contribution, ...]]]
+    """Contributions to the first `explained` labels of each text."""
 
 
-@dataclass(frozen=True, slots=True)
-class PathRequest:
-    """Labels of a text whose tree paths are required; the fields are the arguments of `Members.explain`."""
-
-    served: ServedBundle
-    words: np.ndarray
-    real: int
-    labels: list[int]
+PathRequest = tuple[Edition, np.ndarray, int, list[int]]
+"""A text and its labels whose tree paths are required: the arguments of `Members.explain`."""
 
 
 class Service:
-    """Tags texts; calls to the members go through queues of limited length.
-
-    Args:
-        serving: settings of the server.
-        fan_out: the deployments of the members.
-    """
+    """Tags texts; calls to the deployments of members go through queues of limited length."""
 
     def __init__(self, serving: ServingSettings, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
-        at_once, waiting = serving.most_batches, serving.max_queued_texts
-        self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(
-            self._rank, serving.batch_words, at_once, waiting
-        )
-        self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath] | None]] = Batcher(
-            self._paths, 1, at_once, waiting
-        )
+        at_once = serving.max_inflight_batches * (serving.max_replicas or serving.replicas)
+        waiting = serving.max_queued_texts
+        self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(self._rank, BATCH_WORDS, at_once, waiting)
+        self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath]]] = Batcher(self._paths, 1, at_once, waiting)
         self.examples = read_examples(serving.examples) if serving.examples else []
         self.draining = False
         """Whether new requests are refused because the server is shutting down."""
@@ -206,7 +166,7 @@ class Service:
         return self._served
 
     @property
-    def max_queued_texts(self) -> int:
+    def queued_texts(self) -> int:
         """The number of texts in the queues for the members."""
         return self._rank_batcher.texts + self._path_batcher.texts
 
@@ -241,31 +201,28 @@ class Service:
         labels: Sequence[str] | None = None,
         conditions: LabelConditions | None = None,
     ) -> TagResult:
-        """Return the best labels of each text, as `Tagger.tag` does.
-
-        Args:
-            texts: the texts.
-            top_k: largest number of labels of a text.
-            explain: also return each member's contribution and the words that each label attends to.
-            threshold: omit labels with a lower probability.
-            labels: score these labels only, and return all of them.
-            conditions: which labels are allowed or excluded; not with `labels`.
+        """Return the best labels of each text, as `Tagger.tag` does with the same arguments.
 
         Raises:
             SettingsError: a label or prefix is unknown, or more explanations are requested than the limit allows.
             Busy: the queue is full.
         """
-        served, some = self.served, [storable(text) for text in texts]
-        if explain:
-            each = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
-            self._check_explanations(served, len(some) * each)
-        label_ids = None if labels is None else await asyncio.to_thread(served.codec.ids, labels)
-        allowed = None
+        served, texts = self.served, [storable(text) for text in texts]
+        codec = served.codec
+        shown = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
+        if explain and (explained := len(texts) * shown) > MAX_EXPLANATIONS:
+            raise SettingsError(
+                f"explain: {explained:,} labels of all texts; at most {MAX_EXPLANATIONS:,} are explained per request: "
+                "send fewer texts or labels"
+            )
+        label_ids = allowed = None
+        if labels is not None:
+            label_ids = await asyncio.to_thread(codec.ids, labels)
+            shown = len(label_ids)  # without duplicates
         if conditions is not None:
-            allowed = await asyncio.to_thread(AllowedLabels.of, conditions, served.codec)
-        long = sum(map(len, some)) > INLINE_CHARACTERS
-        tokens = await asyncio.to_thread(served.codec.encode, some) if long else served.codec.encode(some)
-        shown = min(top_k, served.bundle.settings.top_labels) if label_ids is None else len(label_ids)
+            allowed = await asyncio.to_thread(AllowedLabels.of, conditions, codec)
+        is_long = sum(map(len, texts)) > INLINE_CHARACTERS
+        tokens = await asyncio.to_thread(codec.encode, texts) if is_long else codec.encode(texts)
         scored = label_ids if allowed is None else allowed.scored
         request = RankRequest(
             served,
@@ -275,19 +232,14 @@ class Service:
             conditions=conditions,
             explained=shown if explain else 0,
         )
-        result = await self._rank_batcher.submit(request, request.kind, len(some), len(tokens.values))
-        has_words = served.codec.has_words(some)
-        ids, scores = served.codec.mask(result.ranking, has_words, label_ids)
-        tags = served.codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
+        result = await self._rank_batcher.submit(request, request.kind, len(texts), len(tokens.values))
+        has_words = codec.has_words(texts)
+        ids, scores = codec.mask(result.ranking, has_words, label_ids)
+        tags = codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
-            ready = zip(some, tags, result.contributions, strict=True)
-            tags = [await self._explained(served, *each) for each in ready]
+            rows = zip(texts, tags, result.contributions, strict=True)
+            tags = [await self._explained(served, *row) for row in rows]
         return TagResult(tags, np.where(has_words, tokens.lengths, 0), result.members_used, served)
-
-    def _check_explanations(self, served: ServedBundle, labels: int) -> None:
-        if labels > self.serving.max_explanations:
-            most = f"at most {self.serving.max_explanations:,} are explained per request"
-            raise SettingsError(f"explain: {labels:,} labels of all texts; {most}: send fewer texts or labels")
 
     async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
         """Return the results of a batch of requests of one kind, each with its rows of the joint ranking."""
@@ -301,7 +253,7 @@ class Service:
             scores = await self.fan_out.call("score", served.edition, tokens, ids)
             ranking = rank_given(ids, combination.score(ids, scores))
             all_ids = np.broadcast_to(ids.astype(np.int32), ranking.labels.shape)
-            rankings = {name: TopK(all_ids, each) for name, each in scores.items()}
+            rankings = {name: TopK(all_ids, of_member) for name, of_member in scores.items()}
         contributions: list[list[tuple[Contribution, ...]]] = [[] for _ in range(len(tokens))]
         if explained:
             contributions = combination.contributions(ranking.labels[:, :explained], rankings)
@@ -310,7 +262,8 @@ class Service:
         for request in requests:
             rows = slice(start, start + len(request.tokens))
             start = rows.stop
-            results.append(RankResult(TopK(*(part[rows] for part in ranking)), used, contributions[rows]))
+            of_request = TopK(ranking.labels[rows], ranking.scores[rows])
+            results.append(RankResult(of_request, used, contributions[rows]))
         return results
 
     async def _explained(
@@ -318,20 +271,18 @@ class Service:
     ) -> list[Tag]:
         """Return a text's tags with their explanations."""
         codec, ids = served.codec, [served.codec.id_of[tag.label] for tag in tags]
-        words, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
-        paths = await self._path_batcher.submit(PathRequest(served, words, len(spans), ids), None, 1, len(words))
-        known_paths = {name: each for name, each in paths.items() if each is not None}
+        token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
+        request = served.edition, token_ids, len(spans), ids
+        paths = await self._path_batcher.submit(request, None, 1, len(token_ids))
         members = served.bundle.combination.members
         # A threshold removes the last labels only, so the first contributions are those of the tags.
-        explanations = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], known_paths)
-        return [replace(tag, explanation=each) for tag, each in zip(tags, explanations, strict=True)]
+        explanations = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], paths)
+        return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
-    async def _paths(self, requests: list[PathRequest]) -> list[dict[str, list[TreePath] | None]]:
-        """Return the tree paths of each text's labels; members explain one text at a time."""
-        return [
-            await self.fan_out.call("explain", each.served.edition, each.words, each.real, each.labels)
-            for each in requests
-        ]
+    async def _paths(self, requests: list[PathRequest]) -> list[dict[str, list[TreePath]]]:
+        """Return the tree paths of each text's labels by member with attention; members explain one text at a time."""
+        answers = [await self.fan_out.call("explain", *request) for request in requests]
+        return [{name: paths for name, paths in answer.items() if paths is not None} for answer in answers]
 
     async def drain(self) -> bool:
         """Refuse new requests and drain those in flight; return whether there were any."""
@@ -354,10 +305,10 @@ def read_examples(path: Path) -> list[str]:
     """
     texts = []
     try:
-        for one in JsonLines(path, Fields(labelled=False)).read():
-            if isinstance(one, Rejection):
-                raise SettingsError(f"examples: {path}:{one.line}: {one.reason}")
-            texts.append(one.text)
+        for document in JsonLines(path, Fields(labelled=False)).read():
+            if isinstance(document, Rejection):
+                raise SettingsError(f"examples: {path}:{document.line}: {document.reason}")
+            texts.append(document.text)
     except OSError as error:
         raise SettingsError(f"examples: {path} cannot be read ({error.strerror})") from None
     return texts

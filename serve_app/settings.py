@@ -1,39 +1,36 @@
-"""Settings of a server, validated: from `serve run … key=value`, `python -m serve_app`, or a Serve YAML's `args`."""
+"""Settings of a server: from flags of `axml-ray serve`, `serve run … key=value`, or a Serve YAML's `args`."""
 
 import difflib
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from axml_ray.core.errors import SettingsError
-from axml_ray.settings import AbsolutePath, Positive, Precision, Settings
+from axml_ray.settings import AbsolutePath, Positive, Settings
+from axml_ray.settings.renamed import describe_renamed
 
-SHIPPED_EXAMPLES = Path(__file__).parent / "examples"
-"""Directory of the example texts that are part of the package."""
-
-
-def _shipped_examples(given: Any) -> Any:
-    """Return the file of the package's examples of this name, unless a file is called so."""
-    shipped = SHIPPED_EXAMPLES / f"{given}.jsonl"
-    return shipped if isinstance(given, str) and shipped.is_file() and not Path(given).is_file() else given
-
-
-def _origins(given: Any) -> Any:
-    """Return origins as a list: on a command line, commas or blanks separate them."""
-    return given.replace(",", " ").split() if isinstance(given, str) else given
+BODY_LIMIT_S = 10.0
+"""Seconds for a client to send its body; a request that takes longer is answered with 408."""
+MAX_LABELS = 1_000
+"""Largest number of labels whose scores a request may ask for, and of labels or prefixes in a condition."""
+MAX_EXPLANATIONS = 320
+"""Largest number of labels, over all texts of a request, that may be explained."""
 
 
 def _checked_origin(given: str) -> str:
-    """Return an origin as browsers send it."""
+    """Return an origin as browsers send it, in lower case."""
     if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", origin := given.lower()):
         raise ValueError("expected scheme and host without a path, such as https://catalogue.example.org, or *")
     return origin
 
 
 Origin = Annotated[str, AfterValidator(_checked_origin)]
+Origins = Annotated[
+    tuple[Origin, ...],
+    BeforeValidator(lambda given: given.replace(",", " ").split() if isinstance(given, str) else given),
+]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -57,35 +54,25 @@ class ServingSettings(Settings):
     """CPUs that Ray reserves for each replica of the members; it reserves 0.1 for an ingress."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
     """GPUs that Ray reserves for each replica of the members; below 1, replicas share one. 0 computes on the CPU."""
-    precision: Precision | None = None
-    """Number format of matrix products: auto, bfloat16, tf32 or float32; by default that of the training."""
     max_texts: Positive = 64
     """Largest number of texts in a request."""
     max_characters: Positive = 100_000
     """Largest number of characters in a text."""
-    max_labels: Positive = 1_000
-    """Largest number of labels whose scores a request may ask for, and of labels or prefixes in a condition."""
-    max_explanations: Positive = 320
-    """Largest number of labels, over all texts of a request, that may be explained."""
     max_body_bytes: Positive = 4 << 20
     """Largest size of a request's body in bytes, decompressed if it is gzip."""
     time_limit_s: Seconds = 20.0
     """Seconds for an answer; a request that takes longer is answered with 504."""
-    body_limit_s: Seconds = 10.0
-    """Seconds for a client to send its body; a request that takes longer is answered with 408."""
     straggler_timeout_s: Seconds = 1.0
     """Least time in seconds that a deployment's answer is waited for once the others have answered."""
     max_queued_texts: Positive = 512
     """Largest number of texts in the queue for the members; with more, requests are refused (503)."""
-    batch_words: Positive = 1 << 13
-    """Largest number of words in a batch; a larger request is a batch of its own."""
     max_inflight_batches: Positive = 2
     """Batches in flight to each replica of the members: one that it computes and one that waits."""
-    allowed_origins: Annotated[tuple[Origin, ...] | None, BeforeValidator(_origins)] = None
+    allowed_origins: Origins | None = None
     """Origins whose web pages may call the API in browsers (CORS), such as `https://catalogue.example.org`, separated
     by commas; `*` for all. Pages send API keys themselves; cookies are not used."""
-    examples: Annotated[AbsolutePath | None, BeforeValidator(_shipped_examples)] = None
-    """File of JSON lines with a field `text`: example texts for the web page; `quickstart` for those of the demo."""
+    examples: AbsolutePath | None = None
+    """File of JSON lines with a field `text`: example texts for the web page."""
 
     @model_validator(mode="after")
     def _replicas_are_a_range(self) -> Self:
@@ -102,14 +89,9 @@ class ServingSettings(Settings):
         return self
 
     @property
-    def most_batches(self) -> int:
-        """The largest number of batches in flight from one replica of the ingress."""
-        return self.max_inflight_batches * (self.max_replicas or self.replicas)
-
-    @property
     def drain_s(self) -> float:
         """Seconds to drain requests in flight when a replica is stopped: for their body, their answer, and 5 more."""
-        return self.body_limit_s + self.time_limit_s + 5
+        return BODY_LIMIT_S + self.time_limit_s + 5
 
     @property
     def without_bundle(self) -> "ServingSettings":
@@ -136,12 +118,13 @@ class ApplicationSettings(ServingSettings):
             return cls.model_validate(args)
         except ValidationError as error:
             # A mistyped key makes a required one missing, so unknown keys are reported first.
-            problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+            problem = min(error.errors(), key=lambda error: error["type"] != "extra_forbidden")
             key = ".".join(map(str, problem["loc"]))
             if problem["type"] == "missing":
                 raise SettingsError(f"{key}: missing; give {key}=… on the command line, or in `args`") from None
             if problem["type"] == "extra_forbidden":
-                raise SettingsError(f"{key}: no such setting; {nearest(key, cls.model_fields)}") from None
+                unknown = f"{key}: no such setting; {nearest(key, cls.model_fields)}"
+                raise SettingsError(describe_renamed(key) or unknown) from None
             message = problem["msg"].removeprefix("Value error, ")
             raise SettingsError(f"{f'{key}: ' if key else ''}{message} (given: {problem['input']!r})") from None
 

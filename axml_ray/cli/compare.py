@@ -8,6 +8,7 @@ A difference is what the second gains over the first. Stored predictions are reu
 import argparse
 
 from axml_ray.cli.console import job_of_flags, table_console, write_output
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.settings import SPLITS
 from axml_ray.settings.configuration import read_settings
@@ -42,13 +43,18 @@ def main(given: argparse.Namespace) -> None:
     from axml_ray.workflow.compare import compare_runs
 
     first, second = (Run(settings, Corpus.open(settings.corpus_directory)) for settings in runs)
-    comparison = compare_runs(first, second, given.split)
+    try:
+        comparison = compare_runs(first, second, given.split, given.html)
+    except OSError as error:
+        if given.html is None:
+            raise
+        raise SettingsError(f"--html {given.html}: cannot be written ({error.strerror})") from None
     console = table_console()
-    console.print(measures_table(comparison.content))
-    console.print(bands_table(comparison.content))
-    if comparison.content["settings"]:
-        console.print(settings_table(comparison.content))
+    console.print(measures_table(comparison))
+    console.print(bands_table(comparison))
+    if comparison["settings"]:
+        console.print(settings_table(comparison))
     if given.html:
-        write_output("--html", given.html, comparison.write_html)
+        print(f"html: {given.html}")
     if given.json:
-        write_output("--json", given.json, lambda path: write_metrics(path, comparison.content))
+        write_output("--json", given.json, lambda path: write_metrics(path, comparison))

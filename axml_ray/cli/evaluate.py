@@ -1,6 +1,6 @@
 """Evaluate a finished run: scores with confidence intervals, by member and label frequency, and an HTML report.
 
-    axml-ray evaluate --run runs/quickstart [--split test] [--against runs/other] [--label-sets] [--open]
+    axml-ray evaluate --run runs/quickstart [--split test] [--label-sets] [--open]
 
 Stored predictions are reused; the split is predicted only if they are missing or stale. The results are metrics.json
 and report/index.html in the run's directory (for other splits than test: metrics-SPLIT.json and report/SPLIT.html).
@@ -10,17 +10,12 @@ import argparse
 import webbrowser
 
 from axml_ray.cli.console import job_on_run, table_console
-from axml_ray.core.paths import absolute
 from axml_ray.settings import SPLITS, Experiment
-from axml_ray.settings.configuration import read_settings
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     parser.add_argument("--split", choices=SPLITS, default="test", help="split of the run's corpus (default: test)")
-    parser.add_argument(
-        "--against", type=absolute, metavar="DIRECTORY", help="a run to compare with, document by document"
-    )
     parser.add_argument(
         "--label-sets",
         action="store_true",
@@ -33,21 +28,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
     from axml_ray.corpus.store import Corpus
-    from axml_ray.evaluation.reports.report import bands_table, comparison_table, scores_table
+    from axml_ray.evaluation.reports.report import bands_table, scores_table
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import scores_of, track
     from axml_ray.workflow.evaluate import evaluate
 
-    other = None
-    if given.against:
-        others, stored = read_settings(given.against), read_settings(settings.run_directory)
-        # Flags that change the paths or resources of this run hold for the other one, too.
-        current = {key: getattr(settings, key) for key in ("corpora", "resources")}
-        others = others.model_copy(update={key: now for key, now in current.items() if now != getattr(stored, key)})
-        other = Run(others, Corpus.open(others.corpus_directory))
     run = Run(settings, Corpus.open(settings.corpus_directory))
     report = run.layout.report(given.split)
-    metrics = evaluate(run, given.split, other=other, with_label_sets=given.label_sets)
+    metrics = evaluate(run, given.split, with_label_sets=given.label_sets)
     with track(settings) as tracked:
         tracked.scores(scores_of(metrics))
         tracked.artifact("report", report)
@@ -59,8 +47,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
             f"Labels with a score of at least {sets['threshold']:.3f}, {sets['labels']:.1f} a document: micro-F1 "
             f"{sets['micro-F1']:.2f}, precision {sets['micro-precision']:.2f}, recall {sets['micro-recall']:.2f}"
         )
-    if other:
-        console.print(comparison_table(metrics))
     print(f"report: {report}")
     if given.open:
         webbrowser.open(report.as_uri())

@@ -82,7 +82,6 @@ class Tagger:
             device: of the networks: cpu, cuda or cuda:N.
 
         Raises:
-            SettingsError: there is no such device.
             BundleError: there is no bundle, or it is incomplete, was changed, or has another version.
         """
         return cls._of(Bundle.open(path, verify=verify), precision, threads, device)
@@ -104,14 +103,14 @@ class Tagger:
             repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first.
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
-            precision: number format of matrix products; by default that of the training.
-            threads: number of PyTorch threads; by default unchanged, but at most the CPUs of this process.
-            device: of the networks: cpu, cuda or cuda:N.
+            precision: as for `load`.
+            threads: as for `load`.
+            device: as for `load`.
 
         Raises:
             SettingsError: `huggingface_hub` is not installed, or the Hub has no such repository or revision, or cannot
                 be reached; or there is no such device.
-            BundleError: the repository is no bundle, or it is incomplete, was changed, or has another version.
+            BundleError: as for `load`.
         """
         if isinstance(repo_id_or_path, Path) or Path(repo_id_or_path).is_dir():
             return cls.load(repo_id_or_path, precision=precision, threads=threads, device=device)
@@ -197,7 +196,7 @@ class Tagger:
             if conditions is not None:
                 raise SettingsError("conditions: labels= names the only labels to score; give one of them")
         allowed = None if conditions is None else AllowedLabels.of(conditions, self.codec)
-        is_scored = label_ids is not None or (allowed is not None and allowed.scored is not None)
+        given = label_ids is not None or (allowed is not None and allowed.scored is not None)
         results: list[list[Tag]] = []
         for start in range(0, len(texts), TEXTS):
             batch = [storable(text) for text in texts[start : start + TEXTS]]
@@ -209,7 +208,7 @@ class Tagger:
                     best = rank_given(label_ids, self.ensemble.score(tokens, label_ids))
             rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
             if explain:
-                rows = [self._explain(*each, is_scored) for each in zip(batch, rows, strict=True)]
+                rows = [self._explain(text, tags, given) for text, tags in zip(batch, rows, strict=True)]
             results += rows
         return results
 
@@ -242,7 +241,7 @@ class Tagger:
         codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
         with self._lock:
             explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens, given)
-        return [replace(tag, explanation=each) for tag, each in zip(tags, explanations, strict=True)]
+        return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
 
 def _check_strings(name: str, values: Sequence[str]) -> None:

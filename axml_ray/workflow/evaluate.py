@@ -22,11 +22,10 @@ from axml_ray.evaluation.metrics.filter_pairs import read_pairs
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
 from axml_ray.evaluation.metrics.prediction_metrics import (
     TrainingCounts,
-    compare_predictions,
     evaluate_predictions,
     inverse_propensity,
 )
-from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.reports.examples import Explainer, LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.reports.report import write_metrics
 from axml_ray.evaluation.reports.report_page import write_page
@@ -55,7 +54,6 @@ def evaluate(
     run: Run,
     split: str = TEST,
     *,
-    other: Run | None = None,
     seconds: Mapping[str, float] | None = None,
     with_label_sets: bool = False,
 ) -> dict[str, Any]:
@@ -64,7 +62,6 @@ def evaluate(
     Args:
         run: a trained run.
         split: split of the corpus.
-        other: a run to compare it with, on the same documents.
         seconds: seconds of each phase of the main job; by default those in the existing metrics file.
         with_label_sets: whether to score the labels above the threshold that is best on validation, for which the
             validation documents are predicted, too.
@@ -74,7 +71,7 @@ def evaluate(
 
     Raises:
         SettingsError: the split has no documents; or it must be predicted and a member is missing; or the predictions
-            are of other documents; or the two runs cannot be compared.
+            are of other documents.
     """
     settings, corpus = run.settings, run.corpus
     predictions = current_predictions(run, split)
@@ -89,18 +86,11 @@ def evaluate(
     metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
     if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
         metrics["seconds"] = dict(seconds)
-    if other is not None:
-        metrics["against"] = {
-            "run": other.settings.name,
-            "measures": compare_predictions(
-                predictions, current_predictions(other, split, settings.evaluation), training, settings.evaluation
-            ),
-        }
     if predictions.left_out is not None:
         metrics["filter_pairs"] = len(predictions.left_out.values)
     if with_label_sets and corpus.documents("valid"):
-        threshold = ScoredPairs.read(current_predictions(run, "valid")).best_threshold()
-        metrics["label_sets"] = ScoredPairs.read(predictions).scores_above(threshold)
+        threshold = ScoredPairs.of(current_predictions(run, "valid").read(ENSEMBLE)).best_threshold()
+        metrics["label_sets"] = ScoredPairs.of(predictions.read(ENSEMBLE)).scores_above(threshold)
     write_metrics(path, metrics)
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with phase("report"), Heartbeat("report"):
@@ -209,7 +199,7 @@ def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]
     split, labels, explain = str(metrics["split"]), run.corpus.labels, _explainer(run)
     best, worst = (
         build_examples(predictions, rows, read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
-        for rows in best_and_worst(predictions, seed=run.settings.evaluation.seed)
+        for rows in best_and_worst(predictions)
     )
     write_page(
         run.layout.report(split),

@@ -12,12 +12,12 @@ from axml_ray.evaluation.metrics.reliability import BINS, ReliabilityCurve
 
 def test_every_label_is_in_one_band():
     counts = np.array([500, 100, 99, 10, 9, 1, 0, 0])
-    bands = frequency_bands(counts, head_from=100, torso_from=10)
+    bands = frequency_bands(counts)
     assert [band.name for band in bands] == ["head", "torso", "tail", "unseen"]
     assert [np.flatnonzero(band.is_member).tolist() for band in bands] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [(band.min_count, band.max_count) for band in bands] == [(100, None), (10, 99), (1, 9), (0, 0)]
     # A band may be empty.
-    assert not frequency_bands(np.array([3, 2]), head_from=100, torso_from=10)[0].is_member.any()
+    assert not frequency_bands(np.array([3, 2]))[0].is_member.any()
 
 
 def test_precision_and_recall_by_frequency_by_hand():

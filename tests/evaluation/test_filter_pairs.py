@@ -101,7 +101,7 @@ def test_an_evaluation_leaves_them_out(run: Run) -> None:
     assert all_labels["documents"] == int((several > 0).sum()) and "filter_pairs" not in all_labels
     assert fewer["documents"] == int((several > 1).sum()) and fewer["filter_pairs"] == all_labels["documents"]
     assert fewer["ensemble"]["P@5"] < all_labels["ensemble"]["P@5"]
-    assert compare_runs(run, plain, "test").content["documents"] == fewer["documents"]
+    assert compare_runs(run, plain, "test")["documents"] == fewer["documents"]
 
 
 @pytest.mark.parametrize(

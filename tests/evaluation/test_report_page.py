@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 import pytest
 from evaluation.toy_run import EVIL, TREES, write_corpus, write_run
 
-from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, compare_predictions, evaluate_predictions
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.evaluation.reports.examples import LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.reports.report_page import write_page
 from axml_ray.settings import EvaluationSettings
 
-SETTINGS = EvaluationSettings(resamples=20)
+SETTINGS = EvaluationSettings()
 VOID = {"meta", "link", "br", "img", "input"}
 
 
@@ -53,16 +53,14 @@ def content(tmp_path_factory):
     home = tmp_path_factory.mktemp("page")
     index = write_corpus(home)
     run = write_run(home)
-    other = write_run(home, "other", seed=7)
     training = TrainingCounts(index.counts, 300)
-    predictions, others = (Predictions.open(each / "predictions/test") for each in (run, other))
+    predictions = Predictions.open(run / "predictions/test")
     metrics = {
         "corpus": EVIL,
         "split": "test",
         **evaluate_predictions(predictions, training, SETTINGS),
         "seconds": {"knn": 2.5},
     }
-    compared = {"run": EVIL, "measures": compare_predictions(predictions, others, training, SETTINGS)}
     texts = [f"</style><img src=x onerror=alert({row})>" for row in range(10)]
     names = [EVIL] * len(index)
 
@@ -70,16 +68,15 @@ def content(tmp_path_factory):
         return [LabelExplanation([("img", 9, 12, 1.0)], [(EVIL, 0.25)]) for _ in labels]
 
     example_groups = [
-        build_examples(predictions, rows, texts, names, index.counts, explain)
-        for rows in best_and_worst(predictions, seed=0)
+        build_examples(predictions, rows, texts, names, index.counts, explain) for rows in best_and_worst(predictions)
     ]
-    return run, metrics, compared, example_groups
+    return run, metrics, example_groups
 
 
 def write_html(content, tmp_path, **changes):
-    run, metrics, compared, example_groups = content
+    run, metrics, example_groups = content
     arguments = {
-        "metrics": json.loads(json.dumps(metrics | {"against": compared})),
+        "metrics": json.loads(json.dumps(metrics)),
         "name": EVIL,
         "journals": [run / f"tree-{tree}" / "training.jsonl" for tree in range(TREES)],
         "best": example_groups[0],
@@ -113,18 +110,17 @@ def test_names_and_texts_are_escaped(content, tmp_path):
 
 
 def test_all_sections_contain_their_numbers(content, tmp_path):
-    _, metrics, compared, _ = content
+    _, metrics, _ = content
     html = write_html(content, tmp_path)
     page = Tags(html)
     sections = [each["id"] for each in page.of("section")]
-    assert sections == ["scores", "bands", "against", "calibration", "training", "documents"]
+    assert sections == ["scores", "bands", "calibration", "training", "documents"]
     assert {each["href"][1:] for each in page.of("a")} == set(sections)
     text = " ".join("".join(page.text).split())
     for scores in (metrics["ensemble"], *metrics["members"].values(), metrics["bands"][2]["ensemble"]):
         assert f"{scores['P@1']:.2f}" in text
     low, high = metrics["intervals"]["ensemble"]["nDCG@5"]
     assert f"{low:.1f} – {high:.1f}" in text
-    assert f"{compared['measures']['P@5']['difference']:+.2f}" in text
     for chart in ("Loss of level 1", "Validation nDCG@5 of level 2", "Reliability", "label frequency"):
         assert chart in text
     assert html.count('role="img"') == 7
@@ -132,7 +128,7 @@ def test_all_sections_contain_their_numbers(content, tmp_path):
 
 
 def test_probabilities_have_a_line_and_their_error(content, tmp_path):
-    _, metrics, _, _ = content
+    _, metrics, _ = content
     assert "calibrated probability" not in write_html(content, tmp_path)
     probabilities = metrics["calibration"] | {"expected_error": 0.1234}
     html = write_html(content, tmp_path, metrics=metrics | {"probabilities": probabilities})
@@ -158,7 +154,7 @@ def test_page_is_accessible_and_responsive(content, tmp_path):
 
 
 def test_missing_parts_are_left_out(content, tmp_path):
-    _, metrics, _, _ = content
+    _, metrics, _ = content
     bare = {key: value for key, value in metrics.items() if key != "seconds"}
     bare["calibration"] = metrics["calibration"] | {"expected_error": None}
     html = write_html(content, tmp_path, metrics=bare, journals=[tmp_path / "none.jsonl"], best=[], worst=[])

@@ -66,7 +66,6 @@ def write_run(home: Path, name: str = "run", *, corpus: str = "toy", skill: floa
         "corpora": str(home / "corpora"),
         "corpus": {"name": corpus, "source": "installed_packages"},
         "ensemble": {"trees": TREES},
-        "evaluation": {"resamples": 50, "torso_from": 10},
     }
     (directory / "settings.yaml").write_text(yaml.safe_dump(settings))
     write_run_manifest(directory)

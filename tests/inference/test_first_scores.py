@@ -72,7 +72,7 @@ def test_the_gain_by_networks_is_measured_on_stored_predictions(mixed_run: Run, 
     console = Console(file=io.StringIO(), width=110)
     console.print(scores_table({"ensemble": ensemble, "without_networks": scores}))
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().splitlines()[-1].split() == ["over", "first", "scores", *["+1.50"] * 9]
+    assert console.file.getvalue().splitlines()[-1].split() == ["gain", "from", "networks", *["+1.50"] * 9]
 
 
 def test_a_run_of_networks_alone_has_no_first_scores(tiny_run: Run) -> None:

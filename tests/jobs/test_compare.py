@@ -13,10 +13,10 @@ from evaluation.toy_run import DOCUMENTS, write_corpus, write_run
 
 from axml_ray.cli import compare
 from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.metrics import METRICS
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts
 from axml_ray.evaluation.metrics.predictions import Predictions
-from axml_ray.evaluation.reports.comparison import compare as compare_predictions
 from axml_ray.evaluation.reports.examples import largest_differences
 from axml_ray.settings import EvaluationSettings
 
@@ -77,7 +77,7 @@ def test_the_order_of_documents_does_not_matter(home):
     pq.write_table(table.take(np.arange(len(table))[::-1]), turned / "000000.parquet")
     training = TrainingCounts(LabelIndex.load(home / "corpora/toy/labels.parquet").counts, 300)
     predictions, others = Predictions.open(stored), Predictions.open(turned)
-    content = compare_predictions(predictions, others, training, EvaluationSettings(resamples=20, torso_from=10))
+    content = compare_predictions(predictions, others, training, EvaluationSettings())
     measures = [content["measures"], *(band["measures"] for band in content["bands"] if "measures" in band)]
     assert len(measures) > 2
     assert all(each["difference"] == 0 and each["p"] == 1 for one in measures for each in one.values())

@@ -17,7 +17,6 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("evaluate")
     write_corpus(home)
     write_run(home)
-    write_run(home, "other", seed=3)
     return home
 
 
@@ -31,32 +30,28 @@ def judge(home, command, monkeypatch):
 def test_tables_files_and_browser(judge, home, monkeypatch):
     opened = []
     monkeypatch.setattr(evaluate.webbrowser, "open", opened.append)
-    code, out, err = judge("--run", "runs/run", "--against", "runs/other", "--open", "--evaluation.resamples", "30")
+    code, out, err = judge("--run", "runs/run", "--open")
     assert code == 0, err
-    for words in ("tree 2", "ensemble", "head (100+)", "tail (1–9)", "unseen (0)", "points above other"):
+    for words in ("tree 2", "ensemble", "head (100+)", "tail (1–9)", "unseen (0)"):
         assert words in out
     report = home / "runs/run/report/index.html"
     assert f"report: {report}" in out and opened == [report.as_uri()]
-    metrics = json.loads((home / "runs/run/metrics.json").read_text())
-    assert metrics["against"]["run"] == "other" and metrics["against"]["measures"]["P@1"]["p"] >= 1 / 31
+    assert json.loads((home / "runs/run/metrics.json").read_text())["split"] == "test"
 
 
-def test_a_corpus_that_was_moved_is_that_of_both_runs(judge, home):
+def test_a_corpus_that_was_moved(judge, home):
     (home / "corpora").rename(home / "moved")
     try:
-        flags = ["--run", "runs/run", "--against", "runs/other", "--evaluation.resamples", "30"]
-        code, out, err = judge(*flags, "--corpora", "moved")
-        assert code == 0 and "points above other" in out, err
-        code, _, err = judge(*flags)
+        code, out, err = judge("--run", "runs/run", "--corpora", "moved")
+        assert code == 0 and "ensemble" in out, err
+        code, _, err = judge("--run", "runs/run")
         assert code == 2 and f"{home}/corpora/" in err
     finally:
         (home / "moved").rename(home / "corpora")
 
 
-def test_constants_and_bands_may_be_given(judge, home):
-    flags = ["--evaluation.propensity_a", "0.6", "--evaluation.head_from", "50", "--evaluation.torso_from", "20"]
-    code, out, _ = judge("--run=runs/run", *flags)
-    assert code == 0 and "head (50+)" in out and "torso (20–49)" in out
+def test_constants_may_be_given(judge, home):
+    assert judge("--run=runs/run", "--evaluation.propensity_a", "0.6")[0] == 0
     assert json.loads((home / "runs/run/metrics.json").read_text())["propensity"]["A"] == 0.6
 
 
@@ -65,14 +60,13 @@ def test_constants_and_bands_may_be_given(judge, home):
     [
         ([], "command line: --run: name the directory of a run"),
         (["--run", "runs/none"], "{home}/runs/none: not a run (settings.yaml is missing); train one with"),
-        (["--run", "runs/run", "--against", "runs"], "{home}/runs: not a run"),
         (["--run", "runs/run", "--split", "all"], "command line: argument --split: invalid choice: 'all'"),
         (
-            ["--run", "runs/run", "--agianst", "x"],
-            "command line: --agianst: unknown setting; did you mean '--against'?",
+            ["--run", "runs/run", "--splti", "x"],
+            "command line: --splti: unknown setting; did you mean '--split'?",
         ),
         (["--run", "runs/run", "--tree.beam", "9"], "command line: the settings of {home}/runs/run cannot be changed"),
-        (["--run", "runs/run", "--evaluation.torso_from", "100"], "command line: evaluation.torso_from is 100"),
+        (["--run", "runs/run", "--evaluation.torso_from", "100"], "command line: --evaluation.torso_from: was removed"),
         (["--run", "runs/run", "--corpora", "none"], "{home}/none/toy: no prepared corpus (corpus.json is missing)"),
     ],
 )
@@ -86,5 +80,5 @@ def test_one_line_says_what_is_wrong(judge, home, words, says):
 def test_help_shows_flags_and_settings(judge):
     code, out, _ = judge("--help")
     assert code == 0
-    for flag in ("--run", "--split", "--against", "--open", "--evaluation.propensity_a"):
+    for flag in ("--run", "--split", "--open", "--evaluation.propensity_a"):
         assert flag in out

@@ -95,8 +95,8 @@ def test_it_is_served_and_explained(bundle: Path, environment: dict[str, str]) -
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [f"bundle={bundle}", f"port={port}", "cpus=0.1"]
-    server = subprocess.Popen([sys.executable, "-m", "serve_app", *words], env=environment, cwd=ROOT)
+    flags = [f"--bundle={bundle}", f"--port={port}", "--cpus=0.1"]
+    server = subprocess.Popen([sys.executable, "-m", "serve_app", *flags], env=environment, cwd=ROOT)
     try:
         end = time.monotonic() + SECONDS
         while True:

@@ -14,7 +14,7 @@ import pytest
 
 from axml_ray.core.errors import SettingsError
 from serve_app.__main__ import ServerSettings, check_reach
-from serve_app.address import check_address
+from serve_app.listener import check_address
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,8 +30,8 @@ def listener(family: int, host: str, share: bool) -> socket.socket:
     return server
 
 
-def serve(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "serve_app", *words]
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "serve_app", *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90)
 
@@ -77,14 +77,19 @@ def test_a_server_for_everyone_without_keys_is_warned_of(
 
 
 @pytest.mark.processes
-def test_one_line_before_ray_starts(tmp_path: Path) -> None:
+def test_one_line_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with listener(socket.AF_INET, "127.0.0.1", True) as server:
         port = server.getsockname()[1]
-        done = serve(f"bundle={tmp_path}", f"port={port}")
+        done = serve("--bundle", str(tmp_path), "--port", str(port))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: port: {port} is in use") and done.stderr.count("\n") == 1
-    done = serve(f"bundel={tmp_path}")
-    assert (done.returncode, done.stderr) == (2, "error: bundel: no such setting; did you mean bundle?\n")
+    done = serve("--bundel", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and "'--bundle'" in done.stderr
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # onto a cluster of others, `serve deploy` deploys
+    done = serve("--bundle", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.startswith("error: RAY_ADDRESS: ") and done.stderr.count("\n") == 1
+    done = serve("--waiting_texts", "9")
+    assert done.returncode == 2 and "max_queued_texts" in done.stderr
 
 
 @pytest.mark.processes

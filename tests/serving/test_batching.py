@@ -40,7 +40,7 @@ async def settled() -> None:
 def test_every_request_gets_its_own_answer(requests: list[tuple[int, int, str]], at_once: int) -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[Any, Any] = Batcher(trees, WORDS, at_once, waiting=10_000)
+        batcher: Batcher[Any, Any] = Batcher(trees, WORDS, at_once, capacity=10_000)
         items = list(enumerate(requests))
         calls = [
             asyncio.create_task(batcher.submit(item, kind, texts, words))
@@ -66,7 +66,7 @@ def test_every_request_gets_its_own_answer(requests: list[tuple[int, int, str]],
 def test_a_batch_holds_texts_of_like_length() -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[int, Any] = Batcher(trees, words=100, at_once=1, waiting=100)
+        batcher: Batcher[int, Any] = Batcher(trees, max_words=100, at_once=1, capacity=100)
         calls = [asyncio.create_task(batcher.submit(length, "", 1, length)) for length in (5, 60, 9, 31, 8, 35)]
         await settled()
         trees.gate.set()
@@ -79,7 +79,7 @@ def test_a_batch_holds_texts_of_like_length() -> None:
 def test_more_than_may_wait_are_refused_and_told_when_to_come_again() -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, waiting=4)
+        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, capacity=4)
         calls = [asyncio.create_task(batcher.submit(number, "", 2, 1)) for number in range(3)]
         await settled()
         assert batcher.texts == 4
@@ -97,7 +97,7 @@ def test_a_request_larger_than_the_queue_is_taken_by_an_idle_server() -> None:
     async def main() -> None:
         trees = Trees()
         trees.gate.set()
-        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, waiting=4)
+        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, capacity=4)
         assert await batcher.submit(1, "", 50, 1_000) == ("answer", 1)
 
     asyncio.run(main())
@@ -106,7 +106,7 @@ def test_a_request_larger_than_the_queue_is_taken_by_an_idle_server() -> None:
 def test_who_leaves_the_queue_is_not_worked_for() -> None:
     async def main() -> None:
         trees = Trees()
-        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, waiting=10)
+        batcher: Batcher[int, Any] = Batcher(trees, WORDS, at_once=1, capacity=10)
         calls = [asyncio.create_task(batcher.submit(number, "", 1, 60)) for number in range(3)]
         await settled()
         calls[1].cancel()
@@ -126,7 +126,7 @@ def test_a_failure_reaches_those_of_its_batch_alone() -> None:
         return items
 
     async def main() -> None:
-        batcher: Batcher[int, int] = Batcher(fragile, words=1, at_once=1, waiting=10)
+        batcher: Batcher[int, int] = Batcher(fragile, max_words=1, at_once=1, capacity=10)
         found = await asyncio.gather(*(batcher.submit(one, "", 1, 1) for one in (1, 13, 2)), return_exceptions=True)
         assert found[0] == 1 and isinstance(found[1], ValueError) and found[2] == 2
 
@@ -150,7 +150,7 @@ def test_a_batch_is_no_part_of_the_request_that_led_it() -> None:
             request.set(f"request {item}")
             return await batcher.submit(item, "a", 1, 1)
 
-        batcher: Batcher[int, int] = Batcher(work, words=1, at_once=1, waiting=10)
+        batcher: Batcher[int, int] = Batcher(work, max_words=1, at_once=1, capacity=10)
         calls = [asyncio.create_task(submit(item)) for item in range(3)]
         await settled()
         gate.set()
@@ -165,7 +165,7 @@ def test_a_batch_that_is_called_off_leaves_nobody_waiting() -> None:
         async def work(items: list[int]) -> list[int]:
             raise asyncio.CancelledError
 
-        batcher: Batcher[int, int] = Batcher(work, words=10, at_once=1, waiting=10)
+        batcher: Batcher[int, int] = Batcher(work, max_words=10, at_once=1, capacity=10)
         calls = [asyncio.create_task(batcher.submit(item, "a", 1, 1)) for item in range(2)]
         done, left = await asyncio.wait(calls, timeout=5)
         assert len(done) == 2 and not left

@@ -15,7 +15,7 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.members.knn import NearestNeighbours
 from axml_ray.settings.configuration import from_command_line
 from axml_ray.settings.members import KINDS, Kind, KnnSettings
-from serve_app.__main__ import ServerSettings, parse_pairs
+from serve_app.__main__ import ServerSettings
 from serve_app.edition import Edition, EditionError
 from serve_app.members import Members
 from serve_app.service import read_examples
@@ -59,21 +59,21 @@ def test_the_manifest_of_a_training_runs_a_job_that_is_there(monkeypatch: pytest
     assert all(str(path).startswith("/data/") for path in (*read, settings.runs, settings.corpora))
 
 
-def test_words_of_the_command_line(tmp_path: Path) -> None:
-    settings = ServerSettings.from_arguments(
-        parse_pairs([f"bundle={tmp_path}", "colocate_members=false", "port=9000", "cpus=0.25"])
-    )
+def test_settings_of_the_command_line(tmp_path: Path) -> None:
+    given = {"bundle": str(tmp_path), "colocate_members": "false", "port": "9000", "cpus": "0.25"}
+    settings = ServerSettings.from_arguments(given)
     assert (settings.bundle, settings.colocate_members, settings.port, settings.cpus) == (tmp_path, False, 9000, 0.25)
     assert settings.host == "127.0.0.1"
-    for words, said in [
-        (["bundle"], "expected key=value"),
-        (["port=1", "port=2"], "port is given twice"),
-        ([f"bundle={tmp_path}", "port=70000"], "port: "),
-        (["port=80"], "bundle: missing"),
-        ([f"bundle={tmp_path}", "hosts=a"], "hosts: no such setting"),
+    for wrong, said in [
+        ({"port": "70000"}, "port: "),
+        ({"hosts": "a"}, "hosts: no such setting; did you mean host"),
+        ({"together": "true"}, "together: is now colocate_members"),
+        ({"body_limit_s": "9"}, "body_limit_s: was removed"),
     ]:
         with pytest.raises(SettingsError, match=said):
-            ServerSettings.from_arguments(parse_pairs(words))
+            ServerSettings.from_arguments({**given, **wrong})
+    with pytest.raises(SettingsError, match="bundle: missing"):
+        ServerSettings.from_arguments({"port": "80"})
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": 1}', "\ufeff"])

@@ -15,9 +15,10 @@ import ray
 import requests
 import uvicorn
 from fastapi import Request
-from raw_http import raw
+from raw_http import head, raw
 
 from axml_ray.core.errors import SettingsError
+from serve_app import guard
 from serve_app.api import make_api
 from serve_app.fan_out import FanOut
 from serve_app.guard import keys_of_environment
@@ -166,3 +167,9 @@ def test_encodings_that_are_not_read(addresses: list[str]) -> None:
     for damaged in (body[:-5], body + b"\0", body + body, zlib.compress(b"a"), b"plain", body[:30] + b"x" + body[31:]):
         answer = sent(addresses[0], damaged, "gzip")
         assert answer.status_code == 400 and "gzip" in answer.json()["detail"], damaged
+
+
+def test_a_body_that_comes_too_slowly(addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_LIMIT_S", 0.3)
+    received = raw(addresses[0], head(1_000, f"Authorization: Bearer {KEY}\r\n"), b"{")
+    assert b" 408 " in received.split(b"\r\n")[0] and b"application/problem+json" in received

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serve_app.heap import exclude_from_collections
+from serve_app.edition import exclude_from_collections
 
 
 class Cyclic:

@@ -22,6 +22,7 @@ from axml_ray.settings import (
 from axml_ray.settings.configuration import from_command_line, load, read_yaml
 from axml_ray.settings.members import KINDS
 from axml_ray.settings.renamed import RENAMED
+from serve_app.settings import ApplicationSettings
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 GROUPS = {
@@ -119,7 +120,7 @@ def test_there_are_shipped_configs() -> None:
         ("sed: 3", "sed: unknown setting; did you mean 'seed'?"),
         (PACKAGES + "seed: -1", "seed: Input should be greater than or equal to 0 (given: -1)"),
         (PACKAGES + "seed: 4294967296", "seed: Input should be less than 4294967296"),
-        (PACKAGES + "evaluation: {seed: -1}", "evaluation.seed: Input should be greater than or equal to 0"),
+        (PACKAGES + "evaluation: {seed: 1}", "evaluation.seed: was removed: "),
         (PACKAGES + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
         (PACKAGES + "members: {linear_tree: {cost: .nan}}", "members.linear_tree.cost: Input should be"),
         (PACKAGES + "resources: {gpus_per_worker: 1.5}", "gpus_per_worker is 1.5; above 1, take a whole number"),
@@ -216,7 +217,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def test_old_names_are_free_and_new_ones_exist() -> None:
-    known = set(keys(Experiment))
+    known = set(keys(Experiment)) | ApplicationSettings.model_fields.keys()
     assert not known & RENAMED.keys()
     assert {now for now in RENAMED.values() if " " not in now} <= known
 

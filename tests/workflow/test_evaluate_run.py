@@ -70,16 +70,6 @@ def test_other_splits_have_their_own_files(run, tmp_path):
     assert not (run / "metrics.json").exists() and not (run / "report" / "index.html").exists()
 
 
-def test_compares_two_runs(run, tmp_path):
-    worse = open_run(write_run(tmp_path, "worse", skill=0.1, seed=4))
-    metrics = evaluate_split(run, other=worse)
-    assert metrics["against"]["run"] == "worse"
-    assert metrics["against"]["measures"]["P@1"]["difference"] > 0
-    assert json.loads((run / "metrics.json").read_text())["against"]["measures"]["P@1"]["p"] <= 0.05
-    assert "Compared with worse" in (run / "report" / "index.html").read_text()
-    assert "against" not in evaluate_split(run)
-
-
 def test_evaluates_a_moved_run(run, tmp_path):
     moved = tmp_path / "elsewhere" / "new-name"
     shutil.copytree(run, moved)
@@ -152,15 +142,14 @@ def test_a_split_without_documents_raises(run, tmp_path):
         evaluate_split(run, "valid")
 
 
-def test_docs_describe_all_keys_of_the_metrics(run, tmp_path):
+def test_docs_describe_all_keys_of_the_metrics(run):
     page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
-    metrics = evaluate_split(run, other=open_run(write_run(tmp_path, "other", seed=4)))
+    metrics = evaluate_split(run)
     described = page[page.index("## In `metrics.json`") : page.index("In Python")]
     keys = set(re.findall(r"`(\w+)`", described))
     assert set(metrics) <= keys | {"seconds"}
-    for rows in (metrics["bands"][0], metrics["frequency"][0], metrics["calibration"], metrics["against"]):
+    for rows in (metrics["bands"][0], metrics["frequency"][0], metrics["calibration"]):
         assert set(rows) <= keys, set(rows) - keys
-    assert set(metrics["against"]["measures"]["P@1"]) <= keys
     settings = open_run(run).settings.evaluation
     assert all(hasattr(settings, name) for name in re.findall(r"`evaluation\.(\w+)`", page))
     variables = {

@@ -17,6 +17,13 @@ from numpy.typing import NDArray
 from axml_ray.evaluation.metrics.rankings import first_columns, hits
 
 DEPTH = 5
+BANDS: tuple[tuple[str, int, int | None], ...] = (
+    ("head", 100, None),
+    ("torso", 10, 99),
+    ("tail", 1, 9),
+    ("unseen", 0, 0),
+)
+"""Name of each band, and the least and the greatest number of training documents of its labels (None: no bound)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +42,17 @@ class Band:
     max_count: int | None
     is_member: NDArray[np.bool_]
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The band's name, limits and number of labels, as rows of `metrics.json` and of comparisons begin."""
+        return {"name": self.name, "from": self.min_count, "to": self.max_count, "labels": int(self.is_member.sum())}
 
-def frequency_bands(counts: NDArray[np.int64], *, head_from: int, torso_from: int) -> list[Band]:
-    """Divide the labels into head, torso, tail and unseen ones.
 
-    Args:
-        counts: int64[L], training documents of each label.
-        head_from: least number of training documents of a head label.
-        torso_from: least number of training documents of a torso label; tail labels have fewer, but at least one.
-    """
-    limits: list[tuple[str, int, int | None]] = [
-        ("head", head_from, None),
-        ("torso", torso_from, head_from - 1),
-        ("tail", 1, torso_from - 1),
-        ("unseen", 0, 0),
-    ]
+def frequency_bands(counts: NDArray[np.int64]) -> list[Band]:
+    """Divide the labels into `BANDS` by their number of training documents, int64[L]."""
     return [
         Band(name, low, high, (counts >= low) & (counts <= (counts.max(initial=0) if high is None else high)))
-        for name, low, high in limits
+        for name, low, high in BANDS
     ]
 
 

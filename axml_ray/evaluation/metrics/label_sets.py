@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.metrics.predictions import Ranking
 from axml_ray.evaluation.metrics.rankings import hits
 
 
@@ -32,20 +32,15 @@ class ScoredPairs:
     documents: int
 
     @classmethod
-    def read(cls, predictions: Predictions) -> "ScoredPairs":
-        """Read the ensemble's pairs from stored predictions."""
-        return cls.of(predictions.read(ENSEMBLE))
-
-    @classmethod
-    def of(cls, parts: Iterable[Ranking]) -> "ScoredPairs":
-        """Collect the pairs of some rankings."""
+    def of(cls, rankings: Iterable[Ranking]) -> "ScoredPairs":
+        """Collect the pairs of the ensemble's rankings, `predictions.read(ENSEMBLE)`."""
         scores, is_true, true_labels, documents = [np.empty(0, np.float32)], [np.empty(0, np.bool_)], 0, 0
-        for part in parts:
-            is_predicted = part.top >= 0
-            scores.append(part.scores[is_predicted])
-            is_true.append(hits(part.top, part.truth.values, part.truth.offsets)[is_predicted])
-            true_labels += len(part.truth.values)
-            documents += len(part.top)
+        for ranking in rankings:
+            is_predicted = ranking.top >= 0
+            scores.append(ranking.scores[is_predicted])
+            is_true.append(hits(ranking.top, ranking.truth.values, ranking.truth.offsets)[is_predicted])
+            true_labels += len(ranking.truth.values)
+            documents += len(ranking.top)
         return cls(np.concatenate(scores), np.concatenate(is_true), true_labels, documents)
 
     def best_threshold(self) -> float:
@@ -65,10 +60,7 @@ class ScoredPairs:
         return float(scores[np.argmax(np.where(is_last, f1, -1))])
 
     def scores_above(self, threshold: float) -> dict[str, float]:
-        """Return the scores of the sets of labels that reach a threshold.
-
-        Args:
-            threshold: least score of a predicted label.
+        """Return the scores of the sets of labels whose scores reach a threshold.
 
         Returns:
             `threshold`; `labels`, the mean number of labels of a document; and in percent `micro-precision`,

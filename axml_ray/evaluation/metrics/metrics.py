@@ -5,7 +5,8 @@ the best attainable value, as in the Extreme Classification Repository. `ranking
 
 - The values of every document are kept (:class:`DocumentScores`): means, intervals and tests are computed from them.
 - nDCG and recall are undefined without a true label, so such documents are excluded from every score, and counted.
-- P@k, nDCG@k, R@k, RP@k and F1@k are means over documents. PSP@k and PSnDCG@k are ratios of two sums over documents:
+- P@k, nDCG@k, R@k, RP@k (hits over min(k, true labels)) and F1@k (2·hits over k + true labels) are means over
+  documents. PSP@k and PSnDCG@k are ratios of two sums over documents:
   the inverse propensities of the hits, and the largest sum that any ranking could attain.
 - The ideal ranking of nDCG@k has min(k, number of true labels) terms. ``nDCG@10/all`` is the measure of SemEval-2025
   task 5: the top ten against an ideal ranking of *all* true labels; below 100 if a document has more than ten.
@@ -59,16 +60,9 @@ def propensities(
 def ndcg_at(
     top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64], k: int
 ) -> NDArray[np.float64]:
-    """Compute nDCG@k of each document, as a fraction; training evaluates on validation documents with it.
+    """Compute nDCG@k of each document, float64[N] in [0, 1]; 0 for a document without true labels.
 
-    Args:
-        top: int32[N, K], label ids, best first, padded with -1; K may be less than k.
-        labels: int32[nnz], true label ids of all documents, concatenated.
-        offsets: int64[N + 1], start of each document's true labels, and nnz.
-        k: rank cutoff.
-
-    Returns:
-        float64[N], in [0, 1]; 0 for a document without true labels.
+    Training evaluates on validation documents with it. K may be less than k.
 
     Raises:
         ValueError: the shapes do not match.
@@ -98,13 +92,9 @@ class DocumentScores:
         return self.values[:, METRICS.index(name)]
 
     def scores(self, weights: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Compute scores in percent of bootstrap samples of the documents.
+        """Compute the scores of bootstrap samples in percent, float64[B, M].
 
-        Args:
-            weights: float64[B, N], number of times that each sample contains each document.
-
-        Returns:
-            float64[B, M].
+        `weights`, float64[B, N], is the number of times that each sample contains each document.
         """
         numerators = weights @ self.values
         sizes = weights.sum(1, keepdims=True).repeat(len(MEANS), 1)
@@ -116,7 +106,7 @@ class DocumentScores:
 
 
 class Scores:
-    """Accumulates all metrics of one ranking per document, batch by batch.
+    """Accumulates all metrics of one ranking per document, batch by batch, with 1 / :func:`propensities`, float64[L].
 
     >>> scores = Scores(1 / propensities(np.array([9, 4, 1]), 10))
     >>> scores.add(np.array([[2, 0], [1, -1]]), np.array([2, 0, 1]), np.array([0, 2, 3]))
@@ -129,24 +119,13 @@ class Scores:
     """
 
     def __init__(self, inverse_propensity: NDArray[np.float64]) -> None:
-        """Initialise without documents.
-
-        Args:
-            inverse_propensity: float64[L], 1 / :func:`propensities`.
-        """
         self.documents = 0
         self.documents_without_labels = 0
         self._inverse_propensity = np.asarray(inverse_propensity, np.float64)
-        self._parts = [DocumentScores(np.empty((0, len(METRICS))), np.empty((0, len(RATIOS))))]
+        self._blocks = [DocumentScores(np.empty((0, len(METRICS))), np.empty((0, len(RATIOS))))]
 
     def add(self, top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
-        """Add a batch of documents; only the first fifty columns of ``top`` are used.
-
-        Args:
-            top: int32[N, K], label ids, best first, without duplicates in a row, padded with -1; K may be less than
-                fifty.
-            labels: int32[nnz], true label ids of all documents, concatenated, without duplicates in a document.
-            offsets: int64[N + 1], start of each document's true labels, and nnz.
+        """Add a batch of documents; only the first fifty columns of ``top`` are used, which may have fewer.
 
         Raises:
             ValueError: the shapes do not match, a label is outside 0 … L − 1, or a document has a label twice.
@@ -158,7 +137,7 @@ class Scores:
         self.documents += int(labelled.sum())
         self.documents_without_labels += int((~labelled).sum())
         top, counts = top[labelled], counts[labelled]
-        self._parts.append(self._score_batch(top, labels, np.concatenate([[0], np.cumsum(counts)])))
+        self._blocks.append(self._score_batch(top, labels, np.concatenate([[0], np.cumsum(counts)])))
 
     def document_scores(self) -> DocumentScores:
         """Return the scores of all documents with a true label, in the order in which they were added.
@@ -170,19 +149,13 @@ class Scores:
             raise ValueError(
                 f"cannot compute scores: none of {self.documents_without_labels} documents has a true label"
             )
-        if len(self._parts) > 1:
-            values = np.concatenate([part.values for part in self._parts])
-            self._parts = [DocumentScores(values, np.concatenate([part.attainable for part in self._parts]))]
-        return self._parts[0]
+        if len(self._blocks) > 1:
+            values = np.concatenate([block.values for block in self._blocks])
+            self._blocks = [DocumentScores(values, np.concatenate([block.attainable for block in self._blocks]))]
+        return self._blocks[0]
 
     def result(self) -> dict[str, float]:
-        """Return the scores of all documents added so far.
-
-        Returns:
-            In percent, unrounded: ``P@k``, ``nDCG@k``, ``PSP@k``, ``PSnDCG@k``, ``R@k`` for k = 1, 3, 5, 10;
-            ``RP@5``: hits over min(5, true labels); ``F1@5``: 2·hits / (5 + true labels);
-            ``nDCG@10/all``: DCG of the top ten over the DCG of an ideal ranking of all true labels;
-            ``R@5-50``: mean of R@k over k = 5, 10, …, 50.
+        """Return the scores of all documents added so far in percent, by the names in `METRICS`.
 
         Raises:
             ValueError: no document with a true label was added.

@@ -64,7 +64,15 @@ class Predictions:
         files = sorted(directory.glob("*.parquet"))
         if not files:
             return None
-        schemas = [_read_schema(path) for path in files]
+        schemas = []
+        for path in files:
+            try:
+                schemas.append(pq.read_schema(path))
+            except (OSError, pa.ArrowException) as error:
+                reason = " ".join(str(error).split())
+                raise SettingsError(
+                    f"{path}: cannot be read ({reason}). Remove the directory to predict the split again"
+                ) from None
         names = set.intersection(*(set(schema.names) for schema in schemas))
         [made_by, *others] = {(schema.metadata or {}).get(MADE_BY.encode()) for schema in schemas}
         required = {"id", "labels", f"{ENSEMBLE}.labels", f"{ENSEMBLE}.scores"}
@@ -79,20 +87,17 @@ class Predictions:
         members.remove(ENSEMBLE)
         return cls(directory, tuple(members), made_by.decode() if made_by and not others else None)
 
-    @property
-    def rankings(self) -> list[str]:
-        """Names of all rankings: `ensemble` and each member."""
-        return [ENSEMBLE, *self.members]
-
     def read(self, name: str) -> Iterator[Ranking]:
-        """Read the ranking of this name (one of `rankings`), file by file."""
+        """Read the ranking of this name (`ensemble` or a member), file by file."""
         for [(top, scores)], truth in self.read_all([name]):
             yield Ranking(top, scores, truth)
 
     def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[tuple[np.ndarray, np.ndarray]], Ragged]]:
         """Read several rankings, each as labels and scores [N, K], and the true label ids, file by file."""
         first = 0
-        for table in self._tables([*(f"{name}.{part}" for name in names for part in ("labels", "scores")), "labels"]):
+        for table in self._tables(
+            [*(f"{name}.{column}" for name in names for column in ("labels", "scores")), "labels"]
+        ):
             rows = len(table)
             if not rows:
                 continue
@@ -100,8 +105,8 @@ class Predictions:
             pairs = None if self.left_out is None else self.left_out.take(np.arange(first, first + rows))
             for name in names:
                 top, scores = (
-                    table[f"{name}.{part}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
-                    for part in ("labels", "scores")
+                    table[f"{name}.{column}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
+                    for column in ("labels", "scores")
                 )
                 rankings.append((top, scores) if pairs is None else rank_without(pairs, top, scores))
             yield rankings, truth if pairs is None else labels_without(pairs, truth)
@@ -121,18 +126,3 @@ def title_of(member: str) -> str:
     """Return the display name of a member: `linear_tree-0` is "linear tree 1"."""
     kind, _, number = member.partition("-")
     return " ".join([kind.replace("_", " "), *([str(int(number) + 1)] if number.isdecimal() else [])])
-
-
-def _read_schema(path: Path) -> pa.Schema:
-    """Read the schema of a Parquet file.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
-    try:
-        return pq.read_schema(path)
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(
-            f"{path}: cannot be read ({reason}). Remove the directory to predict the split again"
-        ) from None

@@ -1,7 +1,8 @@
 """Rankings and true labels as arrays: which ranked labels are true, restriction to some labels, validation.
 
-True labels are ragged: document i has ``labels[offsets[i]:offsets[i + 1]]``, in any order, without duplicates.
-A ranking is a row of ``top``, best label first, padded with -1::
+True labels are ragged: document i has ``labels[offsets[i]:offsets[i + 1]]``, in any order, without duplicates;
+``labels`` is int32[nnz], ``offsets`` int64[N + 1]. A ranking is a row of ``top``, int32[N, K], best label first, padded
+with -1::
 
     labels  = [3 7 | 2 | 0 3 5]      top = [[7 1 3]      hits = [[1 0 1]
     offsets = [0 2 3 6]                     [4 2 -1]             [0 1 0]
@@ -17,15 +18,7 @@ from axml_ray.core.ragged import Ragged
 
 
 def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Compute which of the ranked labels are true.
-
-    Args:
-        top: int32[N, K], label ids, best first, padded with -1.
-        labels: int32[nnz], true label ids of all documents, concatenated.
-        offsets: int64[N + 1], start of each document's true labels, and nnz.
-
-    Returns:
-        bool[N, K].
+    """Return which of the ranked labels are true, bool[N, K].
 
     Raises:
         ValueError: the shapes do not match.
@@ -46,13 +39,7 @@ def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray
 def restrict_to(
     is_member: NDArray[np.bool_], top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.int64]]:
-    """Remove all labels but some from rankings and true labels; the remaining ones keep their order.
-
-    Args:
-        is_member: bool[L], the labels to keep.
-        top: int32[N, K], label ids, best first, padded with -1.
-        labels: int32[nnz], true label ids of all documents, concatenated.
-        offsets: int64[N + 1], start of each document's true labels, and nnz.
+    """Remove all labels but those of `is_member`, bool[L], from rankings and true labels, which keep their order.
 
     Returns:
         top (int32[N, K], padded with -1), labels (int32[nnz']) and offsets (int64[N + 1]) of the remaining labels.
@@ -74,15 +61,9 @@ def restrict_to(
 def rank_without(
     pairs: Ragged, top: NDArray[np.integer], scores: NDArray[np.floating]
 ) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
-    """Remove pairs of a document and a label from rankings; the remaining labels keep their order.
+    """Remove label ids of each document (`pairs`) from rankings and their scores, float32[N, K] padded with 0.
 
-    Args:
-        pairs: label ids of each of the N documents.
-        top: int32[N, K], label ids, best first, padded with -1.
-        scores: float32[N, K], padded with 0.
-
-    Returns:
-        top and scores of the same shapes, padded likewise.
+    The remaining labels keep their order; the shapes stay the same.
     """
     is_out = hits(top, pairs.values, pairs.offsets)
     order = np.argsort(is_out, axis=1, kind="stable")
@@ -94,9 +75,9 @@ def labels_without(pairs: Ragged, truth: Ragged) -> Ragged:
     """Remove pairs of a document and a label (`pairs`, label ids of each document) from true labels."""
     stride = int(max(truth.values.max(initial=0), pairs.values.max(initial=0))) + 1
     documents, out_documents = (np.repeat(np.arange(len(rows)), rows.lengths) for rows in (truth, pairs))
-    kept = ~np.isin(documents * stride + truth.values, out_documents * stride + pairs.values)
-    lengths = np.bincount(documents[kept], minlength=len(truth))
-    return Ragged(truth.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
+    is_left = ~np.isin(documents * stride + truth.values, out_documents * stride + pairs.values)
+    lengths = np.bincount(documents[is_left], minlength=len(truth))
+    return Ragged(truth.values[is_left], np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def first_columns(top: NDArray[np.integer], k: int) -> NDArray[np.integer]:
@@ -123,24 +104,22 @@ def count_true_labels(
     return counts
 
 
-def check_labels(top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray[np.int64], size: int) -> None:
-    """Raise on ids outside the label index and on duplicates, which would silently distort scores.
-
-    Args:
-        top: int32[N, K].
-        labels: int32[nnz].
-        counts: int64[N], true labels of each document.
-        size: L.
+def check_labels(
+    top: NDArray[np.integer], labels: NDArray[np.integer], counts: NDArray[np.int64], num_labels: int
+) -> None:
+    """Raise on ids outside the label index of L labels and on duplicates, which would silently distort scores.
 
     Raises:
         ValueError: an id is outside 0 … L − 1 (in ``top``, -1 is allowed), or a document has a label twice.
     """
     for name, ids, lowest in (("predicted", top, -1), ("true", labels, 0)):
-        if ids.size and not (ids.min() >= lowest and ids.max() < size):
-            raise ValueError(f"{name} label ids range from {ids.min()} to {ids.max()}, but there are {size} labels")
+        if ids.size and not (ids.min() >= lowest and ids.max() < num_labels):
+            raise ValueError(
+                f"{name} label ids range from {ids.min()} to {ids.max()}, but there are {num_labels} labels"
+            )
     ranked = np.sort(top, axis=1)
     if ((ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)).any():
         raise ValueError("a label is predicted twice for one document")
-    keys = np.sort(np.repeat(np.arange(len(counts)) * size, counts) + labels)
+    keys = np.sort(np.repeat(np.arange(len(counts)) * num_labels, counts) + labels)
     if (keys[1:] == keys[:-1]).any():
         raise ValueError("a document has a true label twice")

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from axml_ray.evaluation.metrics.metrics import MEANS, METRICS, DocumentScores
 
 LEVEL = 0.95
+RESAMPLES, SEED = 1_000, 0
+"""Bootstrap resamples of an interval or a test, and their seed."""
 MAX_WEIGHTS = 1 << 22
 """Greatest number of document weights (of all samples together) in memory at once."""
 
@@ -40,26 +42,19 @@ class Difference:
     p: float
 
 
-def bootstrap_intervals(scores: DocumentScores, *, resamples: int, seed: int) -> dict[str, Interval]:
-    """Compute the 95 % interval of each metric, in percent.
-
-    Args:
-        scores: document scores of one ranking.
-        resamples: B.
-        seed: random seed.
-    """
-    sampled_BM = np.concatenate(list(map(scores.scores, _samples(len(scores), resamples, seed))))
+def bootstrap_intervals(scores: DocumentScores, *, resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Interval]:
+    """Compute the 95 % interval of each metric, in percent, from B `resamples`."""
+    samples = _draw_weights(_draw_sample, len(scores), resamples, seed)
+    sampled_BM = np.concatenate([scores.scores(weights) for weights in samples])
     return dict(zip(METRICS, _percentile_intervals(sampled_BM), strict=True))
 
 
-def compare_paired(one: DocumentScores, other: DocumentScores, *, resamples: int, seed: int) -> dict[str, Difference]:
-    """Compute the difference `one` minus `other` in each metric.
+def compare_paired(
+    one: DocumentScores, other: DocumentScores, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> dict[str, Difference]:
+    """Compute the difference `one` minus `other` in each metric, for two rankings of the same documents in one order.
 
-    Args:
-        one: document scores of one ranking.
-        other: those of another ranking of the same documents, in the same order.
-        resamples: B, for the interval and for the test.
-        seed: random seed of both.
+    Both the interval and the test take B `resamples`.
 
     Raises:
         ValueError: the documents or the propensities differ.
@@ -67,7 +62,8 @@ def compare_paired(one: DocumentScores, other: DocumentScores, *, resamples: int
     if one.attainable.shape != other.attainable.shape or not np.allclose(one.attainable, other.attainable):
         raise ValueError("the two rankings have different documents or different propensities")
     differences = DocumentScores(one.values - other.values, one.attainable)
-    sampled_BM = np.concatenate(list(map(differences.scores, _samples(len(one), resamples, seed))))
+    samples = _draw_weights(_draw_sample, len(one), resamples, seed)
+    sampled_BM = np.concatenate([differences.scores(weights) for weights in samples])
     points = differences.scores(np.ones((1, len(one))))[0]
     # Swapping a document's rankings flips the sign of its difference and leaves the denominators unchanged.
     denominators = np.concatenate([np.full(len(MEANS), len(one)), one.attainable.sum(0)])
@@ -78,10 +74,6 @@ def compare_paired(one: DocumentScores, other: DocumentScores, *, resamples: int
     p_values = (1 + as_large) / (1 + resamples)
     results = zip(points.tolist(), _percentile_intervals(sampled_BM), p_values.tolist(), strict=True)
     return dict(zip(METRICS, (Difference(*each) for each in results), strict=True))
-
-
-def _samples(documents: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    return _draw_weights(_draw_sample, documents, resamples, seed)
 
 
 def _draw_sample(random: np.random.Generator, documents: int) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Template
 from markupsafe import Markup
 
 if TYPE_CHECKING:
@@ -48,6 +49,24 @@ figure.chart svg * {{ stroke-linejoin: round; }}
 figure.chart .scroll {{ overflow-x: auto; }}
 figure.chart details {{ font-size: .85rem; margin-top: .3rem; }}
 """
+FIGURE = Template(
+    """<figure class="chart"><figcaption>{{ title }}</figcaption>
+{%- if drawing -%}
+<svg viewBox="0 0 {{ width }} {{ height }}" role="img" aria-label="{{ title }}. {{ description }}">
+{#- #}<title>{{ title }}</title><desc>{{ description }}</desc>{{ drawing }}</svg>
+<details><summary>Numbers</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ title }}: numbers"><table>
+<thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div></details>
+{%- else %}<p>No data.</p>{% endif %}</figure>""",
+    autoescape=True,
+    trim_blocks=True,
+)
+"""A chart with its numbers, at most `MAX_POINTS` evenly spaced rows; without a drawing it says that there are none."""
 RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -69,29 +88,18 @@ RC_LOCK = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis.
-
-    Attributes:
-        label: the quantity, with its unit.
-        log: whether the axis is logarithmic; values must then be positive.
-        minimum: lower limit; by default a round number below the data.
-        maximum: upper limit; by default a round number above the data.
-    """
+    """One axis: the quantity with its unit, and limits, by default round numbers around the data."""
 
     label: str
     log: bool = False
+    """Whether the axis is logarithmic; values must then be positive."""
     minimum: float | None = None
     maximum: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line through points.
-
-    Attributes:
-        name: name of the line.
-        points: x and y of each point, in ascending order of x; a y of None leaves a gap.
-    """
+    """A line through points, x and y in ascending order of x; a y of None leaves a gap."""
 
     name: str
     points: Sequence[tuple[float, float | None]]
@@ -99,12 +107,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """A series of bars.
-
-    Attributes:
-        name: name of the series.
-        values: one value per bin.
-    """
+    """A series of bars, with one value per bin."""
 
     name: str
     values: Sequence[float]
@@ -125,7 +128,7 @@ def line_chart(title: str, x: Axis, y: Axis, lines: Sequence[Line], *, diagonal:
     """
     known = [[(a, b) for a, b in line.points if b is not None] for line in lines]
     if not any(known):
-        return _empty_figure(title)
+        return Markup(FIGURE.render(title=title))
     for axis, column in ((x, 0), (y, 1)):
         lowest = min(point[column] for points in known for point in points)
         if axis.log and lowest <= 0:
@@ -172,7 +175,7 @@ def bar_chart(title: str, x: Axis, y: Axis, bins: Sequence[str], bars: Sequence[
         bars: the series; without any value but 0, the chart says that there are no data.
     """
     if not any(value for series in bars for value in series.values):
-        return _empty_figure(title)
+        return Markup(FIGURE.render(title=title))
     rows = [[name, *(format_number(series.values[index]) for series in bars)] for index, name in enumerate(bins)]
     peaks = [max(range(len(bins)), key=series.values.__getitem__) for series in bars]
     maxima = "; ".join(
@@ -234,23 +237,22 @@ def _set_axis(axes: "Axes", name: str, axis: Axis) -> None:
 def _figure(
     title: str, description: str, draw: Callable[["Axes"], None], heads: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Markup:
-    """Build the `<figure>` of a chart.
-
-    Args:
-        title: title of the chart.
-        description: text alternative.
-        draw: draws the data and sets up the axes.
-        heads: column heads of the table: the label of the x axis, and the name of each series.
-        rows: cells of the table.
-    """
+    """Return the `<figure>` of a chart that `draw` draws; `heads` and `rows` are the table of its numbers."""
     # The salt makes ids inside the SVG reproducible, and different from those of other charts on the page.
     salt = hashlib.sha256(repr((title, heads, rows)).encode()).hexdigest()
     drawing = _inline(_draw_svg(draw, has_legend=len(heads) > 2, salt=salt))
-    svg = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title><desc>{}</desc>{}</svg>').format(
-        WIDTH, HEIGHT, f"{title}. {description}", title, description, drawing
-    )
-    return Markup('<figure class="chart"><figcaption>{}</figcaption>{}{}</figure>').format(
-        title, svg, _table(title, heads, rows)
+    if len(rows) > MAX_POINTS:
+        rows = [rows[index * (len(rows) - 1) // (MAX_POINTS - 1)] for index in range(MAX_POINTS)]
+    return Markup(
+        FIGURE.render(
+            title=title,
+            description=description,
+            drawing=drawing,
+            width=WIDTH,
+            height=HEIGHT,
+            heads=heads,
+            rows=rows,
+        )
     )
 
 
@@ -294,24 +296,3 @@ def _inline(document: str) -> Markup:
 
     # Matplotlib escapes names, so that a "<" always begins a tag.
     return Markup(re.sub(r">\s+<", "><", re.sub("<[^>]*>", rewrite, content)))
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """Build the folded table of numbers, of at most `MAX_POINTS` evenly spaced rows."""
-    if len(rows) > MAX_POINTS:
-        rows = [rows[index * (len(rows) - 1) // (MAX_POINTS - 1)] for index in range(MAX_POINTS)]
-    head = Markup("").join(Markup('<th scope="col">{}</th>').format(each) for each in heads)
-    body = Markup("").join(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            row[0], Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row[1:])
-        )
-        for row in rows
-    )
-    return Markup(
-        '<details><summary>Numbers</summary><div class="scroll" tabindex="0" role="region" aria-label="{}">'
-        "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div></details>"
-    ).format(f"{title}: numbers", head, body)
-
-
-def _empty_figure(title: str) -> Markup:
-    return Markup('<figure class="chart"><figcaption>{}</figcaption><p>No data.</p></figure>').format(title)

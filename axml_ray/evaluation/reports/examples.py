@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from axml_ray.evaluation.metrics.metrics import ndcg_at
-from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions, Ranking
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.metrics.rankings import hits
 
 EXAMPLES_PER_GROUP = 10
@@ -24,15 +24,12 @@ WordWeights = list[tuple[str, int, int, float]]
 
 @dataclass(frozen=True, slots=True)
 class LabelExplanation:
-    """Why a label was predicted for a text.
-
-    Attributes:
-        words: words of the text, weighted by the label's attention.
-        contributions: display name of each member, and its contribution to the score.
-    """
+    """Why a label was predicted for a text."""
 
     words: WordWeights
+    """Words of the text, weighted by the label's attention."""
     contributions: Sequence[tuple[str, float]]
+    """Display name of each member, and its contribution to the score."""
 
 
 Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
@@ -41,58 +38,44 @@ Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A part of a text.
-
-    Attributes:
-        text: its characters, unescaped.
-        weight: the label's attention relative to the highest-weighted word, 0 to 1; 0 is not highlighted.
-    """
+    """A part of a text, unescaped."""
 
     text: str
     weight: float
+    """The label's attention relative to the highest-weighted word, 0 to 1; 0 is not highlighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedLabel:
-    """One of a document's top labels.
-
-    Attributes:
-        name: name of the label.
-        count: number of its training documents.
-        score: the ensemble's score, 0 to 1.
-        is_true: whether the label is true.
-        spans: the text, highlighted where the label attended to it; empty without an explanation.
-        contributions: display name of each member, and its contribution to the score; empty without an explanation.
-    """
+    """One of a document's top labels; without an explanation, it has neither spans nor contributions."""
 
     name: str
     count: int
+    """Number of its training documents."""
     score: float
+    """The ensemble's score, 0 to 1."""
     is_true: bool
     spans: tuple[TextSpan, ...]
+    """The text, highlighted where the label attended to it."""
     contributions: tuple[tuple[str, float], ...] = ()
+    """Display name of each member, and its contribution to the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A document with its predicted and its true labels.
-
-    Attributes:
-        id: id of the document.
-        text: the beginning of its text; empty if the corpus stores no texts.
-        is_truncated: whether the text continues.
-        predicted: its top five labels.
-        missed: name and number of training documents of each true label that is not among them.
-    """
+    """A document with its predicted and its true labels."""
 
     id: str
     text: str
+    """The beginning of its text; empty if the corpus stores no texts."""
     is_truncated: bool
     predicted: tuple[PredictedLabel, ...]
+    """Its top five labels."""
     missed: tuple[tuple[str, int], ...]
+    """Name and number of training documents of each true label that is not among them."""
 
 
-def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], list[int]]:
+def best_and_worst(predictions: Predictions) -> tuple[list[int], list[int]]:
     """Select the documents with the highest and those with the lowest nDCG@5.
 
     Returns:
@@ -102,7 +85,7 @@ def best_and_worst(predictions: Predictions, *, seed: int) -> tuple[list[int], l
     scores = _ndcg_of_documents(predictions)
     labelled = np.flatnonzero(~np.isnan(scores))
     # Shuffled before the stable sort, so that ties are in random order.
-    shuffled = np.random.default_rng(seed).permutation(labelled)
+    shuffled = np.random.default_rng(0).permutation(labelled)
     order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     size = min(EXAMPLES_PER_GROUP, len(order) // 2)
     return order[:size].tolist(), order[::-1][:size].tolist()
@@ -129,11 +112,11 @@ def largest_differences(first: Predictions, second: Predictions) -> tuple[list[t
 
 def _ndcg_of_documents(predictions: Predictions) -> np.ndarray:
     """Return the ensemble's nDCG@5 of each document, float64[N]; NaN for those without a true label."""
-    parts = []
-    for part in predictions.read(ENSEMBLE):
-        ndcg = ndcg_at(part.top, part.truth.values, part.truth.offsets, 5)
-        parts.append(np.where(part.truth.lengths > 0, ndcg, np.nan))
-    return np.concatenate(parts or [np.empty(0)])
+    scores = [np.empty(0)]
+    for ranking in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(ranking.top, ranking.truth.values, ranking.truth.offsets, 5)
+        scores.append(np.where(ranking.truth.lengths > 0, ndcg, np.nan))
+    return np.concatenate(scores)
 
 
 def build_examples(
@@ -156,51 +139,32 @@ def build_examples(
     """
     ids, _ = predictions.documents()
     text_of = dict(zip(rows, texts, strict=True))
-    by_row: dict[int, Example] = {}
-    start = 0
-    for part in predictions.read(ENSEMBLE):
-        is_true = hits(part.top, part.truth.values, part.truth.offsets)
-        for row in text_of:
-            if start <= row < start + len(part.truth):
-                by_row[row] = _build_example(
-                    ids[row], text_of[row], part, row - start, is_true[row - start], names, counts, explain
+    examples: dict[int, Example] = {}
+    start = 0  # row of the first document of a file
+    for ranking in predictions.read(ENSEMBLE):
+        is_true = hits(ranking.top, ranking.truth.values, ranking.truth.offsets)
+        for row, text in text_of.items():
+            place = row - start
+            if not 0 <= place < len(ranking.truth):
+                continue
+            labels = [int(label) for label in ranking.top[place, :TOP_LABELS] if label >= 0]
+            explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
+            predicted = [
+                PredictedLabel(
+                    names[label],
+                    int(counts[label]),
+                    float(ranking.scores[place, rank]),
+                    bool(is_true[place, rank]),
+                    highlight(text, explanations[rank].words) if rank < len(explanations) else (),
+                    tuple(explanations[rank].contributions) if rank < len(explanations) else (),
                 )
-        start += len(part.truth)
-    return [by_row[row] for row in rows]
-
-
-def _build_example(
-    document: str,
-    text: str,
-    part: Ranking,
-    row: int,
-    is_true: np.ndarray,
-    names: Sequence[str],
-    counts: np.ndarray,
-    explain: Explainer | None,
-) -> Example:
-    """Collect what is shown about the document in one row of `part`; `is_true` (bool[K]) is of its ranked labels."""
-    labels = [int(label) for label in part.top[row, :TOP_LABELS] if label >= 0]
-    explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
-    predicted = [
-        PredictedLabel(
-            names[label],
-            int(counts[label]),
-            float(part.scores[row, rank]),
-            bool(is_true[rank]),
-            highlight(text, explanations[rank].words) if rank < len(explanations) else (),
-            tuple(explanations[rank].contributions) if rank < len(explanations) else (),
-        )
-        for rank, label in enumerate(labels)
-    ]
-    missed = [int(label) for label in part.truth[row] if label not in part.top[row, :TOP_LABELS]]
-    return Example(
-        document,
-        text[:MAX_CHARACTERS],
-        len(text) > MAX_CHARACTERS,
-        tuple(predicted),
-        tuple((names[label], int(counts[label])) for label in missed),
-    )
+                for rank, label in enumerate(labels)
+            ]
+            missed = [(names[label], int(counts[label])) for label in ranking.truth[place] if label not in labels]
+            beginning, is_truncated = text[:MAX_CHARACTERS], len(text) > MAX_CHARACTERS
+            examples[row] = Example(ids[row], beginning, is_truncated, tuple(predicted), tuple(missed))
+        start += len(ranking.truth)
+    return [examples[row] for row in rows]
 
 
 def highlight(text: str, words: WordWeights) -> tuple[TextSpan, ...]:

@@ -1,6 +1,6 @@
 """HTML pages from templates: one file each, without external resources, so that it opens from disk."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -40,24 +40,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "score": _format_score,
-        "interval": _format_interval,
+    filters: dict[str, Callable[..., str]] = {
+        "score": lambda number: "–" if number is None else f"{number:.2f}",
+        "interval": lambda limits: "" if limits is None else f"{limits[0]:.1f} – {limits[1]:.1f}",
         "thousands": lambda number: f"{number:,}",
-        "p_value": _format_p_value,
+        "p_value": lambda p: "< 0.001" if p < 0.001 else f"{p:.3f}",
         "title_of": title_of,
         "band_name": band_name,
     }
+    environment.filters |= filters
     return environment
-
-
-def _format_score(number: float | None) -> str:
-    return "–" if number is None else f"{number:.2f}"
-
-
-def _format_interval(limits: Sequence[float] | None) -> str:
-    return "" if limits is None else f"{limits[0]:.1f} – {limits[1]:.1f}"
-
-
-def _format_p_value(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -6,7 +6,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,7 @@ DECIMALS = 4
 
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics.json`` atomically, with floats rounded to four decimals.
-
-    Args:
-        path: file to write; its directory exists.
-        metrics: content of the file.
+    """Write ``metrics.json`` atomically, with floats rounded to four decimals; its directory exists.
 
     Raises:
         ValueError: a number is not finite.
@@ -39,6 +35,15 @@ def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def empty_table(title: str, columns: Sequence[str], **options: Any) -> Table:
+    """Return a table for a rich console, whose columns but the first are aligned to the right."""
+    # Texts, not strings: rich would interpret a run or corpus named "[x]" as markup.
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), show_edge=False, **options)
+    for number, name in enumerate(columns):
+        table.add_column(Text(name), justify="right" if number else "left")
+    return table
+
+
 def scores_table(metrics: Mapping[str, Any]) -> Table:
     """Build the table of the scores of every member and of the ensemble, with the seconds of each phase below.
 
@@ -46,35 +51,29 @@ def scores_table(metrics: Mapping[str, Any]) -> Table:
         metrics: content of ``metrics.json``: ``corpus``, ``split``, ``documents``, ``ensemble`` (scores in percent by
             metric), ``members`` (the same by member), ``seconds`` (by phase); any of them may be missing.
     """
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=_title(metrics),
-        caption=_seconds(metrics.get("seconds", {})),
-        show_edge=False,
-    )
-    table.add_column()
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
+
+    def cells(scores: Mapping[str, float], form: str = ".2f") -> list[str]:
+        return [f"{scores[name]:{form}}" if name in scores else "–" for name in COLUMNS]
+
+    documents = f"{metrics['documents']:,} documents" if "documents" in metrics else ""
+    title = " · ".join(filter(None, [metrics.get("corpus"), metrics.get("split"), documents]))
+    seconds = " · ".join(f"{phase} {seconds:,.1f} s" for phase, seconds in metrics.get("seconds", {}).items())
+    table = empty_table(title, ("", *COLUMNS), caption=Text(seconds))
     for name, scores in metrics.get("members", {}).items():
-        table.add_row(title_of(name), *_cells(scores))
+        table.add_row(title_of(name), *cells(scores))
     table.add_section()
     ensemble = metrics.get("ensemble", {})
-    table.add_row("ensemble", *_cells(ensemble), style="bold")
+    table.add_row("ensemble", *cells(ensemble), style="bold")
     if first := metrics.get("without_networks"):
         gain = {name: ensemble[name] - first[name] for name in first.keys() & ensemble.keys()}
-        table.add_row("over first scores", *_cells(gain, "+.2f"), style="green")
+        table.add_row("gain from networks", *cells(gain, "+.2f"), style="green")
     return table
 
 
 def bands_table(metrics: Mapping[str, Any]) -> Table:
-    """Build the table of the ensemble's scores in each frequency band, with their confidence intervals.
-
-    Args:
-        metrics: content of ``metrics.json``.
-    """
-    table = Table(box=box.SIMPLE_HEAD, title="by training documents of the label; 95 % intervals", show_edge=False)
-    for name in ("", "labels", "documents", *BAND_COLUMNS):
-        table.add_column(name, justify="right" if name else "left")
+    """Build the table of the ensemble's scores in each frequency band, with their confidence intervals."""
+    columns = ("", "labels", "documents", *BAND_COLUMNS)
+    table = empty_table("by training documents of the label; 95 % intervals", columns)
     for band in metrics["bands"]:
         scores, intervals = band.get("ensemble", {}), band.get("intervals", {}).get("ensemble", {})
         cells = [
@@ -85,45 +84,11 @@ def bands_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
-def comparison_table(metrics: Mapping[str, Any]) -> Table:
-    """Build the table of score differences between the run and another one.
-
-    Args:
-        metrics: content of ``metrics.json``, with ``against``.
-    """
-    comparison = metrics["against"]
-    table = Table(
-        box=box.SIMPLE_HEAD, title=Text(f"points above {comparison['run']}, on the same documents"), show_edge=False
-    )
-    for name in ("", "difference", "95 % interval", "p"):
-        table.add_column(name, justify="right" if name else "left")
-    for name in COLUMNS:
-        result = comparison["measures"][name]
-        low, high = result["interval"]
-        table.add_row(name, f"{result['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{result['p']:.3f}")
-    return table
-
-
-def _title(metrics: Mapping[str, Any]) -> Text:
-    documents = f"{metrics['documents']:,} documents" if "documents" in metrics else ""
-    parts = [str(metrics.get("corpus", "")), str(metrics.get("split", "")), documents]
-    # A Text, not a string: rich would interpret a corpus named "[x]" as markup.
-    return Text(" · ".join(part for part in parts if part))
-
-
-def _seconds(phases: Mapping[str, float]) -> Text:
-    return Text(" · ".join(f"{phase} {seconds:,.1f} s" for phase, seconds in phases.items()))
-
-
-def _cells(scores: Mapping[str, float], form: str = ".2f") -> list[str]:
-    return [f"{scores[name]:{form}}" if name in scores else "–" for name in COLUMNS]
-
-
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_rounded(inner) for inner in value]
     if isinstance(value, float | np.floating):
         return round(float(value), DECIMALS)
     return value

@@ -29,7 +29,6 @@ SINGLE_METRICS = {
 }
 MEMBER_COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "RP@5", "F1@5")
 BAND_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@5", "R@10")
-COMPARED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "RP@5", "F1@5")
 
 
 def write_page(
@@ -61,7 +60,6 @@ def write_page(
         single_metrics=SINGLE_METRICS,
         member_columns=MEMBER_COLUMNS,
         band_columns=BAND_COLUMNS,
-        compared=COMPARED,
         training_charts=training_charts(journals),
         frequency_chart=frequency_chart(metrics["frequency"]),
         score_histogram=score_histogram(metrics["calibration"]),
@@ -73,30 +71,9 @@ def write_page(
 
 def training_charts(journals: Sequence[Path]) -> list[Markup]:
     """Draw loss and validation nDCG@5 of each level, with one line per tree."""
-    levels = _read_journals(journals)
-    charts = []
-    for level, trees in sorted(levels.items()):
-        for key, title, y in (
-            ("loss", "Loss", Axis(label="loss (cross-entropy)")),
-            ("valid_nDCG@5", "Validation nDCG@5", Axis(label="validation nDCG@5, %")),
-        ):
-            lines = [
-                Line(
-                    name=f"tree {tree + 1}", points=[(step, record.get(key)) for step, record in sorted(steps.items())]
-                )
-                for tree, steps in sorted(trees.items())
-            ]
-            charts.append(line_chart(f"{title} of level {level}", Axis(label="training step"), y, lines))
-    return charts
-
-
-def _read_journals(journals: Sequence[Path]) -> dict[int, dict[int, dict[int, dict[str, Any]]]]:
-    """Read the journals' records of training steps, by level, tree and step."""
-    levels: dict[int, dict[int, dict[int, dict[str, Any]]]] = {}
+    levels: dict[int, dict[int, dict[int, dict[str, Any]]]] = {}  # records by level, tree and step
     for journal in journals:
-        if not journal.is_file():
-            continue
-        for line in journal.read_text(encoding="utf-8").splitlines():
+        for line in journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else ():
             try:
                 record = json.loads(line)
             except ValueError:  # the last line of a job that was killed
@@ -104,7 +81,19 @@ def _read_journals(journals: Sequence[Path]) -> dict[int, dict[int, dict[int, di
             if "step" in record:
                 # A resumed job repeats the steps since its checkpoint; the later record belongs to the final weights.
                 levels.setdefault(record["level"], {}).setdefault(record["tree"], {})[record["step"]] = record
-    return levels
+    charts = []
+    for level, trees in sorted(levels.items()):
+        for key, title, unit in (
+            ("loss", "Loss", "loss (cross-entropy)"),
+            ("valid_nDCG@5", "Validation nDCG@5", "validation nDCG@5, %"),
+        ):
+            lines = [
+                Line(name=f"tree {tree + 1}", points=[(step, row.get(key)) for step, row in sorted(steps.items())])
+                for tree, steps in sorted(trees.items())
+            ]
+            x = Axis(label="training step")
+            charts.append(line_chart(f"{title} of level {level}", x, Axis(label=unit), lines))
+    return charts
 
 
 def frequency_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -122,18 +111,11 @@ def frequency_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 def score_histogram(calibration: Mapping[str, Any]) -> Markup:
     """Draw the number of predicted labels by score, separately for true and false labels."""
-    bins = [f"{edge:.2f}" for edge in calibration["edges"][:-1]]
-    true = calibration["true"]
+    bins, true = [f"{edge:.2f}" for edge in calibration["edges"][:-1]], calibration["true"]
     false = [labels - correct for labels, correct in zip(calibration["labels"], true, strict=True)]
-    y = Axis(label="predicted labels (log scale)", log=True)
-    x = Axis(label="score (lower edge of the bin)")
-    return bar_chart(
-        "Scores of true and of false labels",
-        x,
-        y,
-        bins,
-        [Bars(name="true", values=true), Bars(name="false", values=false)],
-    )
+    x, y = Axis(label="score (lower edge of the bin)"), Axis(label="predicted labels (log scale)", log=True)
+    series = [Bars(name="true", values=true), Bars(name="false", values=false)]
+    return bar_chart("Scores of true and of false labels", x, y, bins, series)
 
 
 def reliability_chart(scores: Mapping[str, Any], probabilities: Mapping[str, Any] | None) -> Markup:

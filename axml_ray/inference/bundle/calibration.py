@@ -63,16 +63,20 @@ class Calibration:
     def __post_init__(self) -> None:
         curves = (self.scores, self.probabilities), (self.cuts, self.precisions, self.counts)
         for curve in curves:
-            if len({len(part) for part in curve}) != 1 or not curve[0]:
+            if len({len(column) for column in curve}) != 1 or not curve[0]:
                 raise ValueError("its curves are empty or of different lengths")
-            if not all(math.isfinite(value) for part in curve for value in part):
+            if not all(math.isfinite(value) for column in curve for value in column):
                 raise ValueError("a number in it isn't finite")
-        if any((np.diff(part) <= 0).any() for part in (self.scores, self.probabilities)) or self.scores[0] <= 0:
+        if any((np.diff(column) <= 0).any() for column in (self.scores, self.probabilities)) or self.scores[0] <= 0:
             raise ValueError("its scores or probabilities don't rise, or a score isn't above 0")
         if not 0 < self.probabilities[0] <= self.probabilities[-1] < 1:
             raise ValueError("a probability in it isn't between 0 and 1")
         rising = tuple(-cut for cut in self.cuts), self.counts
-        if any((np.diff(part) < 0).any() for part in rising) or min(self.precisions) < 0 or max(self.precisions) > 1:
+        if (
+            any((np.diff(column) < 0).any() for column in rising)
+            or min(self.precisions) < 0
+            or max(self.precisions) > 1
+        ):
             raise ValueError("a curve in it turns, or a precision isn't from 0 to 1")
         if self.documents < 1:
             raise ValueError("it is of no documents")
@@ -101,15 +105,15 @@ class Calibration:
         knots, probabilities = _knots(np.clip(given, LEAST_SCORE, GREATEST_SCORE), hit)
         order = np.argsort(-given, kind="stable")
         last = np.flatnonzero(np.append(np.diff(given[order]) != 0, True))  # equal scores are cut together
-        some = last[np.unique(np.linspace(0, len(last) - 1, CURVE_POINTS).astype(np.int64))]
-        precisions = np.cumsum(hit[order])[some] / (some + 1)
+        shown = last[np.unique(np.linspace(0, len(last) - 1, CURVE_POINTS).astype(np.int64))]
+        precisions = np.cumsum(hit[order])[shown] / (shown + 1)
         return cls(
             documents=len(labels),
             scores=tuple(knots.tolist()),
             probabilities=tuple(probabilities.tolist()),
-            cuts=tuple(given[order][some].tolist()),
+            cuts=tuple(given[order][shown].tolist()),
             precisions=tuple(precisions.tolist()),
-            counts=tuple(((some + 1) / len(labels)).tolist()),
+            counts=tuple(((shown + 1) / len(labels)).tolist()),
         )
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
@@ -170,7 +174,7 @@ class Calibration:
         if not isinstance(content, dict) or set(content) != names | {"version"}:
             raise ValueError(f"expected the keys {', '.join(sorted(names | {'version'}))}")
         try:
-            curves = {name: tuple(float(one) for one in content[name]) for name in names - {"documents"}}
+            curves = {name: tuple(map(float, content[name])) for name in names - {"documents"}}
             return cls(documents=int(content["documents"]), **curves)
         except TypeError:
             raise ValueError("expected lists of numbers") from None

@@ -46,10 +46,9 @@ MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The result of an export."""
+    """A bundle that was written."""
 
     directory: Path
-    """Directory of the bundle."""
     bytes: int
     """Size of all its files in bytes."""
     documents: int
@@ -72,7 +71,13 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
             licence is not an identifier.
     """
     licence = licence_identifier(licence)
-    _check_target(directory)
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        try:
+            is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT
+        except (OSError, ValueError, KeyError, TypeError):
+            is_bundle = False
+        if not is_bundle:
+            raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
     corpus, valid = run.corpus, run.corpus.split("valid")
     if not len(valid):
         raise SettingsError(
@@ -84,7 +89,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         of_members = ensemble.rank_members(valid.tokens)
         ranking = ensemble.combination.rank(of_members)
         validation = Validation(
-            run.member_weights, [of_members[each.name] for each in run.members], valid.labels, corpus.labels.counts
+            run.member_weights, [of_members[spec.name] for spec in run.members], valid.labels, corpus.labels.counts
         )
         held_out = out_of_fold(type(ensemble.combination.combiner), validation, ensemble.combination.top_labels)
         calibration = Calibration.fit(*held_out, valid.labels)
@@ -92,9 +97,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         rankings = {weights: ranking}
         if weights != "float32":
             rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
-        scores: dict[str, dict[str, float]] = {
-            name: accuracy(each, valid, corpus.labels) for name, each in rankings.items()
-        }
+        scores = {str(name): accuracy(ranked, valid, corpus.labels) for name, ranked in rankings.items()}
         reported = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
         card = render_card(run, bundle.manifest, reported, licence)
         (work / CARD).write_text(card, encoding="utf-8")
@@ -114,22 +117,6 @@ def accuracy(ranking: TopK, split: Split, labels: LabelIndex) -> dict[str, float
     scores.add(ranking.labels, split.labels.values, split.labels.offsets)
     result = scores.result() if scores.documents else {}
     return {name: result[name] for name in MEASURES if name in result}
-
-
-def _check_target(directory: Path) -> None:
-    """Check that a bundle can be written to a directory without overwriting anything else.
-
-    Raises:
-        SettingsError: the directory has other content.
-    """
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        return
-    try:
-        is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError):
-        is_bundle = False
-    if not is_bundle:
-        raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
 
 
 def _write(run: Run, work: Path, weights: Weights) -> Bundle:
@@ -157,16 +144,16 @@ def _write(run: Run, work: Path, weights: Weights) -> Bundle:
     (work / COMBINER).mkdir()
     combiner.save(work / COMBINER)
     shutil.copyfile(corpus.directory / "tokenizer.json", work / TOKENIZER)
-    known, trained = corpus.labels, slice(corpus.trained)
-    LabelIndex(known.labels[trained], known.names[trained], known.counts[trained]).save(work / LABELS)
-    kept = BundleSettings(
+    index, trained = corpus.labels, slice(corpus.trained)  # labels without training documents cannot be predicted
+    LabelIndex(index.labels[trained], index.names[trained], index.counts[trained]).save(work / LABELS)
+    bundle_settings = BundleSettings(
         name=settings.name,
         max_tokens=settings.corpus.max_tokens,
         top_labels=settings.ensemble.top_labels,
         precision=settings.training.precision,
         **{name: getattr(settings.corpus, name) for name in ReadingSettings.model_fields},
     )
-    text = yaml.safe_dump(kept.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(bundle_settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     (work / SETTINGS).write_text(text, encoding="utf-8")
     manifest = Manifest(
         format=FORMAT,
@@ -180,4 +167,4 @@ def _write(run: Run, work: Path, weights: Weights) -> Bundle:
         combiner=settings.ensemble.combiner,
         files=dict(entries(work)),
     )
-    return Bundle(work, manifest, kept)
+    return Bundle(work, manifest, bundle_settings)

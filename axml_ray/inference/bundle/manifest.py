@@ -139,7 +139,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def check_files(directory: Path, manifest: Manifest, *, verify: bool = True, cache: Path | None = None) -> None:
-    """Check that a bundle's files are exactly those of its manifest, besides `ADDED_BY_DOWNLOADS`.
+    """Check that a bundle's files are exactly those of its manifest, besides `ADDED_BY_DOWNLOADS`, and its kinds known.
 
     Args:
         directory: directory of the bundle.
@@ -149,20 +149,32 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True, cac
             the download are ignored.
 
     Raises:
-        BundleError: a file is missing, changed or unexpected, or a path leads out of the directory.
+        BundleError: a file is missing, changed or unexpected, a path leads out of the directory, this program does not
+            know the kind of a member or combiner, a name is used twice, or a label tree is missing.
     """
-    listed, inside = set(manifest.files), (cache or directory).resolve()
+    path, listed, inside = directory / MANIFEST, set(manifest.files), (cache or directory).resolve()
     for name in sorted(listed):
-        parts = PurePosixPath(name)
-        climbs = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
+        relative = PurePosixPath(name)
+        climbs = relative.is_absolute() or ".." in relative.parts or "\\" in name or "\0" in name
         if climbs or not (directory / name).resolve().is_relative_to(inside):
-            raise BundleError(f"{directory / MANIFEST}: {name!r} leads out of the bundle; do not trust it")
+            raise BundleError(f"{path}: {name!r} leads out of the bundle; do not trust it")
     for name in sorted(manifest.required_files - listed):
-        raise BundleError(f"{directory / MANIFEST}: {name!r} is missing from its files; {EXPORT_AGAIN}")
+        raise BundleError(f"{path}: {name!r} is missing from its files; {EXPORT_AGAIN}")
     for name in sorted(name for name in listed if not manifest.is_known(name)):
-        raise BundleError(f"{directory / MANIFEST}: {name!r} is no file of a bundle; {EXPORT_AGAIN}")
-    check_members(directory, manifest)
-    found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
+        raise BundleError(f"{path}: {name!r} is no file of a bundle; {EXPORT_AGAIN}")
+    if len({entry.name for entry in manifest.members}) != len(manifest.members):
+        raise BundleError(f"{path}: two members have the same name; {EXPORT_AGAIN}")
+    for entry in manifest.members:
+        if entry.kind not in kinds():
+            raise BundleError(
+                f"{path}: member {entry.name!r} is of the unknown kind {entry.kind!r}; name the module that registers "
+                f"it in {PLUGINS_VARIABLE}"
+            )
+        if entry.tree is not None and entry.tree >= len(manifest.level_sizes):
+            raise BundleError(f"{path}: member {entry.name!r} has no label tree {entry.tree}; {EXPORT_AGAIN}")
+    if manifest.combiner not in COMBINERS:
+        raise BundleError(f"{path}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
+    found = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if not file.is_dir()}
     extra = sorted(name for name in found - listed - {MANIFEST} if not name.startswith(ADDED_BY_DOWNLOADS))
     if extra and cache is None:
         raise BundleError(f"{directory / extra[0]}: not in {MANIFEST}; remove it")
@@ -188,27 +200,6 @@ def check_contents(directory: Path, manifest: Manifest, *, verify: bool = True) 
             raise BundleError(
                 f"{path}: its checksum isn't that of {MANIFEST}, it was changed or damaged; {EXPORT_AGAIN}"
             )
-
-
-def check_members(directory: Path, manifest: Manifest) -> None:
-    """Check that this program knows the kinds of a bundle's members and combiner.
-
-    Raises:
-        BundleError: it does not, or a name is used twice, or a label tree is missing.
-    """
-    path, names = directory / MANIFEST, [entry.name for entry in manifest.members]
-    if len(set(names)) != len(names):
-        raise BundleError(f"{path}: two members have the same name; {EXPORT_AGAIN}")
-    for entry in manifest.members:
-        if entry.kind not in kinds():
-            raise BundleError(
-                f"{path}: member {entry.name!r} is of the unknown kind {entry.kind!r}; name the module that registers "
-                f"it in {PLUGINS_VARIABLE}"
-            )
-        if entry.tree is not None and entry.tree >= len(manifest.level_sizes):
-            raise BundleError(f"{path}: member {entry.name!r} has no label tree {entry.tree}; {EXPORT_AGAIN}")
-    if manifest.combiner not in COMBINERS:
-        raise BundleError(f"{path}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
 
 
 def sha256(path: Path) -> str:

@@ -68,14 +68,7 @@ def licence_identifier(licence: str | None) -> str | None:
 
 
 def render_card(run: Run, manifest: Manifest, validation: ValidationScores, licence: str | None) -> str:
-    """Return the model card of a bundle.
-
-    Args:
-        run: the exported run.
-        manifest: manifest of the bundle; its `files` may be incomplete.
-        validation: scores on the validation documents.
-        licence: what `licence_identifier` returned.
-    """
+    """Return the model card of the bundle of a run, whose manifest may lack files; `licence` is an identifier."""
     settings, corpus = run.settings, run.corpus
     metrics = _test_metrics(run)
     scores = _scores(metrics)
@@ -181,17 +174,17 @@ def _bands(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _shown_settings(settings: Experiment) -> dict[str, Any]:
     """Return the settings of a card as plain values, without members that are not in the ensemble."""
-    shown = _without_directories(settings.model_dump(include=set(GROUPS)))
-    shown["members"] = {kind: own for kind, own in shown["members"].items() if kind in settings.members.chosen}
-    return dict(shown)
+    shown: dict[str, Any] = _without_directories(settings.model_dump(include=set(GROUPS)))
+    shown["members"] = {kind: shown["members"][kind] for kind in settings.members.chosen}
+    return shown
 
 
 def _without_directories(value: Any) -> Any:
     """Return settings as plain values, each path reduced to the name of its file."""
     if isinstance(value, Mapping):
-        return {str(key): _without_directories(each) for key, each in value.items()}
+        return {str(key): _without_directories(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_directories(each) for each in value]
+        return [_without_directories(inner) for inner in value]
     return value.name if isinstance(value, Path) else value
 
 

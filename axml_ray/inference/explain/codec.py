@@ -26,21 +26,18 @@ NEAR_LABELS, NEAR_CHARACTERS = 20_000, 100
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A label of a text.
-
-    Attributes:
-        label: the label as in the corpus.
-        name: its name for display.
-        score: weighted mean of the members' scores, 0 to 1, calibrated where the combiner does so.
-        probability: share of correct labels among validation predictions of about this score.
-        explanation: the explanation, if it was requested.
-    """
+    """A label of a text."""
 
     label: str
+    """The label as in the corpus."""
     name: str
+    """Its name for display."""
     score: float
+    """Weighted mean of the members' scores, 0 to 1, calibrated where the combiner does so."""
     probability: float
+    """Share of correct labels among validation predictions of about this score."""
     explanation: Explanation | None = None
+    """The explanation, if it was requested."""
 
     def ansi(self) -> str:
         """Return the explanation as text with the terminal's colour codes."""
@@ -57,22 +54,14 @@ class Tag:
 
 
 class Codec:
-    """Converts the texts and labels of a bundle.
-
-    Args:
-        bundle: the opened bundle.
-    """
+    """Converts the texts and labels of a bundle."""
 
     def __init__(self, bundle: Bundle):
         self.index, self.tokenizer, self.calibration = bundle.labels, bundle.tokenizer, bundle.calibration
         self.max_tokens = bundle.settings.max_tokens
 
     def encode(self, texts: Sequence[str]) -> Ragged:
-        """Return the word ids of texts.
-
-        Args:
-            texts: texts, cleaned by `axml_ray.corpus.records.records.storable`.
-        """
+        """Return the word ids of texts, cleaned by `axml_ray.corpus.records.records.storable`."""
         return self.tokenizer.encode(texts, self.max_tokens)
 
     def has_words(self, texts: Sequence[str]) -> np.ndarray:
@@ -96,12 +85,7 @@ class Codec:
         return TopK(ids, np.where(known, ranking.scores, np.float32(0)))
 
     def decode(self, ranking: TopK, threshold: float | None = None) -> list[list[Tag]]:
-        """Convert a ranking to the tags of each text.
-
-        Args:
-            ranking: ranking of the ensemble, [texts, k].
-            threshold: omit labels with a lower probability.
-        """
+        """Convert a ranking [texts, k] to the tags of each text, without labels of a probability below `threshold`."""
         ids, scores = ranking
         probabilities = self.calibration.probability(scores)
         least = 0.0 if threshold is None else threshold
@@ -126,11 +110,7 @@ class Codec:
         return pa.array(self.index.labels, pa.large_string())
 
     def ids(self, labels: Sequence[str], field: str = "labels") -> np.ndarray:
-        """Return the ids of labels in their order, without duplicates, int64 [n].
-
-        Args:
-            labels: the labels.
-            field: name of the argument or field, for the error.
+        """Return the ids of labels in their order, without duplicates, int64 [n]; an error names `field`.
 
         Raises:
             SettingsError: a label is unknown.

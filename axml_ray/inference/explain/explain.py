@@ -59,19 +59,15 @@ class Explanation:
                 for word, (start, end), weight in zip(self.words, self.spans, self.weights, strict=True)
             ],
             "contributions": [
-                {"member": each.member.title, "score": each.score, "share": each.share, "points": each.points}
-                for each in self.contributions
+                {"member": given.member.title, "score": given.score, "share": given.share, "points": given.points}
+                for given in self.contributions
             ],
             "paths": [
                 {
                     "member": member.title,
                     "path": [
-                        {
-                            "level": step.level,
-                            "name": step.name,
-                            "probability": step.probability,
-                            "weights": step.weights.tolist(),
-                        }
+                        {name: getattr(step, name) for name in ("level", "name", "probability")}
+                        | {"weights": step.weights.tolist()}
                         for step in path
                     ],
                 }
@@ -105,7 +101,7 @@ def explain(
     ids = np.array(labels, dtype=np.int64)
     if given:
         scores = ensemble.score_members(read.tokens, ids)
-        rankings = {name: TopK(ids[None].astype(np.int32), each) for name, each in scores.items()}
+        rankings = {name: TopK(ids[None].astype(np.int32), of_member) for name, of_member in scores.items()}
     else:
         rankings = ensemble.rank_members(read.tokens)
     contributions = ensemble.combination.contributions(ids[None], rankings)[0]
@@ -130,7 +126,7 @@ def assemble(
     contributions: Sequence[tuple[Contribution, ...]],
     paths: Mapping[str, Sequence[TreePath]],
 ) -> list[Explanation]:
-    """Assemble explanations from the results of members, which may be in other processes.
+    """Assemble explanations of a text's labels from the results of members, which may be in other processes.
 
     Args:
         text: the text.
@@ -139,10 +135,10 @@ def assemble(
         index: labels and their names.
         members: members of the ensemble, in order.
         contributions: contributions to each label.
-        paths: tree paths to each label, by member.
+        paths: tree paths to each label, by member with attention.
     """
     if not spans:  # a text without a word: every label has score 0, whatever members make of the unknown word
-        contributions = [tuple(replace(each, score=0.0) for each in of_label) for of_label in contributions]
+        contributions = [tuple(replace(given, score=0.0) for given in of_label) for of_label in contributions]
     return [
         Explanation(
             text=text,

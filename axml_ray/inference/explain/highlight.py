@@ -19,37 +19,36 @@ VISIBLE = 0.04
 """Words with a lighter shade have no background."""
 
 
-def as_rich(explanation: Explanation, *, paths: bool = True) -> Group:
-    """Render an explanation for a rich console.
-
-    Args:
-        explanation: the explanation.
-        paths: whether to show the path down each tree, with the attention of its nodes.
-    """
+def as_ansi(explanation: Explanation, width: int = 110) -> str:
+    """Render an explanation as text with the terminal's colour codes: words, contributions, paths down the trees."""
     rows = [Text.assemble((explanation.name, "bold")), _shaded(explanation, explanation.weights)]
-    for each in explanation.contributions:
-        rows.append(Text(f"{each.points:.3f} by {each.member.title}: {each.score:.3f} × {each.share:.2f}"))
-    for member, path in explanation.paths.items() if paths else ():
+    for given in explanation.contributions:
+        rows.append(Text(f"{given.points:.3f} by {given.member.title}: {given.score:.3f} × {given.share:.2f}"))
+    for member, path in explanation.paths.items():
         rows.append(Text(f"\n{member.title}", style="bold"))
         for step in path:
             rows.append(Text(f"level {step.level} · {step.name} · {step.probability:.3f}", style="italic"))
             rows.append(_shaded(explanation, step.weights))
-    return Group(*rows)
-
-
-def as_ansi(explanation: Explanation, *, paths: bool = True, width: int = 110) -> str:
-    """Render an explanation as text with the terminal's colour codes; the arguments are those of `as_rich`."""
     console = Console(width=width, force_terminal=True, color_system="truecolor", highlight=False)
     with console.capture() as capture:
-        console.print(as_rich(explanation, paths=paths))
+        console.print(Group(*rows))
     return capture.get()
 
 
-def as_html(explanation: Explanation, *, paths: bool = True) -> str:
+def as_html(explanation: Explanation) -> str:
     """Render an explanation as a self-contained fragment of HTML, without script or style sheet."""
-    rows = [f"<p><b>{escape(explanation.name)}</b></p>", _paragraph(explanation, explanation.weights)]
-    rows.append(_contributions(explanation))
-    for member, path in explanation.paths.items() if paths else ():
+    contributions = "".join(
+        f"<tr><td>{escape(given.member.title)}</td><td>{given.score:.3f}</td><td>{given.share:.2f}</td>"
+        f"<td>{given.points:.3f}</td></tr>"
+        for given in explanation.contributions
+    )
+    rows = [
+        f"<p><b>{escape(explanation.name)}</b></p>",
+        _paragraph(explanation, explanation.weights),
+        "<table><tr><th>member</th><th>score</th><th>weight</th><th>contribution</th></tr>",
+        f"{contributions}</table>",
+    ]
+    for member, path in explanation.paths.items():
         levels = "".join(
             f"<p><i>level {step.level} · {escape(step.name)} · {step.probability:.3f}</i></p>"
             + _paragraph(explanation, step.weights)
@@ -57,17 +56,6 @@ def as_html(explanation: Explanation, *, paths: bool = True) -> str:
         )
         rows.append(f"<details><summary>{escape(member.title)}</summary>{levels}</details>")
     return f'<div class="explanation">{"".join(rows)}</div>'
-
-
-def _contributions(explanation: Explanation) -> str:
-    """Return an HTML table of the members' contributions."""
-    rows = "".join(
-        f"<tr><td>{escape(each.member.title)}</td><td>{each.score:.3f}</td><td>{each.share:.2f}</td>"
-        f"<td>{each.points:.3f}</td></tr>"
-        for each in explanation.contributions
-    )
-    head = "<tr><th>member</th><th>score</th><th>weight</th><th>contribution</th></tr>"
-    return f"<table>{head}{rows}</table>"
 
 
 def _parts(explanation: Explanation, weights: np.ndarray) -> Iterator[tuple[str, float]]:

@@ -27,7 +27,7 @@ def map_with_actors(
     *,
     then: str,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a pool of actors returns for the rows of a dataset.
+    """Yield what a pool of actors of the class `predictor` returns for the rows of a dataset.
 
     Args:
         dataset: the rows.

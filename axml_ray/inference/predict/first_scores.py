@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from axml_ray.ensemble.combiner import Mean
 from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.predictions import Predictions, title_of
+from axml_ray.evaluation.reports.report import empty_table
 from axml_ray.inference.bundle.export import MEASURES, accuracy
 from axml_ray.members.topk import TopK
 from axml_ray.runs.run import Run
@@ -28,41 +27,28 @@ TABLE_WIDTH = 64
 
 @dataclass(frozen=True)
 class FirstScores:
-    """The scores of the members without networks.
-
-    Attributes:
-        corpus: name of the corpus.
-        split: name of the split.
-        documents: number of documents that were ranked.
-        of: number of documents of the split.
-        members: scores in percent by member and measure (`MEASURES`).
-        together: scores in percent of the members' mean by measure.
-    """
+    """The scores of the members without networks on a random part of a split, in percent by measure (`MEASURES`)."""
 
     corpus: str
     split: str
     documents: int
+    """Number of documents that were ranked."""
     of: int
+    """Number of documents of the split."""
     members: dict[str, dict[str, float]]
+    """Scores of each member."""
     together: dict[str, float]
+    """Scores of the members' mean."""
 
     def table(self, seconds: float) -> Table:
-        """Return the scores as a table for a rich console.
-
-        Args:
-            seconds: seconds from the start of the command until now.
-        """
+        """Return the scores as a table for a rich console, `seconds` after the start of the command."""
         documents = f"{self.documents:,}" + (f" of {self.of:,}" if self.documents < self.of else "")
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            title=Text(f"{self.corpus} · first scores · {documents} {self.split} documents"),
+        table = empty_table(
+            f"{self.corpus} · first scores · {documents} {self.split} documents",
+            ("", *MEASURES),
             caption=f"without networks, after {seconds:,.0f} s",
-            show_edge=False,
             min_width=TABLE_WIDTH,
         )
-        table.add_column()
-        for name in MEASURES:
-            table.add_column(name, justify="right")
         for member, scores in self.members.items():
             table.add_row(title_of(member), *(f"{scores[name]:.2f}" for name in MEASURES))
         table.add_section()

@@ -15,7 +15,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import whole_file, write_json
 from axml_ray.corpus.preparation.input_changes import content_of
 from axml_ray.corpus.readers.source_files import is_unreachable
-from axml_ray.corpus.readers.sources import Document, Reader, Rejection
+from axml_ray.corpus.readers.sources import Reader, Rejection
 from axml_ray.corpus.readers.tables import MissingColumn
 from axml_ray.corpus.records.records import Fields, file_name, storable
 from axml_ray.corpus.text.tokenizer import beginning
@@ -51,16 +51,7 @@ Record = tuple[str, str | None, str | None]
 
 
 class BundlePredictor:
-    """A Ray Data actor with an open bundle.
-
-    Args:
-        bundle: directory of the bundle.
-        output: directory of the files.
-        options: options of the predictions.
-        threads: number of PyTorch threads.
-        gpus: GPUs that Ray reserves for the actor.
-        precision: number format of matrix products, the same for all actors; by default that of the training.
-    """
+    """A Ray Data actor with an open bundle, in the number format of matrix products that all actors use."""
 
     def __init__(
         self,
@@ -77,37 +68,27 @@ class BundlePredictor:
         self.output, self.options = output, options
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Predict one block and write its file."""
+        """Predict one block and write its file. A text that cannot be tagged becomes an error and fails no others."""
         records = json.loads(row["records"])
         ids, texts, errors = (list(column) for column in zip(*records, strict=True))
-        readable = [row for row, text in enumerate(texts) if text is not None]
+        readable = [number for number, text in enumerate(texts) if text is not None]
         tags: list[list[Tag]] = [[] for _ in records]
-        for row_number, result in zip(readable, self._tag_or_explain([texts[row] for row in readable]), strict=True):
-            if isinstance(result, str):
-                errors[row_number] = result
-            else:
-                tags[row_number] = result
+        try:
+            for number, result in zip(readable, self._tag([texts[number] for number in readable]), strict=True):
+                tags[number] = result
+        except Exception:
+            failed = 0
+            for number in readable:
+                try:
+                    [tags[number]] = self._tag([texts[number]])
+                except Exception as error:
+                    errors[number] = f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
+                    failed += 1
+            if failed == len(readable):
+                raise  # not a fault of single texts
         with whole_file(self.output / row["part"]) as temporary:
             write_block(temporary, self.options.form, ids, tags, errors)
         return {"rows": len(records)}
-
-    def _tag_or_explain(self, texts: list[str]) -> list[list[Tag] | str]:
-        """Return the tags of each text, or an error message: a text that cannot be tagged must not fail the others."""
-        try:
-            return list(self._tag(texts))
-        except Exception as error:
-            problem = error
-        results = [self._tag_one(text) for text in texts]
-        if all(isinstance(result, str) for result in results):
-            raise problem  # not a fault of single texts
-        return results
-
-    def _tag_one(self, text: str) -> list[Tag] | str:
-        """Return the tags of a text, or an error message."""
-        try:
-            return self._tag([text])[0]
-        except Exception as error:
-            return f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
 
     def _tag(self, texts: list[str]) -> list[list[Tag]]:
         options = self.options
@@ -145,8 +126,18 @@ def predict_files(
         SettingsError: `output` contains something else, or predictions of another job; a table lacks a column.
         RuntimeError: a reader or an actor failed.
     """
-    _check_columns(readers)
-    precision = Bundle.open(bundle, verify=False).settings.precision
+    # The first file of each format must have the columns to read; errors in others become rows with an error.
+    for reader in {type(reader): reader for reader in reversed(readers)}.values():
+        try:
+            next(iter(reader.read()), None)
+        except MissingColumn as error:
+            raise SettingsError(
+                f"--input: {reader.path}: {error}; use --text-field or --title-field, or name the format with --source"
+            ) from None
+        except (OSError, ValueError):
+            continue
+    settings = Bundle.open(bundle, verify=False).settings
+    precision = settings.precision
     if precision == "auto" and not gpus_per_actor:
         precision = chosen_format(torch.device("cpu"), precision)
     precision = claim_directory(output, _identity(bundle, readers, options), precision)
@@ -157,8 +148,23 @@ def predict_files(
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor}
     then = "run the same command again to continue from here"
     log.info("predict: starting %d actors, which open the bundle", actors)
-    max_tokens = Bundle.open(bundle, verify=False).settings.max_tokens
-    blocks = _unfinished_blocks(readers, output, options.form, actors, max_tokens)
+    quiet_data()
+    ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
+    numbers = [{"number": number} for number in range(len(readers))]
+    blocks = ray.data.from_items(numbers, override_num_blocks=len(readers)).map_batches(
+        _read_blocks,
+        batch_size=1,
+        # Listed once: a reader task that Ray retries must yield the same blocks in the same order.
+        fn_kwargs={
+            "readers": list(readers),
+            "finished": frozenset(path.name for path in output.glob("part-*")),
+            "form": options.form,
+            "max_tokens": settings.max_tokens,
+        },
+        num_cpus=0,  # the actors hold all CPUs
+        # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
+        compute=ray.data.TaskPoolStrategy(size=min(len(readers), actors + 1)),
+    )
     with Heartbeat("predict", unit="texts") as heartbeat:
         for row in map_with_actors(blocks, BundlePredictor, arguments, actors, reserved, then=then):
             heartbeat.add(int(row["rows"]))
@@ -178,31 +184,6 @@ def _identity(bundle: Path, readers: Sequence[Reader], options: PredictionOption
     )
     versions = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS}
     return {**versions, **options.model_dump(), "inputs": inputs, "fields": fields}
-
-
-def _unfinished_blocks(
-    readers: Sequence[Reader], output: Path, form: Format, actors: int, max_tokens: int
-) -> ray.data.Dataset:
-    """Return the blocks of all readers whose files do not exist yet, read by Ray Data tasks."""
-    quiet_data()
-    ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
-    numbers = ray.data.from_items(
-        [{"number": number} for number in range(len(readers))], override_num_blocks=len(readers)
-    )
-    return numbers.map_batches(
-        _read_blocks,
-        batch_size=1,
-        # Listed once: a reader task that Ray retries must yield the same blocks in the same order.
-        fn_kwargs={
-            "readers": list(readers),
-            "finished": frozenset(path.name for path in output.glob("part-*")),
-            "form": form,
-            "max_tokens": max_tokens,
-        },
-        num_cpus=0,  # the actors hold all CPUs
-        # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
-        compute=ray.data.TaskPoolStrategy(size=min(len(readers), actors + 1)),
-    )
 
 
 def _read_blocks(
@@ -238,33 +219,12 @@ def _records(reader: Reader) -> Iterator[Record]:
     """
     name = getattr(reader, "fields", Fields()).file_name(reader.path)
     try:
-        for read in reader.read():
-            yield _record(read, name)
+        for document in reader.read():
+            if isinstance(document, Rejection):
+                yield f"{name}:{document.line}", None, document.reason
+            else:
+                yield document.id, document.text, None
     except (OSError, ValueError) as error:
         if is_unreachable(error, reader.path):
             raise
         yield name, None, storable(f"the file cannot be read on from here: {error}")
-
-
-def _record(read: Document | Rejection, name: str) -> Record:
-    """Return id, text and error of what the reader of the file `name` yields; one of text and error is None."""
-    if isinstance(read, Rejection):
-        return f"{name}:{read.line}", None, read.reason
-    return read.id, read.text, None
-
-
-def _check_columns(readers: Sequence[Reader]) -> None:
-    """Check that the first file of each format has the columns to read; errors in others become rows with an error.
-
-    Raises:
-        SettingsError: a table lacks a column.
-    """
-    for reader in {type(reader): reader for reader in reversed(readers)}.values():
-        try:
-            next(iter(reader.read()), None)
-        except MissingColumn as error:
-            raise SettingsError(
-                f"--input: {reader.path}: {error}; use --text-field or --title-field, or name the format with --source"
-            ) from None
-        except (OSError, ValueError):
-            continue

@@ -5,10 +5,10 @@ block, which this process does itself, unless predictors use GPUs: this machine 
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
@@ -33,12 +33,9 @@ BLOCKS_HERE = 1
 
 
 class EnsemblePredictor:
-    """All members of a run, open for prediction; the class of the Ray Data actors.
+    """All members of a run, open for prediction, which writes to a directory; the class of the Ray Data actors.
 
-    Args:
-        settings: settings of the run.
-        directory: where files are written.
-        combiner: combiner of the members' scores; None takes the run's.
+    Without a `combiner` of the members' scores, the run's is taken.
     """
 
     def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
@@ -55,10 +52,9 @@ class EnsemblePredictor:
         rankings = {ENSEMBLE: self.ensemble.combination.rank(member_rankings), **member_rankings}
         columns = {"id": table["id"], "labels": table["labels"]}
         for name, (labels, scores) in rankings.items():
-            columns[f"{name}.labels"], columns[f"{name}.scores"] = (
-                _lists(labels, pa.int32()),
-                _lists(scores, pa.float32()),
-            )
+            for column, values, kind in (("labels", labels, pa.int32()), ("scores", scores, pa.float32())):
+                flat = pa.array(values.ravel(), kind)
+                columns[f"{name}.{column}"] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
         with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
             pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
         return {"rows": len(table)}
@@ -82,53 +78,35 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         RuntimeError: an actor failed.
     """
     directory = directory or run.layout.predictions(split)
-    slices = []
+    blocks: list[dict[str, Any]] = []
     for file in run.corpus.files(split):
-        rows = pq.read_metadata(file).num_rows
-        slices += [{"file": str(file), "start": start} for start in range(0, rows, ROWS)]
-    blocks = [{"number": number, **one} for number, one in enumerate(slices)]
-    predict = _by_actors
-    if len(blocks) <= BLOCKS_HERE and not run.settings.resources.gpus_per_predictor:
-        predict = _in_this_process
-    with whole_directory(directory) as work:
+        for start in range(0, pq.read_metadata(file).num_rows, ROWS):
+            blocks.append({"number": len(blocks), "file": str(file), "start": start})
+    resources = run.settings.resources
+    rows_written: Iterator[dict[str, Any]]
+    with whole_directory(directory) as work, ExitStack() as stack:
         arguments = run.settings, work, combiner
-        with Heartbeat("predict", run.corpus.documents(split), f"{split} documents") as heartbeat:
-            for row in predict(blocks, arguments, split):
-                heartbeat.add(int(row["rows"]))
+        heartbeat = stack.enter_context(Heartbeat("predict", run.corpus.documents(split), f"{split} documents"))
+        if len(blocks) <= BLOCKS_HERE and not resources.gpus_per_predictor:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            rows_written = map(EnsemblePredictor(*arguments), blocks)
+        else:
+            connect()
+            if not max_processes({"CPU": resources.cpus_per_worker}):
+                cpus = f"{resources.cpus_per_worker:g} CPUs"
+                raise SettingsError(f"resources.cpus_per_worker: no node of the cluster has {cpus}. Lower it")
+            quiet_data()
+            # Several blocks per actor, so that all actors are busy until the end.
+            parallel = max(1, min(len(blocks), 4 * resources.predictors))
+            rows_written = map_with_actors(
+                ray.data.from_items(blocks, override_num_blocks=parallel),
+                EnsemblePredictor,
+                arguments,
+                resources.predictors,
+                resources.of_a_predictor,
+                then=f"the {split} split is not predicted; run the command again, which does not repeat the training",
+            )
+        for row in rows_written:
+            heartbeat.add(int(row["rows"]))
         assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
     return directory
-
-
-def _in_this_process(blocks: list[dict[str, Any]], arguments: tuple[Any, ...], split: str) -> Iterator[dict[str, Any]]:
-    """Yield what the predictor returns for each block."""
-    threads = torch.get_num_threads()
-    try:
-        yield from map(EnsemblePredictor(*arguments), blocks)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _by_actors(blocks: list[dict[str, Any]], arguments: tuple[Any, ...], split: str) -> Iterator[dict[str, Any]]:
-    """Yield what actors return for each block, in any order.
-
-    Raises:
-        SettingsError, RuntimeError: as in `predict_split`.
-    """
-    settings: Experiment = arguments[0]
-    resources = settings.resources
-    connect()
-    if not max_processes({"CPU": resources.cpus_per_worker}):
-        raise SettingsError(
-            f"resources.cpus_per_worker: no node of the cluster has {resources.cpus_per_worker:g} CPUs. Lower it"
-        )
-    quiet_data()
-    # Several blocks per actor, so that all actors are busy until the end.
-    items = ray.data.from_items(blocks, override_num_blocks=max(1, min(len(blocks), 4 * resources.predictors)))
-    then = f"the {split} split is not predicted; run the same command again, which does not repeat the training"
-    actors = resources.predictors, resources.of_a_predictor
-    yield from map_with_actors(items, EnsemblePredictor, arguments, *actors, then=then)
-
-
-def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Convert [rows, k] to an array of fixed-size lists."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), kind), values.shape[1])

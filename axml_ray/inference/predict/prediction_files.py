@@ -86,8 +86,8 @@ def claim_directory(output: Path, job: dict[str, Any], computed_in: Precision) -
                             "choose a new directory")  # fmt: skip
     for temporary in output.glob(".part-*"):  # left by a job that was killed
         temporary.unlink(missing_ok=True)
-    kept: Precision = stored.get(COMPUTED_IN, computed_in)
-    return kept
+    decided: Precision = stored.get(COMPUTED_IN, computed_in)
+    return decided
 
 
 def finished_result(output: Path) -> dict[str, Any] | None:

@@ -1,0 +1,104 @@
+"""Comparison of two rankings of the same documents: scores, differences with their intervals, and paired tests."""
+
+from typing import Any
+
+import numpy as np
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics.bands import frequency_bands
+from axml_ray.evaluation.metrics.metrics import DocumentScores
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity, score_documents
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
+from axml_ray.evaluation.metrics.resampling import compare_paired
+from axml_ray.settings import EvaluationSettings
+
+
+def compare_predictions(
+    first: Predictions, second: Predictions, training: TrainingCounts, settings: EvaluationSettings
+) -> dict[str, Any]:
+    """Compare the ensembles of two runs on the same documents, in any order.
+
+    Args:
+        first: predictions of a split by the run that is compared with.
+        second: predictions of the same documents by the run whose gains are measured.
+        training: label frequencies of their corpus.
+        settings: propensity constants.
+
+    Returns:
+        - `documents`: number of documents with a true label;
+        - `scores`: by metric, the scores of both in percent;
+        - `measures`: by metric, the gain of the second (`difference`, in points), its `interval`, and `p`;
+        - `bands`: a row for each band of label frequency, with the same `measures` if a document has a label of it.
+
+    Raises:
+        SettingsError: the documents or their true labels differ, or document ids are not unique.
+    """
+    place, truth = _match_documents(second, first)
+    bands, inverse = frequency_bands(training.counts), inverse_propensity(training, settings)
+    now, *now_of_bands = score_documents(second, ENSEMBLE, inverse, bands)
+    before, *before_of_bands = score_documents(first, ENSEMBLE, inverse, bands)
+    assert now is not None and before is not None
+    rows = []
+    for band, one, other in zip(bands, now_of_bands, before_of_bands, strict=True):
+        if one is None or other is None:
+            rows.append(band.row | {"documents": 0})
+        else:
+            measures = _differences(one, other, place, truth, band.is_member)
+            rows.append(band.row | {"documents": len(one), "measures": measures})
+    scores, old_scores = now.result(), before.result()
+    return {
+        "documents": len(now),
+        "scores": {name: [old_scores[name], scores[name]] for name in scores},
+        "measures": _differences(now, before, place, truth, np.ones(len(training.counts), np.bool_)),
+        "bands": rows,
+    }
+
+
+def _differences(
+    one: DocumentScores, other: DocumentScores, place: np.ndarray, truth: Ragged, is_member: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """Return by metric the `difference` in percentage points (`one` minus `other`), its `interval`, and `p`.
+
+    Args:
+        one: scores of the documents that have a true label of a band.
+        other: those of the other run, in its order of documents.
+        place: row of each document of `one`'s run in the other's, int64[N].
+        truth: true labels of each document of `one`'s run.
+        is_member: whether each label is in the band, bool[L].
+    """
+    document = np.repeat(np.arange(len(truth)), truth.lengths)
+    is_scored = np.bincount(document[is_member[truth.values]], minlength=len(truth)) > 0
+    # Only these documents have scores: a document's row in `other` is its rank among them in the other's order.
+    rows = np.argsort(np.argsort(place[is_scored]))
+    differences = compare_paired(one, DocumentScores(other.values[rows], other.attainable[rows]))
+    return {
+        name: {"difference": result.points, "interval": list(result.interval), "p": result.p}
+        for name, result in differences.items()
+    }
+
+
+def _match_documents(predictions: Predictions, others: Predictions) -> tuple[np.ndarray, Ragged]:
+    """Return the row of each document of `predictions` in `others` (int64[N]), and the true labels.
+
+    Raises:
+        SettingsError: the documents or their true labels differ, or document ids are not unique.
+    """
+    ids, truth = predictions.documents()
+    other_ids, other_truth = others.documents()
+    other_row = {document: row for row, document in enumerate(other_ids)}
+    directories = f"{predictions.directory} and {others.directory}"
+    if len(other_row) != len(other_ids) or len(set(ids)) != len(ids):
+        raise SettingsError(
+            f"{directories}: document ids are not unique, so documents cannot be matched. Prepare the corpus with "
+            "unique ids"
+        )
+    if other_row.keys() != set(ids):
+        raise SettingsError(f"{directories}: the documents differ. Compare runs on the same corpus and split")
+    place = np.array([other_row[document] for document in ids], np.int64)
+    matched = other_truth.take(place)
+    if not np.array_equal(truth.offsets, matched.offsets) or any(
+        not np.array_equal(np.sort(truth[row]), np.sort(matched[row])) for row in range(len(truth))
+    ):
+        raise SettingsError(f"{directories}: the true labels differ. Compare runs on the same corpus and split")
+    return place, truth
