@@ -8,6 +8,8 @@ RENAMED = {
     "network.path_weight": "network.parent_score_exponent",
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
+    "training.averaging": "set training.average_after to training.epochs to train without stochastic weight averaging",
+    "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
 }
 """By the path of an old setting or group: its new path or, with blanks, the reason why it was removed."""

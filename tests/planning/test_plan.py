@@ -127,7 +127,7 @@ def trained(
         {},
         {"network": {"evidence": True, "fully_connected": [24]}},
         {"network": {"train_embeddings": False}},
-        {"training": {"averaging": False}},
+        {"training": {"epochs": [2], "average_after": [2]}},
         {"tree": {"height": 0}},
     ],
 )
@@ -138,7 +138,7 @@ def test_what_is_held_is_what_training_holds(change: dict[str, Any], workers: in
         shard = Shard(0, workers)
         training.average_after = 0
         training.step(make_batch(data, training.network.level, rows, shard))
-        if settings.training.averaging:
+        if settings.training.averages_at(shape.number):
             training.average.add(training.network)
         training._keep_best()
         planned = memory.level_memory(settings, of, shape, workers=workers, accelerator=False, width=4)

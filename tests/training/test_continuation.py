@@ -104,7 +104,7 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
     train("old", old)
     previous = PreviousNetworks(tmp_path / "old", old, words)
     # Without learning, trained vectors stay as they were, and those of new labels as they start: at their features.
-    train("still", grown, previous, epochs=(1,), learning_rate=1e-30, averaging=False)
+    train("still", grown, previous, epochs=(1,), learning_rate=1e-30, average_after=(1,))
     before, still = (read_level(tmp_path / name / "level-2") for name in ("old", "still"))
     levels = [Level.from_tree(tree, 2) for tree in (old, grown)]
     tables = [

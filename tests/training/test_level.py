@@ -211,7 +211,7 @@ class TestAveraging:
 
     def test_may_be_switched_off(self):
         training = small_training(
-            small_network(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, eval_every_steps=1
+            small_network(FLAT), 40, epochs=(2,), average_after=(2,), eval_every_steps=1
         )
         training.run()
         assert training.average.snapshots == 0
