@@ -25,7 +25,7 @@ from axml_ray.network.backends.precision import autocast
 from axml_ray.network.level_network import LevelNetwork
 from axml_ray.settings import Precision
 from axml_ray.training.batches import padded_tokens
-from axml_ray.training.beam_step import scoring_batches
+from axml_ray.training.beam_search import scoring_batches
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 

@@ -11,7 +11,7 @@ from axml_ray.network.backends import cpu_backend
 from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.beam_step import expand_rows
+from axml_ray.training.beam_search import expand_rows
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level_files import read_level, save_level
 

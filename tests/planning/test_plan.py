@@ -24,8 +24,8 @@ from axml_ray.planning.report import duration, notes, warnings
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.settings import Experiment, TreeSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, make_batch
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.batches import LevelData, Validation, make_batch
+from axml_ray.training.level import LevelTraining
 from axml_ray.tree.label_tree import LabelTree
 
 ROOT = Path(__file__).parents[2]

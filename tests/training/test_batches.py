@@ -14,14 +14,13 @@ from axml_ray.training.batches import (
     POOL,
     Batch,
     LevelData,
-    choose_parents,
     make_batch,
     order_by_worker,
     padded_tokens,
     shuffle_batches,
     training_batches,
 )
-from axml_ray.training.beam_step import scoring_batches
+from axml_ray.training.beam_search import choose_parents, choose_parents_of_document, scoring_batches
 from axml_ray.training.distributed import DistributedContext
 
 FLAT = Level(1, 6, None)
@@ -228,13 +227,6 @@ class TestEpoch:
         assert np.array_equal(moved.rows, batch.rows) and moved.count == batch.count
 
 
-def literal_parents(predicted: list[int], true: list[int], keep: int) -> list[int]:
-    known = [node for node in predicted if node in true]
-    unknown = [node for node in true if node not in predicted]
-    others = [node for node in predicted if node not in true]
-    return (known + unknown + others)[:keep]
-
-
 @given(st.data(), st.integers(1, 12))
 def test_choose_parents(data, nodes):
     keep = data.draw(st.integers(1, nodes))
@@ -245,7 +237,7 @@ def test_choose_parents(data, nodes):
     found = choose_parents(np.array(predicted, dtype=np.int64), Ragged.from_rows(true), keep)
     assert found.dtype == np.int64 and found.shape == (documents, keep)
     for chosen, best, labels in zip(found.tolist(), predicted, true, strict=True):
-        assert chosen == literal_parents(list(best), labels, keep)
+        assert chosen == choose_parents_of_document(list(best), labels, keep)
         assert len(set(chosen)) == keep
 
 

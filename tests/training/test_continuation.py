@@ -24,7 +24,7 @@ from axml_ray.training.continuation import (
 )
 from axml_ray.training.label_vector_init import START_LENGTH
 from axml_ray.training.level_files import read_level
-from axml_ray.training.tree import TreeTraining
+from axml_ray.training.tree import NetworkTreeConfig, TrainingInputs, train_tree
 from axml_ray.tree.growth import grow_tree, previous_leaves
 from axml_ray.tree.label_tree import LabelTree
 
@@ -94,11 +94,13 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
     ) -> list[dict[str, Any]]:
         settings = experiment(tmp_path, **training)
         records: list[dict[str, Any]] = []
-        TreeTraining(
-            corpus, corpus.split("train"), tree, network=settings.network, training=settings.training, beam=3,
-            max_tokens=50, checkpoint_seconds=0, seed=3, directory=tmp_path / name, key=name, report=records.append,
-            previous=previous,
-        ).run()  # fmt: skip
+        config = NetworkTreeConfig(
+            network=settings.network, training=settings.training, beam=3, max_tokens=50, checkpoint_minutes=0
+        )
+        inputs = TrainingInputs(
+            corpus, None, 50, seed=3, tree=tree, report=records.append, previous=previous, precision="float32"
+        )
+        train_tree(config, inputs, tmp_path / name, name)
         return [record["scoring"] | {"level": record["level"]} for record in records if "scoring" in record]
 
     train("old", old)

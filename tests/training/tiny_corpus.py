@@ -28,10 +28,11 @@ from axml_ray.runs.fitting import fit_member
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, choose_parents
+from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.beam_search import choose_parents
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import LevelTraining, Report, Validation
+from axml_ray.training.level import LevelTraining, Report
 from axml_ray.tree.kinds import build_tree
 
 LABELS = 14
