@@ -34,7 +34,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
     from rich.console import Console
 
-    from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.reports.report import bands_table, comparison_table, scores_table
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import scores_of, track
@@ -46,8 +45,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         # Flags that change the paths or resources of this run hold for the other one, too.
         current = {key: getattr(settings, key) for key in ("corpora", "resources")}
         others = others.model_copy(update={key: now for key, now in current.items() if now != getattr(stored, key)})
-        other = Run(others, Corpus.open(others.corpus_directory))
-    run = Run(settings, Corpus.open(settings.corpus_directory))
+        other = Run.open(others)
+    run = Run.open(settings)
     report = run.layout.report(given.split)
     metrics = evaluate(run, given.split, other=other, with_label_sets=given.label_sets)
     with track(settings) as tracked:

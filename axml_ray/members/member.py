@@ -30,6 +30,7 @@ from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
+from axml_ray.settings.members import kinds
 from axml_ray.training.tree import TrainingInputs
 from axml_ray.tree.label_tree import LabelTree
 
@@ -53,6 +54,12 @@ class MemberInfo:
     kind: str
     tree: int | None
     weight: float
+
+    @property
+    def implementation(self) -> "type[Member]":
+        """Return the class of the kind."""
+        implementation: type[Member] = kinds()[self.kind].load()
+        return implementation
 
     @property
     def title(self) -> str:

@@ -24,12 +24,12 @@ from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, Settings, TrainingSettings, fingerprint
 from axml_ray.training.batches import LevelData, Validation
 from axml_ray.training.checkpoints import Checkpoints
-from axml_ray.training.continuation import PreviousNetworks, copy_label_vectors, copy_shared_parameters
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.label_vector_init import initialise_attention, label_name_features
 from axml_ray.training.level import LevelTraining, Report
 from axml_ray.training.level_files import is_saved, load_level, save_level
+from axml_ray.training.previous_networks import PreviousNetworks, copy_label_vectors, copy_shared_parameters
 from axml_ray.tree.label_tree import LabelTree
 
 

@@ -40,7 +40,6 @@ from axml_ray.members.weight_files import SCALES, group_size, load_weights, quan
 from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.level_network import TABLE
 from axml_ray.runs.run import Run
-from axml_ray.workflow.evaluate import open_run
 
 TREE, MODEL = "trees/1.safetensors", "members/network_tree-0/level-2/model.safetensors"
 BOTH = {"network_tree": {"weight": 0.6}, "linear_tree": {"weight": 0.4}}
@@ -227,7 +226,7 @@ class TestExport:
 
     def test_a_moved_run(self, tiny_run, tmp_path):
         moved = Path(shutil.copytree(tiny_run.settings.run_directory, tmp_path / "elsewhere"))
-        export_bundle(open_run(moved), tmp_path / "bundle")
+        export_bundle(Run.open(moved), tmp_path / "bundle")
         assert Bundle.open(tmp_path / "bundle").trees == 2
 
     def test_takes_the_place_of_a_bundle_only(self, tiny_run, copy, tmp_path):
@@ -245,10 +244,10 @@ class TestExport:
         moved = Path(shutil.copytree(tiny_run.settings.run_directory, tmp_path / "run"))
         shutil.rmtree(moved / "tree-1" / "network_tree" / "level-2")
         with pytest.raises(SettingsError, match="tree-1/network_tree: no network tree 2 of these settings"):
-            export_bundle(open_run(moved), tmp_path / "bundle")
+            export_bundle(Run.open(moved), tmp_path / "bundle")
         assert not [path for path in tmp_path.iterdir() if path != moved]
         with pytest.raises(SettingsError, match="not a run"):
-            open_run(tmp_path)
+            Run.open(tmp_path)
 
 
 class TestOpen:

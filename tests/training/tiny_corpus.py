@@ -24,7 +24,6 @@ from axml_ray.network.attention_xml import AttentionXML
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.runs.fitting import fit_member
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 from axml_ray.settings.configuration import load
@@ -126,7 +125,8 @@ def train_tree(
     if build:
         run.keep_tree(0, build_tree(corpus, settings.tree, settings.seed))
     records: list[dict[str, Any]] = []
-    fit_member(run, run.members[0], workers, records.append)
+    spec = run.members[0]
+    spec.implementation.fit(spec, run.prepare_fit(spec, workers, records.append))
     return records
 
 

@@ -34,9 +34,9 @@ from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import TRANSLATION
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.corpus.text.translation import Translation
+from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Combiner, combiner_class
 from axml_ray.ensemble.ensemble import Combination, Ensemble
-from axml_ray.inference.bundle.calibration import Calibration
 from axml_ray.inference.bundle.manifest import (
     CALIBRATION,
     COMBINER,

@@ -1,18 +1,25 @@
-"""The settings of a run that continues a finished one, with more texts and labels: `axml-ray train --continue RUN`.
+"""A run that continues a finished one, with more texts and labels: `axml-ray train --continue RUN`.
 
 The run starts from the settings of the other run, or from a config that agrees with it in what its weights depend on.
 It has a corpus of its own: the other run's training texts and those that are named now. So nothing is forgotten, and
 the finished run stays as it is.
+
+First `continued_settings` compares the settings, from the command line alone and without PyTorch. Before anything is
+trained, `check_trained` and `check_corpora` then tell whether the finished run is complete and its weights fit.
 """
 
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load, read_settings
+from axml_ray.settings.members import kinds
+
+if TYPE_CHECKING:
+    from axml_ray.runs.run import Run
 
 SUFFIX = "-continued"
 KEPT = (
@@ -31,7 +38,7 @@ KEPT = (
 """Settings that the two runs must share: shapes of trees and networks, and the seed of the draw of validation texts."""
 
 
-def continued(settings: Experiment, directory: Path) -> Experiment:
+def continued_settings(settings: Experiment, directory: Path) -> Experiment:
     """Return the settings of a run that continues the run in `directory`.
 
     Args:
@@ -44,15 +51,14 @@ def continued(settings: Experiment, directory: Path) -> Experiment:
     """
     old = read_settings(directory)
     stored = load(RunLayout(directory).settings)
-    _check(settings, old)
+    _check_settings(settings, old)
     runs = old.runs if settings.runs == stored.runs else settings.runs
     is_old_name = runs == old.runs and settings.name in (old.name, stored.name)
     name = old.name + SUFFIX if is_old_name else settings.name
-    own = settings.corpus.name != old.corpus.name
     more = tuple(place for place in settings.corpus.train if place not in old.corpus.train)
     corpus = settings.corpus.model_copy(
         update={
-            "name": settings.corpus.name if own else name,
+            "name": settings.corpus.name if settings.corpus.name != old.corpus.name else name,
             "train": (*old.corpus.train, *more),
             "continues": old.corpus_directory,
         }
@@ -60,10 +66,10 @@ def continued(settings: Experiment, directory: Path) -> Experiment:
     return settings.model_copy(update={"name": name, "runs": runs, "corpus": corpus, "continue_from": directory})
 
 
-def _check(settings: Experiment, old: Experiment) -> None:
+def _check_settings(settings: Experiment, old: Experiment) -> None:
     """Raise SettingsError if a setting does not fit the weights or the splits of the finished run."""
     for key in KEPT:
-        before, now = value_of(old, key), value_of(settings, key)
+        before, now = (reduce(getattr, key.split("."), one) for one in (old, settings))
         if before != now:
             raise SettingsError(
                 f"{key}: is {now}, but {before} in {old.run_directory}, whose weights go on training; "
@@ -87,6 +93,50 @@ def _check(settings: Experiment, old: Experiment) -> None:
         )
 
 
-def value_of(settings: Any, key: str) -> Any:
-    """Return the value of a setting, given its path such as `tree.height`."""
-    return reduce(getattr, key.split("."), settings)
+def check_trained(settings: Experiment) -> None:
+    """Check that the run that these settings continue, if any, has all members that training starts from.
+
+    Raises:
+        SettingsError: the run or its corpus is missing, or a member is not trained.
+    """
+    if settings.continue_from is None:
+        return
+    from axml_ray.runs.run import Run  # imports PyTorch
+
+    old = Run.open(settings.continue_from)
+    if settings.corpus.continues != old.corpus.directory:
+        raise SettingsError(
+            f"continue_from: {settings.continue_from} has the corpus {old.corpus.directory}, corpus.continues is "
+            f"{settings.corpus.continues}; use axml-ray train --continue, which sets both"
+        )
+    trained = {(spec.kind, spec.tree) for spec in old.members if spec.is_fitted}
+    for kind in settings.members.chosen:
+        needed = range(settings.ensemble.trees) if kinds()[kind].load().continues else ()
+        if missing := [number + 1 for number in needed if (kind, number) not in trained]:
+            raise SettingsError(
+                f"continue_from: {settings.continue_from} has no trained {kind.replace('_', ' ')} {missing[0]}; finish "
+                "that run with axml-ray train, or continue from another one"
+            )
+
+
+def check_corpora(current: "Run", old: "Run") -> None:
+    """Check that the word vectors of a run's corpus have the size of those of the run that it continues.
+
+    Raises:
+        SettingsError: they have another dimension.
+    """
+    before, now = (each.corpus.manifest["word_vector_dimension"] for each in (old, current))
+    if before != now:
+        key = "corpus.word_dimension" if current.settings.corpus.word_vectors_path is None else "corpus.word_vectors"
+        raise SettingsError(
+            f"{key}: the word vectors have {now} dimensions, but {before} in {old.layout.directory}, whose weights go "
+            "on training; give vectors of the same dimension"
+        )
+
+
+def describe_continuation(current: "Run", old: "Run") -> str:
+    """Return what a run takes from the run that it continues, and what is fitted anew, as one line."""
+    kept, labels = old.corpus.trained, current.corpus.trained
+    anew = {info.kind.replace("_", " ") for info in current.member_infos if not info.implementation.continues}
+    others = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
+    return f"continuing from {old.layout.directory}: {kept:,} labels with their weights, {labels - kept:,} new{others}"

@@ -17,13 +17,13 @@ from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.continuation import (
+from axml_ray.training.label_vector_init import START_LENGTH
+from axml_ray.training.level_files import read_level
+from axml_ray.training.previous_networks import (
     PreviousNetworks,
     copy_label_vectors,
     copy_shared_parameters,
 )
-from axml_ray.training.label_vector_init import START_LENGTH
-from axml_ray.training.level_files import read_level
 from axml_ray.training.tree import NetworkTreeConfig, TrainingInputs, train_tree
 from axml_ray.tree.growth import grow_tree, previous_leaves
 from axml_ray.tree.label_tree import LabelTree
