@@ -78,6 +78,7 @@ def fit_members(
         RuntimeError: a member failed; the levels that it finished are kept.
         TrainingCancelledError: `stopped` returned true.
     """
+    # Barrier: the members of a kind run in parallel, and the next kind begins when they all have ended.
     by_kind: dict[str, list[MemberSpec]] = {}
     for spec in run.members:
         by_kind.setdefault(spec.kind, []).append(spec)
@@ -187,6 +188,7 @@ def train_on_group(settings: Experiment, name: str) -> str | None:
             failure_config=FailureConfig(max_failures=resources.max_failures),
         ),
     )
+    # Barrier: this waits for all workers of the group, and starts it again after the death of one.
     divergence: str | None = trainer.fit().return_value
     if not divergence:
         run.spec(name).mark_fitted()
@@ -259,6 +261,7 @@ def _finished_members(
     """
     waiting = dict(tasks)
     while waiting:
+        # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         poll()
         if stopped():

@@ -158,9 +158,8 @@ class Run(RunKeys):
         """
         spec.directory.mkdir(parents=True, exist_ok=True)
         kind, context = spec.implementation, context or DistributedContext()
-        if report is None:
-            has_journal = spec.tree is not None
-            report = Journal(self.layout.tree(spec.tree), tree=spec.tree).write if has_journal else lambda record: None
+        if report is None and spec.tree is not None:
+            report = Journal(self.layout.tree(spec.tree), tree=spec.tree).write
         return FitInputs(
             corpus=self.corpus,
             documents=self.settings.training.documents,
@@ -168,7 +167,7 @@ class Run(RunKeys):
             seed=self.settings.seed if spec.tree is None else self.tree_seed(spec.tree),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             context=context,
-            report=report,
+            report=report or (lambda record: None),
             previous=self._previous_networks(spec) if kind.continues else None,
             precision=self._decide_precision(context) if kind.trained_by_workers else "auto",
             featurizer=self.open_features() if kind.uses_features else None,
