@@ -90,12 +90,10 @@ class Run(RunKeys):
     def has_tree(self, number: int) -> bool:
         """Return whether the run's directory has label tree `number`, built with these settings."""
         try:
-            if read_json(self.layout.tree_manifest(number))["fingerprint"] == self.tree_key(number):
-                LabelTree.load(self.layout.tree_file(number))
-                return True
+            LabelTree.load(self.layout.tree_file(number))
+            return bool(read_json(self.layout.tree_manifest(number))["fingerprint"] == self.tree_key(number))
         except (OSError, ValueError, KeyError, TypeError):
-            pass
-        return False
+            return False
 
     def keep_tree(self, number: int, tree: LabelTree) -> None:
         """Save label tree `number`."""
