@@ -84,8 +84,7 @@ class Batch:
 
     Attributes:
         rows: the documents' row numbers, int64 [B].
-        encoded: row numbers of the documents that this worker encodes, int64 [b].
-        documents: the same, as a tensor.
+        documents: row numbers of the documents that this worker encodes, int64 [b].
         tokens: word ids, int64 [b, T], padded with 0 on the right.
         words: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each of
             this worker's tokens among them, int64 [b·T].
@@ -98,7 +97,6 @@ class Batch:
     """
 
     rows: np.ndarray
-    encoded: np.ndarray
     documents: Tensor
     tokens: Tensor
     words: tuple[Tensor, Tensor]
@@ -196,7 +194,6 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
         count = int(level.children_counts(parents).sum())
     return Batch(
         rows,
-        encoded,
         torch.from_numpy(encoded),
         tokens,
         (torch.from_numpy(unique_ids), torch.from_numpy(inverse)),

@@ -110,7 +110,7 @@ class TestBatch:
     def test_all_nodes(self, rows):
         data = data_of(20, FLAT)
         batch = make_batch(data, FLAT, np.array(rows))
-        assert batch.rows.tolist() == batch.encoded.tolist() == rows and batch.size == len(rows)
+        assert batch.rows.tolist() == batch.documents.numpy().tolist() == rows and batch.size == len(rows)
         assert batch.candidates is None and batch.count == 6 * len(rows)
         assert torch.equal(batch.lengths, batch.own_lengths)
         for place, row in enumerate(rows):
@@ -183,11 +183,13 @@ class TestEpoch:
                 # states of all workers are joined: one width, and the lengths of all
                 assert part.tokens.shape[1] == whole.tokens.shape[1]
                 assert part.lengths.tolist() == data.tokens.lengths[part.rows].tolist()
-                for words, length, row in zip(part.tokens, part.own_lengths.tolist(), part.encoded, strict=True):
+                for words, length, row in zip(
+                    part.tokens, part.own_lengths.tolist(), part.documents.numpy(), strict=True
+                ):
                     assert words[:length].tolist() == data.tokens[row].tolist() and not words[length:].any()
                 words, places = part.words
                 assert torch.equal(words[places].view_as(part.tokens), part.tokens)
-            encoded = [part.encoded for rank, part in enumerate(parts) if rank < whole.size]
+            encoded = [part.documents.numpy() for rank, part in enumerate(parts) if rank < whole.size]
             assert np.array_equal(np.concatenate(encoded), parts[0].rows)
             truths = [truth_of(part, level, Shard(rank, workers)) for rank, part in enumerate(parts)]
             assert sum(map(len, truths)) == len(set.union(*truths))
