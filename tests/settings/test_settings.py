@@ -403,7 +403,7 @@ def test_a_kind_of_member_can_be_registered() -> None:
         assert list(members.chosen) == ["network_tree", "most_frequent"]
         assert members.most_frequent.power == 1.0
     """
-    room = Path(__file__).parent / "members"
+    room = Path(__file__).parents[1] / "members"
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=room)
 
 
