@@ -107,7 +107,10 @@ def tables(settings: Experiment, *, quick: bool, vectors: Path | None = None) ->
         **{table: [(name, {"tree": values}) for name, values in rows] for table, rows in trees.items()},
         **{table: [(name, {"network": values}) for name, values in rows] for table, rows in networks.items()},
         "additions": additions,
-        "averaging": [(f"averaging {word}", {"training": {"averaging": word == "on"}}) for word in ("on", "off")],
+        "averaging": [
+            ("averaging on", {}),
+            ("averaging off", {"training": {"average_after": settings.training.epochs}}),
+        ],
         "candidates": [
             (f"candidates {row}", {"training": {"include_true_parents": row == "with true"}})
             for row in ("with true", "of the beam")

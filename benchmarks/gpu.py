@@ -347,7 +347,6 @@ def _train_corpus(
     """Return the seconds of training three trees, the scores of the test split in percent, and a row for each tree."""
     from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.metrics.metrics import Scores, propensities
-    from axml_ray.runs.fitting import fit_member
     from axml_ray.runs.run import Run
     from axml_ray.training.distributed import DistributedContext
     from axml_ray.tree.kinds import build_tree
@@ -375,7 +374,7 @@ def _train_corpus(
         assert spec.tree is not None
         started = time.perf_counter()
         run.keep_tree(spec.tree, build_tree(run.corpus, settings.tree, run.tree_seed(spec.tree)))
-        fit_member(run, spec, DistributedContext(device=device))
+        spec.implementation.fit(spec, run.prepare_fit(spec, DistributedContext(device=device)))
         spec.mark_fitted()
         rows.append({"tree": spec.tree, "seconds": time.perf_counter() - started})
     seconds = time.perf_counter() - began

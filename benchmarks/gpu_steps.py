@@ -16,10 +16,10 @@ from axml_ray.planning.memory import level_memory
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.planning.work import TRAINING, forward_operations, generated
 from axml_ray.settings import Experiment
-from axml_ray.training.batches import make_batch
-from axml_ray.training.beam_step import expand_all
+from axml_ray.training.batches import Validation, make_batch
+from axml_ray.training.beam_search import expand_all
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.level import LevelTraining
 
 BATCHES, WARM_STEPS = 4, 6
 GIB = 2**30

@@ -27,12 +27,12 @@ import numpy as np
 import results_file
 from rich.console import Console
 
-from axml_ray.cli.stored_settings import continued
 from axml_ray.corpus.readers.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.records.records import Document
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.metrics.rankings import hits
+from axml_ray.runs.continuation import continued_settings
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
@@ -108,7 +108,7 @@ def measure(home: Path, all_epochs: Sequence[tuple[int, int]]) -> list[dict[str,
     for epochs in all_epochs:
         name = f"continued-{epochs[0]}"
         more = settings_of(home, name, ("more.jsonl",), epochs, "continued")
-        rows.append(measure_run(continued(more, old.run_directory), "continued", before))
+        rows.append(measure_run(continued_settings(more, old.run_directory), "continued", before))
         fresh = settings_of(home, f"scratch-{epochs[0]}", ("old.jsonl", "more.jsonl"), epochs, "scratch")
         rows.append(measure_run(fresh, "scratch", before))
     return rows

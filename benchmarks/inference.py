@@ -53,7 +53,6 @@ from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.tree.label_tree import LabelTree, level_depths
-from axml_ray.workflow.evaluate import open_run
 
 BATCH = 64
 TOP = 100
@@ -270,7 +269,7 @@ def single_text(documents: int, rounds: int) -> Result:
 
 def equality(documents: int, rounds: int, directory: Path) -> Result:
     """Compare the labels that both implementations predict with the networks of a run's first tree."""
-    run = open_run(directory)
+    run = Run.open(directory)
     split = run.corpus.split("test")
     split = split.take(np.random.default_rng(SEED).permutation(len(split))[:documents])
     ours = networks_of(run, 0)

@@ -38,7 +38,7 @@ from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.label_clusters import cluster_labels, label_vectors
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
-from axml_ray.members.linear_fit import fit_classifiers
+from axml_ray.members.linear_fit import SMALLEST_WEIGHT, fit_classifiers
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
@@ -116,7 +116,7 @@ def fit_literally(
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)
                     found = machine.fit(some, is_true).coef_[0]
-                kept = np.flatnonzero(np.abs(found) > settings.threshold)
+                kept = np.flatnonzero(np.abs(found) > SMALLEST_WEIGHT)
                 fitted.rows[node], fitted.data[node] = columns[kept].tolist(), found[kept].astype(np.float32).tolist()
         weights.append(fitted.tocsr())
         parent_nodes = nodes

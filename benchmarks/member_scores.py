@@ -9,7 +9,7 @@ checkpoints of networks were chosen on the same documents, which favours `networ
 - `KIND`: the mean of the members of one kind alone.
 - `mean`: the weighted mean of all members.
 - `without KIND`: the weighted mean of the others.
-- `mean of halves`, `calibrated`, `stacked`: two-fold cross-validation, each combiner is fitted on one half of the
+- `mean of halves`, `calibrated`: two-fold cross-validation, each combiner is fitted on one half of the
   documents and scores the other. The mean has no fit, so its row equals `mean`; compare the others with it.
 
 Figures: `mean_P@1`, `without knn_nDCG@5` and so on, in percent.
@@ -36,7 +36,6 @@ from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inver
 from axml_ray.members.topk import TopK
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.runs.run import Run
-from axml_ray.workflow.evaluate import open_run
 
 COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 HALVES = 2
@@ -133,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.threads < 1:
         parser.error("--threads: at least 1")
     use_threads(given.threads)
-    run = open_run(given.run)
+    run = Run.open(given.run)
     about = {"run": run.settings.name, "corpus": run.settings.corpus.name, "documents": run.corpus.documents("valid")}
     about |= {"weights": {spec.name: spec.weight for spec in run.members}}
     rows = [{**row, **about} for row in Evidence.of_run(run).rows()]

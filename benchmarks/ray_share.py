@@ -47,8 +47,8 @@ from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, configuration
-from axml_ray.training.batches import LevelData
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.level import LevelTraining
 
 SIDES = ("plain", "task", "group")
 TREES = {1: "one_tree_share", 3: "three_trees_share"}

@@ -66,11 +66,11 @@ from training_tasks import (
 
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
+from axml_ray.network.backends.devices import peak_memory_gib
 from axml_ray.network.backends.precision import format_name, product_format, use_threads
 from axml_ray.planning.work import TRAINING, forward_operations
 from axml_ray.settings import NetworkSettings, Precision
 from axml_ray.training.distributed import CPU, DistributedContext
-from axml_ray.training.progress import memory_gib
 
 DEEP_NODES, GROWTH_NODES, SHARED_NODES = 670_000, (100_000, 2_800_000), 1_000_000
 WARM_STEPS = 16  # in our steps, oneDNN compiles a kernel at the first batch of each length
@@ -238,7 +238,7 @@ def serve_level(pipe: Connection, place: LevelProcess) -> None:
     if place.workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{place.store}", rank=place.rank, world_size=place.workers)
     task = deep_level(place.nodes)
-    before = memory_gib(CPU)
+    before = peak_memory_gib(CPU)
     training = our_training(task, place.hidden, DistributedContext.current(CPU))
     ours = our_steps(training)
     next(ours)
@@ -246,7 +246,7 @@ def serve_level(pipe: Connection, place: LevelProcess) -> None:
     for steps in requests(pipe):
         turns = Turns([], [], [])
         take_turn(turns, ours, steps, task.data.tokens.lengths)
-        pipe.send((turns, {"peak_gib": memory_gib(CPU), "before_level_gib": before}))
+        pipe.send((turns, {"peak_gib": peak_memory_gib(CPU), "before_level_gib": before}))
     if place.workers > 1:
         dist.destroy_process_group()
 

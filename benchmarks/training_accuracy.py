@@ -32,8 +32,8 @@ from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, TrainingSettings
-from axml_ray.training.batches import LevelData
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.level import LevelTraining
 from axml_ray.tree.label_tree import LabelTree
 
 CORPORA = ("docstrings", "eurlex57k")

@@ -15,9 +15,9 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings
-from axml_ray.training.batches import LevelData
+from axml_ray.training.batches import LevelData, Validation
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.level import LevelTraining
 
 NODES = 2_048
 PARENTS, CHILDREN = 80, 16

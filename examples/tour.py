@@ -21,13 +21,13 @@ from axml_ray import Tagger
 from axml_ray.evaluation.reports.comparison import measures_table
 from axml_ray.evaluation.reports.report import scores_table
 from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.tree.clustering import normalise_rows
 from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.workflow.compare import compare_runs
-from axml_ray.workflow.evaluate import open_run
 from axml_ray.workflow.train import run
 
 LABEL = "scipy.sparse"
@@ -55,14 +55,14 @@ def main(directory: Path) -> dict[str, Any]:
     inspect_tree(ensemble, console)
 
     console.rule("4. Export a bundle, tag a text and explain the best label")
-    export_bundle(open_run(ensemble.run_directory), directory / "bundle")
+    export_bundle(Run.open(ensemble.run_directory), directory / "bundle")
     [tags] = Tagger.load(directory / "bundle").tag([TEXT], top_k=3, explain=True)
     for tag in tags:
         console.print(f"{tag.name}: score {tag.score:.2f}, probability {tag.probability:.2f}", highlight=False)
     print(tags[0].ansi())
 
     console.rule("5. Compare the two runs, document by document")
-    comparison = compare_runs(open_run(networks.run_directory), open_run(ensemble.run_directory), "test")
+    comparison = compare_runs(Run.open(networks.run_directory), Run.open(ensemble.run_directory), "test")
     console.print(measures_table(comparison))
     return comparison
 
@@ -120,7 +120,7 @@ def docstrings(file: Path, root: Path) -> Iterator[dict[str, Any]]:
 
 def inspect_tree(settings: Experiment, console: Console) -> None:
     """Print the levels of a run's first tree and the clusters around a label."""
-    current = open_run(settings.run_directory)
+    current = Run.open(settings.run_directory)
     tree = LabelTree.load(current.layout.tree_file(0))
     features = normalise_rows(current.corpus.label_features())
     for level in summarise_levels(tree, features):

@@ -36,13 +36,12 @@ def main(given: argparse.Namespace) -> None:
     if given.corpora:
         runs = [settings.model_copy(update={"corpora": given.corpora}) for settings in runs]
 
-    from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.reports.comparison import bands_table, measures_table, settings_table
     from axml_ray.evaluation.reports.report import write_metrics
     from axml_ray.runs.run import Run
     from axml_ray.workflow.compare import compare_runs
 
-    first, second = (Run(settings, Corpus.open(settings.corpus_directory)) for settings in runs)
+    first, second = (Run.open(settings) for settings in runs)
     try:
         comparison = compare_runs(first, second, given.split, given.html)
     except OSError as error:

@@ -27,13 +27,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 @job_on_run(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
-    from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.reports.report import bands_table, scores_table
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import scores_of, track
     from axml_ray.workflow.evaluate import evaluate
 
-    run = Run(settings, Corpus.open(settings.corpus_directory))
+    run = Run.open(settings)
     report = run.layout.report(given.split)
     metrics = evaluate(run, given.split, with_label_sets=given.label_sets)
     with track(settings) as tracked:

@@ -55,7 +55,6 @@ def table(exported: "Exported") -> "Table":
 @job_of_flags(__doc__, add_flags)
 def main(given: argparse.Namespace) -> None:
     """Export the run, and print scores and size of the bundle."""
-    from axml_ray.corpus.store import Corpus
     from axml_ray.inference.bundle.export import export_bundle
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import track
@@ -65,7 +64,7 @@ def main(given: argparse.Namespace) -> None:
         settings = settings.model_copy(update={"corpora": given.corpora})
     log.info("export: writing %s weights, then predicting the validation documents with them", given.weights)
     with phase("export"), Heartbeat("export"):
-        run = Run(settings, Corpus.open(settings.corpus_directory))
+        run = Run.open(settings)
         exported = export_bundle(run, given.to, given.weights, licence=given.licence)
     with track(settings) as tracked:
         tracked.artifact("bundle", exported.directory)

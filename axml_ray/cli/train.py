@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from axml_ray.cli.console import Command, table_console
-from axml_ray.cli.stored_settings import continued
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
+from axml_ray.runs.continuation import continued_settings
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import read_settings, with_flags
 
@@ -62,7 +62,7 @@ def parse(argv: list[str]) -> tuple[Experiment]:
     read_settings(directory)  # raises if there is no run, while `with_flags` would speak of a missing config
     config = ["--config", str(RunLayout(directory).settings)]
     settings, _ = with_flags(__doc__ or "", _add_continue, [*config, *argv])  # a later --config wins
-    return (continued(settings, directory),)
+    return (continued_settings(settings, directory),)
 
 
 def _add_continue(parser: argparse.ArgumentParser) -> None:

@@ -163,7 +163,6 @@ def out_of_fold(combiner: type[Combiner], validation: Validation, k: int) -> Top
 COMBINERS = {
     "mean": "axml_ray.ensemble.combiner:Mean",
     "calibrated": "axml_ray.ensemble.frequency:FrequencyCalibration",
-    "stacked": "axml_ray.ensemble.stacking:Stacking",
 }
 
 

@@ -20,7 +20,6 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from axml_ray.core.files import read_json, write_json
-from axml_ray.core.ragged import Ragged
 from axml_ray.ensemble.combiner import Combiner, Mean, MemberWeights, Validation
 from axml_ray.evaluation.metrics.rankings import hits
 from axml_ray.members.topk import TopK
@@ -55,26 +54,16 @@ class FrequencyCalibration(Combiner):
 
     @classmethod
     def fit(cls, validation: Validation, k: int) -> "FrequencyCalibration":
-        """Fit on the top k labels by the mean of each validation document."""
-        mean = Mean().rank(validation.members, validation.rankings, k)
-        return cls.fit_ranking(mean, validation.truth, validation.counts)
-
-    @classmethod
-    def fit_ranking(cls, mean: TopK, truth: Ragged, counts: np.ndarray) -> "FrequencyCalibration":
-        """Fit on a ranking by the mean.
+        """Fit on the top k labels by the mean of each validation document.
 
         If a label's probability would fall with a rising score, the coefficient `both` is left out; if it still would,
         or if all or none of the ranked labels are true, scores are left unchanged.
-
-        Args:
-            mean: ranking by the mean, [N, k].
-            truth: true label ids of the documents.
-            counts: int [L], training documents of each label.
         """
         from sklearn.linear_model import LogisticRegression  # slow to import, and needed only here
 
+        mean, counts = Mean().rank(validation.members, validation.rankings, k), validation.counts
         is_ranked = mean.labels >= 0
-        is_true = hits(mean.labels, truth.values, truth.offsets)[is_ranked]
+        is_true = hits(mean.labels, validation.truth.values, validation.truth.offsets)[is_ranked]
         f_of_counts = np.log1p(counts)
         logits, f = logit(mean.scores[is_ranked]), f_of_counts[mean.labels[is_ranked]]
         if is_true.any() and not is_true.all():
@@ -89,30 +78,26 @@ class FrequencyCalibration(Combiner):
         return cls(Coefficients(), counts)
 
     def rank(self, members: MemberWeights, rankings: Sequence[TopK], k: int) -> TopK:
-        """Rank the top k labels by the mean in the order of their calibrated scores."""
-        return self.reorder(Mean().rank(members, rankings, k))
-
-    def reorder(self, mean: TopK) -> TopK:
-        """Calibrate a ranking by the mean and sort it again; padding stays last."""
-        scores = self.calibrate(mean.labels, mean.scores)
-        order = np.argsort(np.where(mean.labels >= 0, -scores, 1), axis=1, kind="stable")
-        return TopK(np.take_along_axis(mean.labels, order, 1), np.take_along_axis(scores, order, 1))
+        """Rank the top k labels by the mean in the order of their calibrated scores; padding stays last."""
+        labels, mean = Mean().rank(members, rankings, k)
+        scores = self._calibrate(labels, mean)
+        order = np.argsort(np.where(labels >= 0, -scores, 1), axis=1, kind="stable")
+        return TopK(np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1))
 
     def score(self, members: MemberWeights, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the calibrated mean of the members' scores."""
-        return self.calibrate(labels, Mean().score(members, labels, scores))
+        return self._calibrate(labels, Mean().score(members, labels, scores))
 
-    def calibrate(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Calibrate mean scores, float32 of the shape of `mean`; 0 where `labels` is padded with -1."""
-        log_odds = self.log_odds(labels, mean)
+    def _calibrate(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Compute the module's equation for labels (integer [k] or [N, k]) with mean scores [N, k].
+
+        Returns:
+            float32 of the shape of `mean`; 0 where `labels` is padded with -1.
+        """
+        c, f = self.coefficients, np.log1p(self.counts[labels])
+        log_odds = c.intercept + (c.score + c.both * f) * logit(mean) + c.frequency * f
         scores: np.ndarray = np.where(labels >= 0, 1 / (1 + np.exp(-log_odds)), 0).astype(np.float32)
         return scores
-
-    def log_odds(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Compute the module's equation, float64 [N, k], for labels (integer [k] or [N, k]) with mean scores [N, k]."""
-        c, f = self.coefficients, np.log1p(self.counts[labels])
-        log_odds: np.ndarray = c.intercept + (c.score + c.both * f) * logit(mean) + c.frequency * f
-        return log_odds
 
     def save(self, directory: Path) -> None:
         """Write the coefficients."""

@@ -84,11 +84,7 @@ class Featurizer:
         return texts.get_or_compute(("features", id(self)), lambda: self.matrix(texts.original))
 
     def counts(self, tokens: Ragged) -> sparse.csr_matrix:
-        """Count the features of each text, float32 CSR [N, F]; leading words are weighted.
-
-        Args:
-            tokens: word ids.
-        """
+        """Count the features of each text's word ids, float32 CSR [N, F]; leading words are weighted."""
         times = None
         if self.lead_words:
             position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
@@ -103,11 +99,7 @@ class Featurizer:
         return counts
 
     def matrix(self, tokens: Ragged) -> sparse.csr_matrix:
-        """Return TF-IDF rows of length one, and a last column of ones for the bias: float32 CSR [N, F + 1].
-
-        Args:
-            tokens: word ids.
-        """
+        """Return TF-IDF rows of length one, and a last column of ones for the bias: float32 CSR [N, F + 1]."""
         rows = self.counts(tokens)
         apply_tf_idf(rows, self._weights)
         # Insert the bias at the end of each row, which moves the end of row i by i + 1.
@@ -117,12 +109,7 @@ class Featurizer:
         return sparse.csr_matrix((weights, indices, offsets), shape=(len(tokens), len(self) + 1))
 
     def save(self, path: Path, key: str) -> None:
-        """Write the featurizer, atomically.
-
-        Args:
-            path: file to write or replace.
-            key: cache key of everything that the featurizer depends on.
-        """
+        """Write the featurizer, atomically, with the cache key of everything that it depends on."""
         about = {name: str(getattr(self, name)) for name in ("documents", "lead_words", "lead_weight")}
         arrays = {FREQUENCY: self.frequency}
         for name, parts in {PREFIXES: self.prefixes, RUNS: self.runs}.items():

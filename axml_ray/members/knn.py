@@ -134,12 +134,7 @@ class NearestNeighbours(SparseMember):
         return nearest @ self.labels
 
     def save(self, path: Path, key: str) -> None:
-        """Write the texts and their labels, atomically.
-
-        Args:
-            path: file to write or replace.
-            key: cache key of everything that they depend on.
-        """
+        """Write the texts and their labels, atomically, with the cache key of everything that they depend on."""
         arrays = {
             "values": self.texts.data.astype(np.float32),
             "texts": self.texts.indices.astype(np.int32),

@@ -126,11 +126,7 @@ class LabelNames(SparseMember):
         return self.scores(texts.original)
 
     def scores(self, tokens: Ragged) -> sparse.csr_matrix:
-        """Return the probability of each label whose name occurs in a text, float32 CSR [N, L].
-
-        Args:
-            tokens: word ids.
-        """
+        """Return the probability of each label whose name occurs in a text (word ids), float32 CSR [N, L]."""
         parts = [sparse.csr_matrix((0, len(self.counts)), dtype=np.float32)]
         for rows in _steps(tokens):
             pairs = Pairs.of(self.trie, tokens.take(rows), len(self.counts))
@@ -162,12 +158,7 @@ class LabelNames(SparseMember):
         ])  # fmt: skip
 
     def save(self, path: Path, key: str) -> None:
-        """Write the names, counts and coefficients, atomically.
-
-        Args:
-            path: file to write or replace.
-            key: cache key of everything that they depend on.
-        """
+        """Write names, counts and coefficients, atomically, with the cache key of what they depend on."""
         arrays = {
             "stems": self.trie.stems.astype(np.int32),
             "keys": self.trie.keys,

@@ -35,6 +35,8 @@ SIMILAR, SAMPLED = 100, 300
 and documents that are spread evenly."""
 VIOLATION = -0.8
 """Margin above which a negative document outside of the working set has to join it; -1 would be a fit on all."""
+SMALLEST_WEIGHT = 0.1
+"""Weights of a smaller absolute value are dropped."""
 MOST_MARGINS = 1 << 24
 """Largest number of margins, and of weights, of siblings that are in memory at a time."""
 SparseRow = tuple[np.ndarray, np.ndarray]
@@ -50,7 +52,7 @@ def fit_classifiers(
         tree: a label tree over the trained labels.
         rows: float32 CSR [N, F + 1], features of the training documents, as returned by `Featurizer.matrix`.
         labels: label ids of each document.
-        settings: cost and threshold.
+        settings: cost of misclassified documents.
 
     Returns:
         For levels 1 to H + 1, float32 CSR [n_d, F + 1]; the last column is the bias.
@@ -148,7 +150,7 @@ class _Siblings:
                     is_violated[working_sets[sibling]] = True
                     working_sets[sibling] = np.flatnonzero(is_violated)
                     fit_one(sibling)
-        kept = [np.flatnonzero(np.abs(column) > settings.threshold) for column in weights.T]
+        kept = [np.flatnonzero(np.abs(column) > SMALLEST_WEIGHT) for column in weights.T]
         return [(self.columns[rows], weights[rows, sibling]) for sibling, rows in enumerate(kept)]
 
     def _similarities(self) -> np.ndarray:

@@ -193,12 +193,7 @@ class LinearTree(Member):
         return _WholeLevels(levels, np.cumsum([sizes[level] for level in levels]), by_feature)
 
     def save(self, path: Path, key: str) -> None:
-        """Write the classifiers, atomically.
-
-        Args:
-            path: file to write or replace.
-            key: cache key of everything that they depend on.
-        """
+        """Write the classifiers, atomically, with the cache key of everything that they depend on."""
         arrays = {LABEL_ORDER: self.tree.label_order}
         for level, weights in enumerate(self.weights, start=1):
             arrays |= {

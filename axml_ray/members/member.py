@@ -12,8 +12,7 @@ Legend: N documents, n given labels, k best labels.
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +22,6 @@ import torch
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, read_json, write_json
 from axml_ray.corpus.labels.label_index import LabelIndex
-from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.members.explanation import ExplainedText, TreePath
@@ -31,13 +29,12 @@ from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
-from axml_ray.training.continuation import PreviousNetworks
-from axml_ray.training.distributed import DistributedContext
+from axml_ray.settings.members import kinds
+from axml_ray.training.tree import TrainingInputs
 from axml_ray.tree.label_tree import LabelTree
 
 Scope = Literal["tree", "run"]
 """Whether there is one member of a kind for each label tree, or one for the whole run."""
-Report = Callable[[dict[str, Any]], None]
 MANIFEST, FORMAT, VERSION = "member.json", "axml-ray member", 1
 
 
@@ -56,6 +53,12 @@ class MemberInfo:
     kind: str
     tree: int | None
     weight: float
+
+    @property
+    def implementation(self) -> "type[Member]":
+        """Return the class of the kind."""
+        implementation: type[Member] = kinds()[self.kind].load()
+        return implementation
 
     @property
     def title(self) -> str:
@@ -115,49 +118,16 @@ class MemberSpec(MemberInfo):
 
 
 @dataclass(frozen=True)
-class FitInputs:
-    """The inputs of `Member.fit`.
+class FitInputs(TrainingInputs):
+    """The inputs of `Member.fit`: those of a training, and the run's featurizer if the kind `uses_features`."""
 
-    Attributes:
-        corpus: a prepared corpus.
-        documents: number of training documents to read; None for all.
-        max_tokens: largest number of words of a text that are read.
-        seed: seed of the tree, or of the run.
-        tree: the label tree of a member of scope `tree`.
-        featurizer: featurizer of the run, if the kind `uses_features`.
-        context: the distributed context, if the kind is `trained_by_workers`.
-        report: called on the first worker with records of progress.
-        previous: trained networks to continue from, if the kind `continues` and the run continues another one.
-        precision: number format of the run's networks, if the kind is `trained_by_workers`.
-    """
-
-    corpus: Corpus
-    documents: int | None
-    max_tokens: int
-    seed: int
-    tree: LabelTree | None = None
     featurizer: Featurizer | None = None
-    context: DistributedContext = field(default_factory=DistributedContext)
-    report: Report = lambda record: None
-    previous: PreviousNetworks | None = None
-    precision: Precision = "auto"
-
-    @cached_property
-    def train(self) -> Split:
-        """Return the training documents to read."""
-        return self.corpus.split("train").part(self.documents)
 
     @property
     def features(self) -> Featurizer:
         """Return the featurizer of a kind that `uses_features`."""
         assert self.featurizer is not None, "only kinds with uses_features have one"
         return self.featurizer
-
-    @property
-    def label_tree(self) -> LabelTree:
-        """Return the label tree of a member of scope `tree`."""
-        assert self.tree is not None, "only members of scope tree have one"
-        return self.tree
 
 
 @dataclass(frozen=True)

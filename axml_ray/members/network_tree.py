@@ -28,28 +28,16 @@ from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.paper.attention_xml import AttentionXML
 from axml_ray.network.tree_level import Level
-from axml_ray.settings import Experiment, NetworkSettings, Precision, Settings, TrainingSettings
+from axml_ray.settings import Experiment, Precision, Settings
 from axml_ray.settings.members import NetworkTreeSettings
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, format_of_level, read_level
-from axml_ray.training.tree import TreeTraining, level_directory
+from axml_ray.training.tree import NetworkTreeConfig, level_directory, train_tree
 from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.inspection import label_starts
 from axml_ray.tree.label_tree import LabelTree
 
 NAMED = 3
 """Number of labels, the most frequent ones, that name a cluster in an explanation."""
-
-
-class NetworkTreeConfig(Settings):
-    """The settings that trained networks depend on, and the interval of checkpoints."""
-
-    network: NetworkSettings
-    training: TrainingSettings
-    beam: int
-    """C, the number of nodes of a level whose children are scored."""
-    max_tokens: int
-    """Number of first words of a text that the networks read."""
-    checkpoint_minutes: float
 
 
 class NetworkTree(Member):
@@ -95,24 +83,8 @@ class NetworkTree(Member):
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
         """Train all levels from the top, on all workers. Finished levels are loaded, not trained again."""
-        config = spec.config
-        assert isinstance(config, NetworkTreeConfig)
-        TreeTraining(
-            inputs.corpus,
-            inputs.train,
-            inputs.label_tree,
-            network=config.network,
-            training=config.training.model_copy(update={"precision": inputs.precision}),
-            beam=config.beam,
-            max_tokens=config.max_tokens,
-            checkpoint_seconds=60 * config.checkpoint_minutes,
-            seed=inputs.seed,
-            directory=spec.directory,
-            key=spec.key,
-            context=inputs.context,
-            report=inputs.report,
-            previous=inputs.previous,
-        ).run()
+        assert isinstance(spec.config, NetworkTreeConfig)
+        train_tree(spec.config, inputs, spec.directory, spec.key)
 
     @classmethod
     def load(cls, directory: Path, config: Any, inputs: LoadInputs) -> "NetworkTree":

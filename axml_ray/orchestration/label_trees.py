@@ -16,7 +16,6 @@ import ray
 from axml_ray.cluster.connection import failure, root_cause
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
-from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.tasks import ANYWHERE, as_completed
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.fitting import build_tree_of_run
@@ -60,7 +59,7 @@ def build_trees(run: Run) -> None:
 
 
 def _build_tree(settings: Experiment, number: int) -> None:
-    run = Run(settings, Corpus.open(settings.corpus_directory))
+    run = Run.open(settings)
     keep_freed_memory()
     run.keep_tree(number, cluster_labels(run, number))
 

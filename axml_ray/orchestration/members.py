@@ -2,8 +2,12 @@
 
 - Members that are fitted in one process come first: they take seconds where networks take minutes, so there are scores
   early. They end before a group starts, and so never hold CPUs that a group waits for.
-- `worker_group` trains the others. Groups that do not fit on the cluster at the same time queue.
-- All state is in the run's directory: a killed worker, task or driver loses only the level that was being trained.
+- A single worker needs neither a process group nor a controller, so its task is the worker. For three trees on two
+  cores that leaves three processes instead of nine, each of which takes seconds to start.
+- The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
+  starts when all of its workers fit; groups that do not fit on the cluster at the same time queue.
+- All state is in the run's directory: a killed worker, task or driver loses only the steps since the last checkpoint.
+  Ray starts a dead worker's task or group again, at most `resources.max_failures` times.
 """
 
 import logging
@@ -12,19 +16,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+import torch
 
 from axml_ray.cluster.connection import check_fits, failure, root_cause
 from axml_ray.core.errors import JobError
-from axml_ray.corpus.store import Corpus
-from axml_ray.members.member import Member, MemberSpec
+from axml_ray.members.member import MemberSpec
+from axml_ray.network.backends.devices import reserved_device
+from axml_ray.network.backends.precision import use_threads
 from axml_ray.orchestration.tasks import ANYWHERE
-from axml_ray.orchestration.worker_group import training_task
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.progress.reporter import current_reporter
-from axml_ray.runs.fitting import fit_features, fit_member
+from axml_ray.runs.fitting import fit_features
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level import TrainingDivergedError
 from axml_ray.training.progress import Follower
 
 log = logging.getLogger(__name__)
@@ -42,10 +49,6 @@ class TrainingCancelledError(JobError):
 def never() -> bool:
     """Do not stop training."""
     return False
-
-
-def ignore(record: dict[str, Any]) -> None:
-    """Do nothing with a record of a journal."""
 
 
 def show(record: dict[str, Any]) -> None:
@@ -75,6 +78,7 @@ def fit_members(
         RuntimeError: a member failed; the levels that it finished are kept.
         TrainingCancelledError: `stopped` returned true.
     """
+    # Barrier: the members of a kind run in parallel, and the next kind begins when they all have ended.
     by_kind: dict[str, list[MemberSpec]] = {}
     for spec in run.members:
         by_kind.setdefault(spec.kind, []).append(spec)
@@ -82,34 +86,43 @@ def fit_members(
     others = [kind for kind in by_kind if kind not in networks]
     if networks:
         check_fits(run.settings.resources)
-    seconds = {kind: _fit_kind(run, by_kind[kind], follow, stopped) for kind in others}
-    if not all(spec.is_fitted for kind in networks for spec in by_kind[kind]):
-        before_networks()
-    return seconds | {kind: _fit_kind(run, by_kind[kind], follow, stopped) for kind in networks}
+    seconds: dict[str, float] = {}
+    for kind in [*others, *networks]:
+        if kind == next(iter(networks), None) and not all(one.is_fitted for name in networks for one in by_kind[name]):
+            before_networks()
+        began, missing = time.monotonic(), [spec for spec in by_kind[kind] if not spec.is_fitted]
+        with phase(kind.replace("_", " ")):
+            if kinds()[kind].load().uses_features and not run.has_features():
+                _fit_features(run)
+            if missing and kind in networks:
+                _train(run, missing, follow, stopped)
+            elif missing:
+                _fit(run, missing, stopped)
+        seconds[kind] = time.monotonic() - began
+    return seconds
 
 
-def _fit_kind(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> float:
-    """Fit the members of a kind that are not fitted yet; return the seconds that it took."""
-    began, kind = time.monotonic(), specs[0].kind
-    implementation: type[Member] = kinds()[kind].load()
-    missing = [spec for spec in specs if not spec.is_fitted]
-    with phase(kind.replace("_", " ")):
-        if implementation.uses_features:
-            _fit_features(run)
-        if implementation.trained_by_workers:
-            _train_groups(run, missing, follow, stopped)
-        elif missing:
-            _fit_in_tasks(run, missing, stopped)
-    return time.monotonic() - began
-
-
-def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:
-    """Train members on groups of workers; those that fit on the cluster run concurrently."""
-    directories = [run.layout.tree(number) for number in range(run.settings.ensemble.trees)]
-    follower = Follower(directories)
-    if specs:
-        log.info("starting the workers of %d members", len(specs))
-    task = training_task(run.settings.resources)
+def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:
+    """Train members on their workers; those that fit on the cluster run concurrently."""
+    log.info("starting the workers of %d members", len(specs))
+    resources, follower = (
+        run.settings.resources,
+        Follower([run.layout.tree(number) for number in range(run.settings.ensemble.trees)]),
+    )
+    # max_calls=1: a process that stayed for the next member would keep its memory, and Ray Train's controller.
+    if resources.workers > 1:
+        task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, **ANYWHERE)(train_on_group)
+    else:
+        reserved = resources.of_a_worker
+        task = ray.remote(
+            num_cpus=reserved.get("CPU", 0),
+            num_gpus=reserved.get("GPU", 0),
+            memory=reserved.get("memory"),
+            max_retries=resources.max_failures,
+            retry_exceptions=True,  # as Ray Train does: a fault of a GPU may be an exception
+            max_calls=1,
+            **ANYWHERE,
+        )(train_member)
 
     def follow_new_records() -> None:
         for record in follower.new_records():
@@ -121,6 +134,115 @@ def _train_groups(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Ca
             _end(list(tasks))
             raise JobError(f"{spec.title} failed: {divergence}")
         log.info("%s · finished", spec.title)
+
+
+def train_member(settings: Experiment, name: str, device: torch.device | None = None) -> str | None:
+    """Train a member in this process, with the other workers of its process group, if there is one.
+
+    Args:
+        settings: settings of the run.
+        name: name of the member.
+        device: device of its networks; by default the GPU that Ray reserved for the task, if any, else the CPU.
+
+    Returns:
+        The message of a training that diverged, which must not be retried as an exception would be; else None.
+    """
+    use_threads(settings.resources.threads_of_worker)
+    run = Run.open(settings)
+    spec = run.spec(name)
+    context = DistributedContext.current(device or reserved_device(settings.resources.gpus_per_worker))
+    try:
+        spec.implementation.fit(spec, run.prepare_fit(spec, context))
+    except TrainingDivergedError as error:
+        return str(error)
+    # The files of a group are complete when all of its workers are done, which the task that started it awaits.
+    if context.world_size == 1:
+        spec.mark_fitted()
+    return None
+
+
+def train_on_group(settings: Experiment, name: str) -> str | None:
+    """Train a member on a group of Ray Train workers, which restores the group after the death of a worker.
+
+    Returns:
+        As `train_member`.
+    """
+    # Not at the top: the processes that need no group would take another second to start.
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    run, resources = Run.open(settings), settings.resources
+    trainer = TorchTrainer(
+        _train_as_worker,
+        train_loop_config={"settings": settings, "name": name},
+        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=resources.workers,
+            use_gpu=resources.gpus_per_worker > 0,
+            resources_per_worker=resources.of_a_worker,
+        ),
+        run_config=RunConfig(
+            # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
+            name=f"{name}-{time.time_ns():x}",
+            storage_path=str(run.layout.workers),
+            failure_config=FailureConfig(max_failures=resources.max_failures),
+        ),
+    )
+    # Barrier: this waits for all workers of the group, and starts it again after the death of one.
+    divergence: str | None = trainer.fit().return_value
+    if not divergence:
+        run.spec(name).mark_fitted()
+    return divergence
+
+
+def _train_as_worker(config: dict[str, Any]) -> str | None:
+    """Train a member as one worker of a Ray Train group."""
+    from ray.train.torch import get_device
+
+    settings = config["settings"]
+    gpus = settings.resources.gpus_per_worker
+    return train_member(settings, config["name"], reserved_device(gpus, str(get_device()) if gpus else "cpu"))
+
+
+def _fit(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
+    """Fit members by one task each; those that fit on the cluster run concurrently."""
+    task = ray.remote(**_one_process(run.settings))(_fit_member)
+    what = f"fitting {specs[0].kind.replace('_', ' ')}"
+    log.info("%s · %d to fit", what, len(specs))
+    tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
+    with Heartbeat(what, len(specs), "members") as heartbeat:
+        for spec, seconds in _finished_members(tasks, stopped):
+            log.info("%s · fitted in %.0f s", spec.title, seconds)
+            heartbeat.add()
+
+
+def _fit_member(settings: Experiment, name: str) -> float:
+    """Fit one member in this process; return the seconds that it took."""
+    began, run = time.monotonic(), Run.open(settings)
+    spec = run.spec(name)
+    spec.implementation.fit(spec, run.prepare_fit(spec))
+    spec.mark_fitted()
+    return time.monotonic() - began
+
+
+def _fit_features(run: Run) -> None:
+    """Fit the featurizer that members share."""
+    task = ray.remote(**_one_process(run.settings))(_save_features)
+    try:
+        with Heartbeat("counting the features of the texts"):
+            ray.get(task.remote(run.settings))
+    except ray.exceptions.RayError as error:
+        raise failure(error, f"the features of the texts failed: {root_cause(error)}") from error
+
+
+def _save_features(settings: Experiment) -> None:
+    fit_features(Run.open(settings))
+
+
+def _one_process(settings: Experiment) -> dict[str, Any]:
+    """Return the options of a task that fits something in one process."""
+    memory = settings.resources.of_a_worker.get("memory")
+    return {"num_cpus": 1, "max_retries": 2, "max_calls": 1, "memory": memory, **ANYWHERE}
 
 
 def _finished_members(
@@ -139,6 +261,7 @@ def _finished_members(
     """
     waiting = dict(tasks)
     while waiting:
+        # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
         done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
         poll()
         if stopped():
@@ -152,48 +275,6 @@ def _finished_members(
                 _end(list(waiting))
                 raise failure(error, f"{spec.title} failed: {root_cause(error)}") from error
             yield spec, result
-
-
-def _fit_in_tasks(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
-    """Fit members by one task each; those that fit on the cluster run concurrently."""
-    task = ray.remote(**_one_process(run.settings))(_fit_member)
-    what = f"fitting {specs[0].kind.replace('_', ' ')}"
-    log.info("%s · %d to fit", what, len(specs))
-    tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
-    with Heartbeat(what, len(specs), "members") as heartbeat:
-        for spec, seconds in _finished_members(tasks, stopped):
-            log.info("%s · fitted in %.0f s", spec.title, seconds)
-            heartbeat.add()
-
-
-def _fit_member(settings: Experiment, name: str) -> float:
-    """Fit one member in this process; return the seconds that it took."""
-    began = time.monotonic()
-    run = Run(settings, Corpus.open(settings.corpus_directory))
-    spec = run.spec(name)
-    fit_member(run, spec)
-    spec.mark_fitted()
-    return time.monotonic() - began
-
-
-def _fit_features(run: Run) -> None:
-    """Fit the featurizer that members share, unless it is fitted."""
-    if run.has_features():
-        return
-    try:
-        with Heartbeat("counting the features of the texts"):
-            ray.get(ray.remote(**_one_process(run.settings))(_save_features).remote(run.settings))
-    except ray.exceptions.RayError as error:
-        raise failure(error, f"the features of the texts failed: {root_cause(error)}") from error
-
-
-def _save_features(settings: Experiment) -> None:
-    fit_features(Run(settings, Corpus.open(settings.corpus_directory)))
-
-
-def _one_process(settings: Experiment) -> dict[str, Any]:
-    memory = settings.resources.of_a_worker.get("memory")
-    return {"num_cpus": 1, "max_retries": 2, "max_calls": 1, "memory": memory, **ANYWHERE}
 
 
 def _end(tasks: list[ray.ObjectRef]) -> None:

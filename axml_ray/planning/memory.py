@@ -82,7 +82,7 @@ def network_values(network: NetworkSettings, word_dimension: int) -> int:
 
 def copies(training: TrainingSettings) -> int:
     """Return how often a trained value is held: weight, moments, best, and average if there is one."""
-    return 1 + MOMENTS + 1 + int(training.averaging)
+    return 1 + MOMENTS + 1 + int(training.averages_at(1))
 
 
 def distinct_rows(draws: int, rows: int) -> int:
@@ -212,7 +212,7 @@ def level_memory(
         word_table=words,
         network=rest,
         moments=MOMENTS * trained,
-        average=stored * settings.training.averaging,
+        average=stored * settings.training.averages_at(shape.number),
         best=stored,
         above=words + rest if shape.number > 1 else 0,
         gradients=gradient_bytes(settings, counts, shape, workers, accelerator),

@@ -21,9 +21,9 @@ from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import FLOAT
 from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
 from axml_ray.settings import Experiment, NetworkSettings, at_level
-from axml_ray.training.batches import LevelData, make_batch
+from axml_ray.training.batches import LevelData, Validation, make_batch
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.level import LevelTraining
 
 TRAINING = 3
 """Operations of a training step relative to its forward pass: forward, and backward for weights and for inputs."""

@@ -3,17 +3,11 @@
 Ray tasks call these functions, and so can a notebook or a test.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-from axml_ray.ensemble.combiner import Combiner, Mean, Validation, combiner_class
+from axml_ray.ensemble.calibration import Calibration
+from axml_ray.ensemble.combiner import Mean, Validation, combiner_class, out_of_fold
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.members.featurizer import Featurizer, feature_texts
-from axml_ray.members.member import Member, MemberSpec
 from axml_ray.runs.run import Run
-from axml_ray.settings.members import kinds
-from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.progress import Journal
 from axml_ray.tree.growth import grow_tree
 from axml_ray.tree.halving import MapFunction
 from axml_ray.tree.kinds import build_tree
@@ -33,21 +27,20 @@ def fit_run(run: Run) -> Ensemble:
         fit_features(run)
     for spec in run.members:
         if not spec.is_fitted:
-            fit_member(run, spec)
+            spec.implementation.fit(spec, run.prepare_fit(spec))
             spec.mark_fitted()
     if not run.has_combiner():
-        run.keep_combiner(fit_combiner(run))
+        valid = run.corpus.split("valid")
+        rankings = run.open_ensemble(Mean).rank_members(valid.tokens)
+        in_order = [rankings[spec.name] for spec in run.members]
+        fit_combiner(run, Validation(run.member_weights, in_order, valid.labels, run.corpus.labels.counts))
     return run.open_ensemble()
 
 
 def build_tree_of_run(run: Run, number: int, *, threads: int = 1, parallel_map: MapFunction | None = None) -> LabelTree:
     """Build label tree `number` (from 0) of a run; in one that continues another run, that one's tree grows.
 
-    Args:
-        run: a run with a prepared corpus.
-        number: number of the tree, from 0.
-        threads: number of threads, as in `build_tree`.
-        parallel_map: maps tasks over processes, likewise.
+    `threads` and `parallel_map` are those of `build_tree`.
     """
     settings = run.settings.tree
     if run.previous is not None:
@@ -66,40 +59,14 @@ def fit_features(run: Run) -> None:
     featurizer.save(run.layout.features, run.features_key)
 
 
-def fit_member(
-    run: Run,
-    spec: MemberSpec,
-    context: DistributedContext | None = None,
-    report: Callable[[dict[str, Any]], None] | None = None,
-) -> None:
-    """Fit and save a member, or this worker's part of it; the caller marks it as fitted when all workers are done.
+def fit_combiner(run: Run, validation: Validation) -> None:
+    """Fit and save the combiner, and the calibration of its scores, on the members' rankings of validation documents.
 
-    Args:
-        run: a run with its label trees, and with its featurizer if the kind uses features.
-        spec: the member.
-        context: distributed context; by default this process alone.
-        report: called with records of progress; by default they are written to the journal of the label tree.
+    The evaluation needs the calibration to tell how reliable probabilities are; a bundle has one of its own, fitted
+    with its number format.
     """
-    spec.directory.mkdir(parents=True, exist_ok=True)
-    implementation: type[Member] = kinds()[spec.kind].load()
-    context = context or DistributedContext()
-    more: dict[str, Any] = {"context": context}
-    if implementation.trained_by_workers:
-        more["precision"] = run.decided_precision(context)
-    if report is not None:
-        more["report"] = report
-    elif spec.tree is not None:
-        more["report"] = Journal(run.layout.tree(spec.tree), tree=spec.tree).write
-    implementation.fit(spec, run.fit_inputs(spec, **more))
-
-
-def fit_combiner(run: Run) -> Combiner:
-    """Fit the combiner on the members' rankings of the validation documents."""
-    valid, ensemble = run.corpus.split("valid"), run.open_ensemble(Mean)
-    rankings = ensemble.rank_members(valid.tokens)
-    return combiner_class(run.settings.ensemble.combiner).fit(
-        Validation(
-            run.member_weights, [rankings[each.name] for each in run.members], valid.labels, run.corpus.labels.counts
-        ),
-        run.settings.ensemble.top_labels,
-    )
+    kind, top_labels = combiner_class(run.settings.ensemble.combiner), run.settings.ensemble.top_labels
+    run.keep_combiner(kind.fit(validation, top_labels))
+    # On documents that the combiner was not fitted on: scores of the others are too good.
+    held_out = out_of_fold(kind, validation, top_labels)
+    run.keep_calibration(Calibration.fit(*held_out, validation.truth))

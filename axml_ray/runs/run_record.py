@@ -50,23 +50,24 @@ class RunRecord:
     def _places(self, settings: Experiment) -> list[str]:
         """Return the settings that name files or directories, whose contents are compared instead."""
         assert self.settings is not None
+        places = ["continue_from", *(f"corpus.{name}" for name in INPUTS)]
         vectors_before = (self.settings.get("corpus") or {}).get("word_vectors", "train")
-        vectors = (
-            ["corpus.word_vectors"]
-            if vectors_before not in ("train", "random") and settings.corpus.word_vectors_path
-            else []
-        )
-        return ["continue_from", *(f"corpus.{name}" for name in INPUTS), *vectors]
+        if vectors_before not in ("train", "random") and settings.corpus.word_vectors_path:
+            places.append("corpus.word_vectors")
+        return places
+
+    def _refuse(self, changed: list[str]) -> None:
+        if changed:
+            raise SettingsError(
+                f"{self.directory}: this run was made with other settings ({', '.join(changed)}); {FIX}"
+            )
 
     def check_settings(self, settings: Experiment) -> None:
         """Raise SettingsError if a setting differs that trained parts depend on, apart from places."""
         if self.settings is None:
             return
         changed = sorted(set(_differences(self.settings, stored(settings))) - set(self._places(settings)))
-        if changed:
-            raise SettingsError(
-                f"{self.directory}: this run was made with other settings ({', '.join(changed)}); {FIX}"
-            )
+        self._refuse(changed)
 
     def check_inputs(self, settings: Experiment, key: str) -> None:
         """Raise SettingsError if other places are named than before, and their contents are not the same.
@@ -80,10 +81,7 @@ class RunRecord:
         if self.settings is None or key == self.manifest["inputs"]:
             return
         changed = sorted(set(_differences(self.settings, stored(settings))) & set(self._places(settings)))
-        if changed:
-            raise SettingsError(
-                f"{self.directory}: this run was made with other settings ({', '.join(changed)}); {FIX}"
-            )
+        self._refuse(changed)
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Raise SettingsError for another corpus: training all levels anew would overwrite the finished ones."""

@@ -1,4 +1,4 @@
-"""Settings of the ensemble: how many label trees, and how scores are combined (package `axml_ray.combine`)."""
+"""Settings of the ensemble: how many label trees, and how scores are combined (package `axml_ray.ensemble`)."""
 
 from typing import Annotated
 
@@ -17,5 +17,4 @@ class EnsembleSettings(Settings):
     """Number of labels that each member returns for the combiner; a label that a member does not return counts 0."""
     combiner: CombinerKind = "mean"
     """How the members' scores become the ensemble's: their weighted mean (the paper), or, not in the paper, that mean
-    calibrated by label frequency (`calibrated`), or stacking on top of it (`stacked`), both fitted on the validation
-    documents."""
+    calibrated by label frequency on the validation documents (`calibrated`)."""

@@ -17,7 +17,7 @@ from axml_ray.settings.base import NotNegative, Positive, Settings, Share, Stemm
 
 PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
 _plugins_are_loaded = False
-CombinerKind = Literal["mean", "calibrated", "stacked"]
+CombinerKind = Literal["mean", "calibrated"]
 
 
 class MemberSettings(Settings):
@@ -44,8 +44,6 @@ class LinearTreeSettings(MemberSettings):
     networks' tree, which is as accurate, but slow if its first level has thousands of nodes. A flat tree stays flat."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: the cost of misclassified training documents, relative to the norm of the weights."""
-    threshold: Annotated[float, Field(ge=0)] = 0.1
-    """Weights of a smaller absolute value are dropped."""
 
     @model_validator(mode="after")
     def _cluster_size_is_a_power_of_two(self) -> Self:

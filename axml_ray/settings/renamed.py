@@ -25,6 +25,8 @@ RENAMED = {
     "evaluation.torso_from": "torso labels have 10 to 99 training documents",
     "evaluation.resamples": "intervals are of 1,000 samples",
     "evaluation.seed": "samples are always drawn with seed 0",
+    "training.averaging": "set training.average_after to training.epochs to train without stochastic weight averaging",
+    "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
     "corpus.dictionary": "leave it out; texts are no longer translated",
     "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",

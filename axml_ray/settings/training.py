@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from axml_ray.settings.base import NotNegative, Positive, Precision, Settings
+from axml_ray.settings.base import NotNegative, Positive, Precision, Settings, at_level
 
 
 class TrainingSettings(Settings):
@@ -13,9 +13,8 @@ class TrainingSettings(Settings):
     epochs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (10,)
     """E: largest number of epochs, per level."""
     average_after: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (2,)
-    """Epochs before stochastic weight averaging begins, per level."""
-    averaging: bool = True
-    """Stochastic weight averaging; without it, the best checkpoint by validation nDCG@5 is kept."""
+    """Epochs before stochastic weight averaging begins, per level. A level with `epochs` or more of them has no
+    averages, and keeps the best checkpoint by validation nDCG@5."""
     batch_size: Positive = 40
     """B: documents per step, over all workers."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -36,3 +35,7 @@ class TrainingSettings(Settings):
     all trees of the run: bfloat16 on newer GPUs and some CPUs, float16 on GPUs from Volta on, else float32. `float16`
     trains with loss scaling. `tf32` is float32 whose products a GPU rounds to 10 bits. On a CPU, `float16` and `tf32`
     are float32. Master weights are float32."""
+
+    def averages_at(self, level: int) -> bool:
+        """Return whether the weights of a level (numbered from 1) are averaged."""
+        return at_level(self.average_after, level) < at_level(self.epochs, level)

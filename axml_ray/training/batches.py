@@ -6,11 +6,11 @@
   all documents of the batch against its shard of the nodes, so a step has the same documents for any W.
 """
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +21,11 @@ from axml_ray.corpus.text.tokenizer import PADDING
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.base import Staged
 from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.level_network import Beam
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 
+T = TypeVar("T")
 CPU = torch.device("cpu")
 POOL = 64
 """Number of batches whose documents are sorted by length together."""
@@ -40,11 +42,13 @@ class LevelData:
         tokens: word ids of each document.
         positives: true nodes of the level for each document, sorted.
         parents: nodes whose children are candidates, int [documents, C]; None where all nodes are scored.
+        beam: best nodes of the level above for each document, from which the level's own beam follows; likewise.
     """
 
     tokens: Ragged
     positives: Ragged
     parents: np.ndarray | None = None
+    beam: Beam | None = None
 
     def candidates(self, level: Level) -> float:
         """Return about how many nodes of the level are scored for a document: the mean over parents, times C."""
@@ -58,6 +62,21 @@ class LevelData:
 
 
 @dataclass(frozen=True)
+class Validation:
+    """The validation documents of a level.
+
+    Attributes:
+        tokens: word ids of each document.
+        positives: true nodes of the level, sorted.
+        beam: best nodes of the level above for each document; None where all nodes are scored.
+    """
+
+    tokens: Ragged
+    positives: Ragged
+    beam: Beam | None = None
+
+
+@dataclass(frozen=True)
 class Batch:
     """The documents of a training step as one worker sees them.
 
@@ -66,8 +85,7 @@ class Batch:
 
     Attributes:
         rows: the documents' row numbers, int64 [B].
-        encoded: row numbers of the documents that this worker encodes, int64 [b].
-        documents: the same, as a tensor.
+        documents: row numbers of the documents that this worker encodes, int64 [b].
         tokens: word ids, int64 [b, T], padded with 0 on the right.
         words: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each of
             this worker's tokens among them, int64 [b·T].
@@ -80,7 +98,6 @@ class Batch:
     """
 
     rows: np.ndarray
-    encoded: np.ndarray
     documents: Tensor
     tokens: Tensor
     words: tuple[Tensor, Tensor]
@@ -143,9 +160,9 @@ def order_by_worker(rows: np.ndarray, shard: Shard) -> tuple[np.ndarray, np.ndar
         none, because B < W, encodes the first document, whose encoding is then ignored: collective operations need
         every worker.
     """
-    parts = [rows[rank :: shard.count] for rank in range(shard.count)]
-    own = parts[shard.rank]
-    return np.concatenate(parts), own if len(own) else rows[:1]
+    by_worker = [rows[rank :: shard.count] for rank in range(shard.count)]
+    encoded = by_worker[shard.rank]
+    return np.concatenate(by_worker), encoded if len(encoded) else rows[:1]
 
 
 def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = WHOLE) -> Batch:
@@ -160,15 +177,15 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
     rows, encoded = order_by_worker(rows, shard)
     lengths = data.tokens.lengths_of(rows)
     tokens = padded_tokens(data.tokens, encoded, int(lengths.max()))
-    words, places = _distinct_words(data.tokens, rows, tokens.numpy(), shard)
+    unique_ids, inverse = _distinct_words(data.tokens, rows, tokens.numpy(), shard)
     true = data.positives.take(rows)
     document = np.repeat(np.arange(len(rows)), true.lengths)
     nodes = true.values.astype(np.int64)
     if data.parents is None or level.first_child is None:
         candidates = None
         # Worker r of W holds the nodes r, r + W, ..., so node n is at position n div W of the shard n mod W.
-        own = nodes % shard.count == shard.rank
-        positives = torch.from_numpy(np.stack([document[own], nodes[own] // shard.count]))
+        is_held = nodes % shard.count == shard.rank
+        positives = torch.from_numpy(np.stack([document[is_held], nodes[is_held] // shard.count]))
         count = len(rows) * level.nodes
     else:
         parents = np.asarray(data.parents[rows], dtype=np.int64)
@@ -178,10 +195,9 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
         count = int(level.children_counts(parents).sum())
     return Batch(
         rows,
-        encoded,
         torch.from_numpy(encoded),
         tokens,
-        (torch.from_numpy(words), torch.from_numpy(places)),
+        (torch.from_numpy(unique_ids), torch.from_numpy(inverse)),
         torch.from_numpy(data.tokens.lengths_of(encoded)),
         torch.from_numpy(lengths),
         candidates,
@@ -198,12 +214,14 @@ def _distinct_words(
     All workers compute the same words, so that they can sum the words' gradients without exchanging which they are.
     """
     if shard.count == 1:
-        words, places = np.unique(tokens, return_inverse=True)
-        return words, places.ravel()
-    words = np.unique(documents.take(rows).values).astype(np.int64)
-    if int(documents.lengths_of(rows).min()) < tokens.shape[1] and (not len(words) or words[0] != PADDING):
-        words = np.concatenate([np.array([PADDING], dtype=np.int64), words])
-    return words, np.searchsorted(words, tokens.ravel())
+        unique_ids, inverse = np.unique(tokens, return_inverse=True)
+        return unique_ids, inverse.ravel()
+    unique_ids = np.unique(documents.take(rows).values).astype(np.int64)
+    # Padding is a word of the step if any document of it is shorter than the batch is wide, on whichever worker.
+    is_padded = int(documents.lengths_of(rows).min()) < tokens.shape[1]
+    if is_padded and (not len(unique_ids) or unique_ids[0] != PADDING):
+        unique_ids = np.concatenate([np.array([PADDING], dtype=np.int64), unique_ids])
+    return unique_ids, np.searchsorted(unique_ids, tokens.ravel())
 
 
 def training_batches(
@@ -222,58 +240,20 @@ def training_batches(
     A thread prepares the next batches while the caller trains on one. The other arguments are those of
     `shuffle_batches` and `make_batch`.
     """
-    prepare = partial(_make_staged, data, level, shard, device)
-    batches = shuffle_batches(data.tokens.lengths, batch_size, seed, epoch)[start:]
+
+    def prepare(rows: np.ndarray) -> Batch:
+        return make_batch(data, level, np.sort(rows), shard).stage(device)
+
+    return prepared_ahead(prepare, shuffle_batches(data.tokens.lengths, batch_size, seed, epoch)[start:])
+
+
+def prepared_ahead(prepare: Callable[[np.ndarray], T], batches: Iterable[np.ndarray]) -> Iterator[T]:
+    """Yield `prepare` of each batch of row numbers; a thread works up to `AHEAD` batches in advance."""
     with ThreadPoolExecutor(1, "batches") as pool:
-        ahead = [pool.submit(prepare, np.sort(rows)) for rows in batches[:AHEAD]]
-        for rows in [*batches[AHEAD:], *[None] * len(ahead)]:
-            batch = ahead.pop(0)
-            if rows is not None:
-                ahead.append(pool.submit(prepare, np.sort(rows)))
-            yield batch.result()
-
-
-def _make_staged(data: LevelData, level: Level, shard: Shard, device: torch.device, rows: np.ndarray) -> Batch:
-    return make_batch(data, level, rows, shard).stage(device)
-
-
-def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:
-    """Return the nodes whose children are candidates of the next level (paper, "Learning AttentionXML", step 2).
-
-    They are the true nodes, followed by the best predicted ones, `keep` in all. If more than `keep` nodes are true,
-    those are kept that were predicted best.
-
-    Args:
-        predicted: distinct nodes, best first, int64 [documents, ≥ keep].
-        positives: true nodes of each document.
-        keep: number of parents of a document, C.
-
-    Returns:
-        int64 [documents, keep], distinct in each row.
-    """
-    width = predicted.shape[1]
-    documents = len(positives)
-    owner = np.repeat(np.arange(documents), positives.lengths)
-    # The rank of each true node in its document's prediction; nodes that were not predicted come after all predicted.
-    nodes = positives.values.astype(np.int64)
-    rank = np.full(len(nodes), width, dtype=np.int64)
-    is_true = np.zeros(predicted.shape, dtype=bool)
-    most = int(positives.lengths.max(initial=0))
-    padded = positives.padded(fill=-1, width=most).astype(np.int64)
-    starts = positives.offsets[:-1]
-    for column in range(most):
-        match = predicted == padded[:, column, None]
-        is_true |= match
-        row = np.flatnonzero(positives.lengths > column)
-        hit = match[row].any(axis=1)
-        rank[starts[row[hit]] + column] = match[row[hit]].argmax(axis=1)
-    # Sort key: true nodes have 0 to width, predicted ones that are not true width + 1 and on. A true node among the
-    # predicted ones (2 width + 1) and padding (2 width + 2) come last, as they are duplicates or no nodes.
-    false_rank = np.where(is_true, 2 * width + 1, width + 1 + np.arange(width))
-    nodes_by_key = np.concatenate([padded, predicted], axis=1)
-    true_rank = np.full(padded.shape, 2 * width + 2, dtype=np.int64)
-    # The position of a true node within its row is its index in the flat array minus the row's start.
-    true_rank[owner, np.arange(len(nodes)) - np.repeat(starts, positives.lengths)] = rank
-    ranks = np.concatenate([true_rank, false_rank], axis=1)
-    order = np.argsort(ranks, axis=1, kind="stable")[:, :keep]
-    return np.take_along_axis(nodes_by_key, order, axis=1)
+        ahead: deque[Future[T]] = deque()
+        for rows in batches:
+            ahead.append(pool.submit(prepare, rows))
+            if len(ahead) > AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()

@@ -6,8 +6,9 @@ derive from seed, step and document alone, so the step number is all of the rand
 
 import shutil
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
@@ -18,16 +19,38 @@ from axml_ray.core.files import clear_leftovers, save_tensors
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.optimization.weight_average import store_like
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level_files import (
-    MODEL,
-    load_rows,
-    read_manifest,
-    save_rows,
-    write_together,
-)
-from axml_ray.training.train_state import TrainableLevel, TrainState
+from axml_ray.training.level_files import MODEL, load_rows, read_manifest, save_rows, write_together
+
+if TYPE_CHECKING:
+    from axml_ray.training.level import LevelTraining
 
 FORMAT, MANIFEST = "axml-ray checkpoint", "checkpoint.json"
+
+
+@dataclass
+class TrainState:
+    """The counters of a level's training; they also determine the random state, which derives from seed and step."""
+
+    epoch: int = 0
+    """Epochs that are complete."""
+    batch: int = 0
+    """Batches of the current epoch that are complete."""
+    step: int = 0
+    """Optimizer steps so far."""
+    documents: int = 0
+    """Training documents seen so far, each counted as often as it was seen."""
+    best_score: float = -1.0
+    """Best nDCG@5 on validation in percent; negative before the first evaluation."""
+    best_step: int = 0
+    """Step of the best evaluation."""
+    evaluations_without_gain: int = 0
+    """Evaluations since the best one, which early-stopping patience limits."""
+    first_loss: float = 0.0
+    """Mean loss of the first ten steps."""
+    seconds: float = 0.0
+    """Training time so far, over all starts."""
+    recent: list[float] = field(default_factory=list)
+    """Losses of the last steps."""
 
 
 class Checkpoints:
@@ -43,12 +66,11 @@ class Checkpoints:
         self.directory, self.key, self.seconds = directory, key, seconds
         self._last = time.monotonic()
 
-    def save(self, training: TrainableLevel) -> None:
+    def save(self, training: "LevelTraining") -> None:
         """Write a checkpoint if the last one is old enough; all workers call this after the same step."""
         context = training.context
-        due = torch.tensor([float(time.monotonic() - self._last >= self.seconds)])
         # Clocks differ between workers, and either all or none must write, so rank 0 decides.
-        if not context.from_first(due).item():
+        if not context.agree(time.monotonic() - self._last >= self.seconds):
             return
         manifest = {
             "format": FORMAT,
@@ -63,12 +85,12 @@ class Checkpoints:
             tensors = {name: _tensors(training, name) for name in training.parameters}
             save_rows(work, tensors.pop(TABLE), context.shard)
             if context.is_first:
-                flat = {f"{name}|{part}": value for name, parts in tensors.items() for part, value in parts.items()}
+                flat = {f"{name}|{state}": value for name, states in tensors.items() for state, value in states.items()}
                 save_tensors({name: value.detach().contiguous() for name, value in flat.items()}, work / MODEL)
         self._last = time.monotonic()
 
     @torch.no_grad()
-    def resume(self, training: TrainableLevel) -> bool:
+    def resume(self, training: "LevelTraining") -> bool:
         """Restore the training state from the checkpoint, if there is a complete one with the same key.
 
         Returns:
@@ -79,7 +101,7 @@ class Checkpoints:
         """
         manifest = read_manifest(self.directory, MANIFEST, FORMAT, self.key)
         # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
-        if not training.context.from_first(torch.tensor([float(manifest is not None)])).item():
+        if not training.context.agree(manifest is not None):
             return False
         if manifest is None:
             raise JobError(
@@ -96,15 +118,15 @@ class Checkpoints:
             names = set(file.keys())
             for name in training.parameters:
                 self._allocate(training, name, manifest["optimizer_steps"].get(name))
-                for part, value in _tensors(training, name).items():
+                for state, value in _tensors(training, name).items():
                     if name == TABLE:
-                        load_rows(self.directory, part, value, written_by, shard)
-                    elif f"{name}|{part}" in names:
-                        value.copy_(file.get_tensor(f"{name}|{part}"))
+                        load_rows(self.directory, state, value, written_by, shard)
+                    elif f"{name}|{state}" in names:
+                        value.copy_(file.get_tensor(f"{name}|{state}"))
         return True
 
     @staticmethod
-    def _allocate(training: TrainableLevel, name: str, optimizer_step: int | None) -> None:
+    def _allocate(training: "LevelTraining", name: str, optimizer_step: int | None) -> None:
         """Allocate the tensors of a parameter that the checkpoint will fill; no moments without an optimizer step."""
         parameter = training.parameters[name]
         if optimizer_step is not None:
@@ -123,13 +145,13 @@ class Checkpoints:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _optimizer_states(training: TrainableLevel) -> dict[str, dict[str, Tensor]]:
+def _optimizer_states(training: "LevelTraining") -> dict[str, dict[str, Tensor]]:
     """Return the optimizer's state of each parameter that has been updated, by name."""
     states = {name: training.optimizer.state[parameter] for name, parameter in training.parameters.items()}
     return {name: state for name, state in states.items() if state}
 
 
-def _tensors(training: TrainableLevel, name: str) -> dict[str, Tensor]:
+def _tensors(training: "LevelTraining", name: str) -> dict[str, Tensor]:
     """Return a parameter and all tensors of its shape: moments, running mean and best weights, where they exist."""
     parameter = training.parameters[name]
     state = training.optimizer.state[parameter]

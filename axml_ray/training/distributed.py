@@ -132,6 +132,13 @@ class DistributedContext:
             dist.broadcast(values, 0)
         return values
 
+    def agree(self, condition: bool) -> bool:
+        """Return rank 0's value of a condition on all workers, so that all of them take the same branch.
+
+        Clocks differ between workers, and on a network file system, files may reach some of them later.
+        """
+        return bool(self.from_first(torch.tensor([float(condition)])).item())
+
     def barrier(self) -> None:
         """Wait until all workers have called this."""
         if self.world_size > 1:

@@ -25,7 +25,7 @@ from axml_ray.network.backends.precision import autocast
 from axml_ray.network.level_network import LevelNetwork
 from axml_ray.settings import Precision
 from axml_ray.training.batches import padded_tokens
-from axml_ray.training.beam_step import scoring_batches
+from axml_ray.training.beam_search import scoring_batches
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
@@ -43,23 +43,19 @@ NODES_AT_ONCE = 1 << 14
 
 @torch.inference_mode()
 def mean_word_states(
-    network: LevelNetwork, tokens: Ragged, words: int, precision: Precision, context: DistributedContext
+    network: LevelNetwork, tokens: Ragged, vocab_size: int, precision: Precision, context: DistributedContext
 ) -> Tensor:
     """Return the mean hidden state of each word less the mean over all tokens; all workers must call it.
 
-    Args:
-        network: network of the level, on `context.device`; it is put into evaluation mode.
-        tokens: word ids of the training documents.
-        words: V.
-        precision: number format of matrix products.
-        context: the distributed context; each worker reads its part of the documents.
+    The network, which is on `context.device`, is put into evaluation mode. Each worker reads its share of the training
+    documents.
 
     Returns:
         float32 [V, D], zero for a word that does not occur.
     """
     network.eval()
     # The last column counts tokens.
-    total = torch.zeros(words, network.attention.dimension + 1, device=context.device)
+    total = torch.zeros(vocab_size, network.attention.dimension + 1, device=context.device)
     partial, tokens_in_partial = torch.zeros_like(total), 0
     batches = scoring_batches(tokens.lengths, 1, DistributedContext(device=context.device))
     backend = backend_for(context.device)
@@ -136,10 +132,11 @@ def initialise_attention(
 ) -> None:
     """Set the vector of each node of the network's level; a node without features keeps its random vector.
 
-    All workers must call it; each sets the vectors of its shard.
+    All workers must call it; each sets the vectors of its shard. The network is on `context.device`, with the encoder
+    that training will begin with.
 
     Args:
-        network: network of the level, on `context.device`, with the encoder that training will begin with.
+        network: network of the level.
         tree: the label tree.
         tokens: word ids of the training documents.
         label_features: features of all labels by word, CSR [L, V].
@@ -154,9 +151,9 @@ def initialise_attention(
     def directions() -> Iterator[tuple[Tensor, Tensor]]:
         """Yield nodes that have features, and their mean states scaled to length one."""
         for start in range(0, features.shape[0], NODES_AT_ONCE):
-            some = slice(start, start + NODES_AT_ONCE)
-            vectors = torch.from_numpy(features[some] @ states)
-            yield held[some][has_features[some]], torch.nn.functional.normalize(vectors, dim=1)[has_features[some]]
+            block = slice(start, start + NODES_AT_ONCE)
+            vectors = torch.from_numpy(features[block] @ states)
+            yield held[block][has_features[block]], torch.nn.functional.normalize(vectors, dim=1)[has_features[block]]
 
     # The mean over all nodes of all shards is removed: what all nodes share tells none of them apart. They are computed
     # twice instead of being kept, as they are as large as the label table.

@@ -22,24 +22,22 @@ from scipy.special import entr
 from torch import Tensor
 
 from axml_ray.core.errors import JobError
-from axml_ray.core.ragged import Ragged
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.base import Seeds
+from axml_ray.network.backends.devices import peak_memory_gib
 from axml_ray.network.backends.precision import autocast, product_format
 from axml_ray.network.fast.fused_attention import first_gradient
 from axml_ray.network.fast.torch_internals import mark_coalesced_
-from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
+from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.optimization.loss_scale import SMALLEST, LossScale
 from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam, gradient_values
 from axml_ray.network.optimization.weight_average import WeightAverage, store_like
 from axml_ray.settings import Precision, TrainingSettings, at_level
-from axml_ray.training.batches import Batch, LevelData, training_batches
-from axml_ray.training.beam_step import expand_all
-from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.batches import Batch, LevelData, Validation, training_batches
+from axml_ray.training.beam_search import expand_all
+from axml_ray.training.checkpoints import Checkpoints, TrainState
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.progress import memory_gib
-from axml_ray.training.train_state import TrainState
 
 REPORT_SECONDS = 15.0
 RECENT = 50
@@ -53,21 +51,6 @@ Report = Callable[[dict[str, Any]], None]
 
 class TrainingDivergedError(JobError):
     """The loss of a level is not finite, or far above its first values."""
-
-
-@dataclass(frozen=True)
-class Validation:
-    """The validation documents of a level.
-
-    Attributes:
-        tokens: word ids of each document.
-        positives: true nodes of the level, sorted.
-        beam: best nodes of the level above for each document; None where all nodes are scored.
-    """
-
-    tokens: Ragged
-    positives: Ragged
-    beam: Beam | None = None
 
 
 @dataclass
@@ -124,29 +107,38 @@ class LevelTraining:
             TrainingDivergedError: the loss is not finite, or far above its first values; the network then has the best
                 weights.
         """
-        self._began = reported = time.monotonic() - self.state.seconds
-        self._since_start = self.state.documents, time.monotonic()
+        state, interval = self.state, self.settings.eval_every_steps
+        self._began = reported = time.monotonic() - state.seconds
+        self._since_start = state.documents, time.monotonic()
         if self.evaluate_start and not self.best:
-            self._evaluate_weights()
-        while self.state.epoch < self.epochs and not self._is_out_of_patience:
+            self._evaluate()
+        while state.epoch < self.epochs and not self._is_out_of_patience:
             for batch in self.batches():
                 self.step(batch)
-                if self.state.step % self.settings.eval_every_steps == 0:
+                if state.step % interval == 0:
+                    self._check()
+                    self._average()
                     self._evaluate()
-                    self._save_checkpoint()
+                    state.seconds = time.monotonic() - self._began
+                    if self.checkpoints is not None:
+                        self.checkpoints.save(self)
+                    # All workers have the same scores, so all of them stop here or none does.
                     if self._is_out_of_patience:
                         break
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
                     self._report()
             else:
-                self.state.epoch, self.state.batch = self.state.epoch + 1, 0
-        if not self.best or self.state.step % self.settings.eval_every_steps:
+                state.epoch, state.batch = state.epoch + 1, 0
+        # The steps since the last evaluation count, too.
+        if not self.best or state.step % interval:
+            self._check()
+            self._average()
             self._evaluate()
         self._report()
-        self.state.seconds = time.monotonic() - self._began
+        state.seconds = time.monotonic() - self._began
         self._restore_best()
-        return self.state.best_score
+        return state.best_score
 
     @property
     def _is_out_of_patience(self) -> bool:
@@ -171,107 +163,62 @@ class LevelTraining:
         Raises:
             TrainingDivergedError: the loss is not finite, or far above its first values.
         """
+        context, state, scale, backend = self.context, self.state, self.loss_scale, backend_for(self.context.device)
         self.network.train()
         self.optimizer.zero_grad()  # before the forward pass, so that it can use the memory of the last gradients
-        device = self.context.device
-        local = batch.to(device)
-        seeds = self._dropout_seeds(local.documents)
-        with autocast(device, self.settings.precision):
-            encodings = self.network.encode(local.tokens, local.own_lengths, local.words, seeds)
-            encodings = self.context.exchange(encodings, batch.size)
-            scale = None if self.loss_scale is None else self.loss_scale.factor
-            loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates, scale)
+        local = batch.to(context.device)
+        with autocast(context.device, self.settings.precision):
+            encodings = self.network.encode(
+                local.tokens, local.own_lengths, local.words, self.dropout_seeds(local.documents)
+            )
+            # Barrier: every worker gets the encodings of the whole batch, and scores them against its shard.
+            encodings = context.exchange(encodings, batch.size)
+            factor = None if scale is None else scale.factor
+            loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates, factor)
         loss.backward(first_gradient(loss))
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 mark_coalesced_(parameter.grad)
-        self._update(loss.detach())
-        state = self.state
+
+        # The label table is sharded: the norm of its gradient is the root of the squares summed over workers. The
+        # other parameters are replicated, and their gradients are summed in the same all-reduce.
+        replicated = [p for name, p in self.parameters.items() if name != TABLE]
+        of_table = gradient_values([self.parameters[TABLE]])
+        squares = torch.stack([torch.linalg.vector_norm(values).float() for values in of_table]).square().sum()
+        total_loss, squares = context.sum_gradients(replicated, torch.stack([loss.detach().float(), squares]))
+        of_others = gradient_values(replicated)
+        norms = [torch.linalg.vector_norm(values).float() for values in of_others]
+        norm = torch.linalg.vector_norm(torch.stack([*norms, squares.sqrt()]))
+
+        gradients = [*of_table, *of_others]
+        if scale is None:
+            self.optimizer.step(gradient_divisor=self.clip.apply(gradients, norm))
+        else:
+            # In float16, gradients are multiplied by the loss scale. The norm is that of all workers' gradients, so
+            # that all of them skip a step that overflows, or none does.
+            overflow = scale.overflows(norm)
+            divisor = self.clip.apply(gradients, norm / scale.factor, overflow)
+            divisor = scale.factor if divisor is None else divisor * scale.factor
+            self.optimizer.step(gradient_divisor=divisor, skip=overflow)
+            scale.update(overflow)
+
+        # The loss stays on the device until it is checked, so that the CPU need not wait for it.
+        self._pending.append(total_loss)
         state.batch, state.step, state.documents = state.batch + 1, state.step + 1, state.documents + batch.size
-        if state.step % backend_for(device).loss_interval == 0:
+        if state.step % backend.loss_interval == 0:
             self._check_loss()
 
-    def _dropout_seeds(self, documents: Tensor) -> Seeds:
+    def dropout_seeds(self, documents: Tensor) -> Seeds:
         """Return a seed of the dropout masks for each document (int64 [b]), equal for any number of workers."""
         sequence = np.random.SeedSequence((self.seed, self.network.level.number, self.state.step))
         return backend_for(documents.device).dropout_seeds(int(sequence.generate_state(1, np.uint64)[0]), documents)
 
-    def _update(self, loss: Tensor) -> None:
-        """Sum the gradients over workers, clip them by their joint norm and update the parameters."""
-        table = self.parameters[TABLE]
-        replicated = [p for name, p in self.parameters.items() if name != TABLE]
-        own = gradient_values([table])
-        # The label table is sharded: its gradient's norm is the root of the squares summed over workers.
-        squares = torch.stack([torch.linalg.vector_norm(part).float() for part in own]).square().sum()
-        loss, squares = self.context.sum_gradients(replicated, torch.stack([loss.float(), squares]))
-        others = gradient_values(replicated)
-        norms = torch.stack([*(torch.linalg.vector_norm(part).float() for part in others), squares.sqrt()])
-        norm = torch.linalg.vector_norm(norms)
-        if self.loss_scale is None:
-            self.optimizer.step(gradient_divisor=self.clip.apply([*own, *others], norm))
-        else:
-            self._update_unscaled([*own, *others], norm, self.loss_scale)
-        self._pending.append(loss)
-
-    def _update_unscaled(self, gradients: list[Tensor], norm: Tensor, scale: LossScale) -> None:
-        """Clip gradients that are multiplied by the loss scale and update the parameters, or skip the step.
-
-        The norm is that of all workers' gradients, so that all of them decide alike.
-        """
-        overflow = scale.overflows(norm)
-        divisor = self.clip.apply(gradients, norm / scale.factor, overflow)
-        self.optimizer.step(gradient_divisor=scale.factor if divisor is None else divisor * scale.factor, skip=overflow)
-        scale.update(overflow)
-
-    def _read_losses(self) -> None:
-        """Copy the losses of the last steps from the device to the state."""
-        if self._pending:
-            self.state.recent = [*self.state.recent, *torch.stack(self._pending).tolist()][-RECENT:]
-            self._pending.clear()
-
-    def _check_loss(self) -> None:
-        """Raise if the loss has diverged.
-
-        All workers call this after the same step, as a worker that raised alone would leave the others waiting.
-        """
-        self._read_losses()
-        state = self.state
-        if not state.recent:
-            return
-        if state.step <= 10:
-            state.first_loss = sum(state.recent) / len(state.recent)
-        mean = sum(state.recent[-10:]) / len(state.recent[-10:])
-        without_knowledge = max(state.first_loss, float(entr([self.positive_rate, 1 - self.positive_rate]).sum()))
-        if not math.isfinite(state.recent[-1]) or mean > DIVERGED * without_knowledge:
-            self._raise_diverged(
-                f"the loss is {mean:.3g} after {state.step} steps; without knowledge it is {without_knowledge:.3g}"
-            )
-
-    def _check_weights(self) -> None:
-        """Raise if a weight is not finite: a step's loss is that of the weights before it, so it may look fine."""
-        sums = torch.stack([parameter.detach().sum() for parameter in self.parameters.values()])
-        if self.context.sum((~sums.isfinite()).float().sum()[None]).item():
-            self._raise_diverged(f"after {self.state.step} steps, some weights are not finite")
-        if self.loss_scale is not None and self.loss_scale.factor.item() < SMALLEST:
-            self._raise_diverged(f"after {self.state.step} steps, gradients overflow float16 with every loss scale")
-
-    def _raise_diverged(self, reason: str) -> NoReturn:
-        self._restore_best()
-        raise TrainingDivergedError(
-            f"level {self.network.level.number}: {reason}; the best weights and the last checkpoint are kept. "
-            "Try a smaller training.learning_rate, or training.precision float32"
-        )
+    def _average(self) -> None:
+        """Add the current weights to the running average, once it has begun."""
+        if self.settings.averages_at(self.network.level.number) and self.state.epoch >= self.average_after:
+            self.average.add(self.network)
 
     def _evaluate(self) -> None:
-        """Evaluate the averaged weights on the validation documents, and keep them if they are the best so far."""
-        self._check_loss()
-        self._check_weights()
-        state = self.state
-        if self.settings.averaging and state.epoch >= self.average_after:
-            self.average.add(self.network)
-        self._evaluate_weights()
-
-    def _evaluate_weights(self) -> None:
         """Evaluate the average, or before it begins the current weights, and keep them if they are the best so far."""
         state = self.state
         with self.average.applied_to(self.network):
@@ -299,10 +246,48 @@ class LevelTraining:
         for name, value in self.best.items():
             self.parameters[name].copy_(value)
 
-    def _save_checkpoint(self) -> None:
-        self.state.seconds = time.monotonic() - self._began
-        if self.checkpoints is not None:
-            self.checkpoints.save(self)
+    def _read_losses(self) -> None:
+        """Copy the losses of the last steps from the device to the state."""
+        if self._pending:
+            self.state.recent = [*self.state.recent, *torch.stack(self._pending).tolist()][-RECENT:]
+            self._pending.clear()
+
+    def _check_loss(self) -> None:
+        """Raise if the loss has diverged.
+
+        All workers call this after the same step, as a worker that raised alone would leave the others waiting.
+        """
+        self._read_losses()
+        state = self.state
+        if not state.recent:
+            return
+        if state.step <= 10:
+            state.first_loss = sum(state.recent) / len(state.recent)
+        mean = sum(state.recent[-10:]) / len(state.recent[-10:])
+        without_knowledge = max(state.first_loss, float(entr([self.positive_rate, 1 - self.positive_rate]).sum()))
+        if not math.isfinite(state.recent[-1]) or mean > DIVERGED * without_knowledge:
+            self._raise_diverged(
+                f"the loss is {mean:.3g} after {state.step} steps; without knowledge it is {without_knowledge:.3g}"
+            )
+
+    def _check(self) -> None:
+        """Raise if the loss has diverged or a weight is not finite; all workers call this before an evaluation.
+
+        A step's loss is that of the weights before it, so it may look fine when the weights no longer are.
+        """
+        self._check_loss()
+        sums = torch.stack([parameter.detach().sum() for parameter in self.parameters.values()])
+        if self.context.sum((~sums.isfinite()).float().sum()[None]).item():
+            self._raise_diverged(f"after {self.state.step} steps, some weights are not finite")
+        if self.loss_scale is not None and self.loss_scale.factor.item() < SMALLEST:
+            self._raise_diverged(f"after {self.state.step} steps, gradients overflow float16 with every loss scale")
+
+    def _raise_diverged(self, reason: str) -> NoReturn:
+        self._restore_best()
+        raise TrainingDivergedError(
+            f"level {self.network.level.number}: {reason}; the best weights and the last checkpoint are kept. "
+            "Try a smaller training.learning_rate, or training.precision float32"
+        )
 
     def _report(self) -> None:
         """Report progress from rank 0."""
@@ -325,7 +310,7 @@ class LevelTraining:
                 "documents_per_second": rate,
                 "seconds": now - self._began,
                 "seconds_left": remaining / rate if rate else None,
-                "memory_gib": memory_gib(self.context.device),
+                "memory_gib": peak_memory_gib(self.context.device),
             }
         )
 

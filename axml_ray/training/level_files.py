@@ -163,8 +163,8 @@ def _join_rows(work: Path, workers: int) -> None:
 
     The file is written in place: the table may be larger than the memory that is free.
     """
-    parts = [load_file(work / ROWS.format(rank))[TABLE] for rank in range(workers)]
-    rows, width = sum(map(len, parts)), parts[0].shape[1]
+    shards = [load_file(work / ROWS.format(rank))[TABLE] for rank in range(workers)]
+    rows, width = sum(map(len, shards)), shards[0].shape[1]
     entry = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, rows * width * 4]}
     header = json.dumps({TABLE: entry}).encode()
     header += b" " * (-len(header) % 8)  # the format of safetensors: length of the header, header, values
@@ -175,11 +175,12 @@ def _join_rows(work: Path, workers: int) -> None:
     reserve_space(path)
     if rows * width:
         table = np.memmap(path, np.float32, "r+", 8 + len(header), (rows, width))
-        for rank, part in enumerate(parts):
-            for start in range(0, len(part), JOINED_ROWS):
-                some = part[start : start + JOINED_ROWS].numpy()
+        for rank, shard in enumerate(shards):
+            for start in range(0, len(shard), JOINED_ROWS):
+                block = shard[start : start + JOINED_ROWS].numpy()
+                # Row i of the shard of worker r is row r + i·W of the table.
                 first = rank + start * workers
-                table[first : first + len(some) * workers : workers] = some
+                table[first : first + len(block) * workers : workers] = block
         table.flush()
     for rank in range(workers):
         (work / ROWS.format(rank)).unlink()
@@ -187,20 +188,12 @@ def _join_rows(work: Path, workers: int) -> None:
 
 
 def read_level(directory: Path) -> dict[str, Tensor]:
-    """Return all weights of a saved level by name, memory-mapped; a table that several workers wrote is joined.
+    """Return all weights of a saved level by name, memory-mapped.
 
     Raises:
-        OSError, ValueError, SafetensorError: a file is missing or damaged.
+        OSError, SafetensorError: a file is missing or damaged.
     """
-    state = load_file(directory / MODEL)
-    written_by = read_json(directory / LEVEL_MANIFEST)["workers"]
-    parts = [load_file(directory / ROWS.format(rank))[TABLE] for rank in range(written_by)]
-    if written_by == 1:
-        return {**state, TABLE: parts[0]}
-    joined = torch.empty(sum(map(len, parts)), parts[0].shape[1], dtype=parts[0].dtype)
-    for rank, rows in enumerate(parts):
-        joined[rank::written_by] = rows
-    return {**state, TABLE: joined}
+    return load_file(directory / MODEL) | load_file(directory / ROWS.format(0))
 
 
 @torch.no_grad()
@@ -218,5 +211,4 @@ def load_level(network: LevelNetwork, directory: Path) -> None:
             f"{directory / MODEL}: the weights {', '.join(sorted(missing))} are missing; remove {directory} and train "
             "the level again"
         )
-    written_by = read_json(directory / LEVEL_MANIFEST)["workers"]
-    load_rows(directory, TABLE, network.attention.weight, written_by, network.shard)
+    load_rows(directory, TABLE, network.attention.weight, 1, network.shard)

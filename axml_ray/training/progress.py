@@ -12,10 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from axml_ray.network.backends.devices import peak_memory_gib
-
 log = logging.getLogger(__name__)
 
 JOURNAL = "training.jsonl"
@@ -80,8 +76,3 @@ class Follower:
                     yield json.loads(line)
                 except ValueError:  # a line that a killed worker left incomplete
                     continue
-
-
-def memory_gib(device: torch.device) -> float:
-    """Return this process's peak memory in GiB: the accelerator's if `device` is one, else main memory."""
-    return peak_memory_gib(device)

@@ -81,7 +81,7 @@ class TrialRunner:
         began = time.monotonic()
         try:
             settings = self.settings(number, parameters)
-            run = Run(settings, Corpus.open(settings.corpus_directory))
+            run = Run.open(settings)
             reporter = ScoringReporter(settings, run.corpus, report)
             for record in earlier_scorings(settings):
                 reporter.record(record)

@@ -5,7 +5,7 @@ Ray.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,25 +29,13 @@ from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.reports.examples import Explainer, LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.reports.report import write_metrics
 from axml_ray.evaluation.reports.report_page import write_page
-from axml_ray.inference.bundle.calibration import Calibration
 from axml_ray.inference.predict.first_scores import scores_without_networks
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.runs.run import Run
 from axml_ray.settings import EvaluationSettings
-from axml_ray.settings.configuration import read_settings
 from axml_ray.training.progress import JOURNAL
 
 log = logging.getLogger(__name__)
-
-
-def open_run(directory: Path) -> Run:
-    """Open a run with the corpus that it was trained on.
-
-    Raises:
-        SettingsError: the directory is not a run, or its corpus is missing.
-    """
-    settings = read_settings(directory)
-    return Run(settings, Corpus.open(settings.corpus_directory))
 
 
 def evaluate(
@@ -78,7 +66,9 @@ def evaluate(
     training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
     log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
     with phase("evaluate"), Heartbeat("evaluate"):
-        scores = evaluate_predictions(predictions, training, settings.evaluation, _open_calibration(run))
+        calibration = run.open_calibration()
+        probability = None if calibration is None else calibration.probability
+        scores = evaluate_predictions(predictions, training, settings.evaluation, probability)
         inverse = inverse_propensity(training, settings.evaluation)
         if first := scores_without_networks(run, predictions, inverse):
             scores["without_networks"] = first
@@ -160,17 +150,6 @@ def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
             f"{stored.directory}: the predictions are of another corpus than {corpus.directory}. If the run belongs to "
             "this corpus, remove the directory to predict the split again"
         )
-
-
-def _open_calibration(run: Run) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return the function from the ensemble's scores to probabilities; None if the run has none for its members."""
-    try:
-        stored = read_json(run.layout.calibration)
-        if stored["key"] != run.predictions_key:
-            return None
-        return Calibration.from_json(stored["calibration"]).probability
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _predict(run: Run, split: str) -> Predictions:

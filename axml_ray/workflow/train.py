@@ -18,22 +18,22 @@ import yaml
 
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import whole_file, write_json
+from axml_ray.core.files import whole_file
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
-from axml_ray.ensemble.combiner import Combiner, Mean, Validation, combiner_class, out_of_fold
+from axml_ray.ensemble.combiner import Mean, Validation
 from axml_ray.evaluation.metrics.predictions import Predictions
-from axml_ray.inference.bundle.calibration import Calibration
 from axml_ray.inference.predict.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict.predict_split import predict_split
 from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import Follow, fit_members, ignore, show
+from axml_ray.orchestration.members import Follow, fit_members, show
 from axml_ray.progress.heartbeat import phase
-from axml_ray.runs.continued_run import check_corpora, check_trained, describe_continuation
+from axml_ray.runs.continuation import check_corpora, check_trained, describe_continuation
+from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
 from axml_ray.settings import Experiment, adapt, stored
@@ -134,7 +134,7 @@ def begin(settings: Experiment) -> Run:
 
 
 def train(
-    current: Run, before_networks: Callable[[], None] = lambda: None, record: Follow = ignore
+    current: Run, before_networks: Callable[[], None] = lambda: None, record: Follow = lambda entry: None
 ) -> dict[str, float]:
     """Build the label trees, and fit the members and the combiner, as far as they are not finished.
 
@@ -164,7 +164,7 @@ def train(
     seconds |= {name: spent + before.get(name, 0) for name, spent in seconds.items() if name != "prepare"}
     if not current.has_combiner():
         with _timed(seconds, "combiner"):
-            fit_combiner(current)
+            fit_combiner(current, _rank_validation(current))
     return seconds
 
 
@@ -196,29 +196,22 @@ def small_corpus_warning(current: Run) -> str | None:
     )
 
 
-def fit_combiner(current: Run) -> Combiner:
-    """Fit the combiner on the members' rankings of the validation documents, and the calibration of its scores.
-
-    Ray must be initialised. The evaluation needs the calibration to tell how reliable probabilities are; a bundle has
-    one of its own, fitted with its number format.
+def _rank_validation(current: Run) -> Validation:
+    """Rank the validation documents by each member, to fit the combiner on.
 
     Raises:
         SettingsError: there are no validation documents.
     """
-    corpus, layout = current.corpus, current.layout
+    corpus = current.corpus
     if not corpus.documents("valid"):
         raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.combiner to mean")
     log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
-    directory = predict_split(current, "valid", layout.directory / "uncombined", Mean())
+    directory = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
     predictions = Predictions.open(directory)
     assert predictions is not None
-    validation, top_labels = validation_of(current, predictions), current.settings.ensemble.top_labels
-    combiner = combiner_class(current.settings.ensemble.combiner).fit(validation, top_labels)
-    current.keep_combiner(combiner)
-    calibration = Calibration.fit(*out_of_fold(type(combiner), validation, top_labels), validation.truth)
-    write_json(layout.calibration, {"key": current.predictions_key, "calibration": calibration.as_json()})
+    validation = validation_of(current, predictions)
     shutil.rmtree(directory)
-    return combiner
+    return validation
 
 
 def validation_of(current: Run, predictions: Predictions) -> Validation:
@@ -226,9 +219,9 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
     rankings = []
     truth: list[Ragged] = []
     for member in current.members:
-        parts = list(predictions.read(member.name))
-        rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("top", "scores"))))
-        truth = [one.truth for one in parts]
+        shards = list(predictions.read(member.name))
+        rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in shards]) for name in ("top", "scores"))))
+        truth = [one.truth for one in shards]
     return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 

@@ -164,7 +164,7 @@ def test_what_a_run_holds_on_disk_and_held_in_memory(run):
 def test_all_members_of_a_run_count(run):
     kinds = ["network_tree", "linear_tree", "knn", "label_names"]
     experiment = yaml.safe_load((run / "settings.yaml").read_text())
-    experiment |= {"members": {kind: {"weight": 0.25} for kind in kinds}, "ensemble": {"combiner": "stacked"}}
+    experiment |= {"members": {kind: {"weight": 0.25} for kind in kinds}, "ensemble": {"combiner": "calibrated"}}
     (run / "settings.yaml").write_text(yaml.safe_dump(experiment))
     files = [
         "members/features",
@@ -179,7 +179,7 @@ def test_all_members_of_a_run_count(run):
         path.write_bytes(b"x" * 10**size)
     row = peers.ours(peers.open_run(run))
     assert row["model_bytes"] == 111_110
-    assert (row["members"], row["combiner"]) == (kinds, "stacked")
+    assert (row["members"], row["combiner"]) == (kinds, "calibrated")
 
 
 def test_a_system_that_cannot_be_installed_gets_a_row_that_says_so(run, monkeypatch):

@@ -25,8 +25,6 @@ from axml_ray.ensemble.combiner import (
     out_of_fold,
 )
 from axml_ray.ensemble.ensemble import Combination
-from axml_ray.ensemble.frequency import FrequencyCalibration
-from axml_ray.ensemble.stacking import ARRAYS, Stacking
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.topk import TopK
 
@@ -108,7 +106,7 @@ def test_every_kind_is_a_combiner(kind):
 
 
 def test_an_unknown_kind_raises():
-    with pytest.raises(ValueError, match=r"'best'.* mean, calibrated, stacked"):
+    with pytest.raises(ValueError, match=r"'best'.* mean, calibrated"):
         combiner_class("best")
 
 
@@ -160,15 +158,12 @@ class TestCombination:
                     label = int(best.labels[document, place])
                     assert part.score == (score_of.get(label, 0.0) if label >= 0 else 0.0)
 
-    @pytest.mark.parametrize("of_kinds", [("knn",), ("network_tree", "linear_tree", "knn")])
-    @given(data=st.data())
-    def test_a_missing_tree_with_the_same_ranking_as_its_kind_changes_nothing(self, of_kinds, data):
+    @given(rankings(3))
+    def test_a_missing_tree_with_the_same_ranking_as_its_kind_changes_nothing(self, of_members):
         """With any combiner, kinds keep their weights, so the scores do not change."""
-        networks, linear, knn = data.draw(rankings(3))
+        networks, linear, knn = of_members
         by_name = dict(zip(NAMES, [networks, networks, linear, linear, knn], strict=True))
-        trees = {name: np.zeros((0, *shape), kind) for name, kind, shape in ARRAYS}
-        stacked = Stacking(**trees, kinds=of_kinds, start=FrequencyCalibration(CALIBRATION.coefficients, COUNTS))
-        for combiner in (Mean(), CALIBRATION, stacked):
+        for combiner in (Mean(), CALIBRATION):
             combination = Combination(MEMBERS, combiner, 7)
             whole = combination.rank(by_name)
             part = combination.rank({name: by_name[name] for name in (NAMES[0], NAMES[3], NAMES[4])})

@@ -14,7 +14,7 @@ from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.runs.run import Run
 from axml_ray.settings import changed
 from axml_ray.workflow.compare import compare_runs
-from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.evaluate import evaluate
 
 NAMES = tuple(str(number) for number in range(LABELS))
 
@@ -80,7 +80,7 @@ def run(tmp_path: Path) -> Run:
         tmp_path / "corpora" / "toy" / "corpus.json",
         manifest | {"settings": {"test": ["t"]}, "summary": summary},
     )
-    current = open_run(directory)
+    current = Run.open(directory)
     truth = current.corpus.split("test").labels
     numbers = {label: str(number) for number, label in enumerate(index.labels)}
     numbered = replace(current.corpus.labels, labels=tuple(numbers.values()))
@@ -90,7 +90,7 @@ def run(tmp_path: Path) -> Run:
     write_json(tmp_path / "corpora" / "toy" / "corpus.json", manifest)
     lines = [f"{row} {truth[row][0]}\n" for row in range(len(truth)) if len(truth[row])]
     (tmp_path / "pairs.txt").write_text("".join(lines))
-    current = open_run(directory)
+    current = Run.open(directory)
     return Run(changed(current.settings, "evaluation.filter_pairs", tmp_path / "pairs.txt"), current.corpus)
 
 

@@ -21,7 +21,6 @@ from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
-from axml_ray.ensemble.stacking import NODES, Stacking
 from axml_ray.inference.bundle.bundle import VECTORS, Bundle
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.bundle.manifest import (
@@ -41,7 +40,6 @@ from axml_ray.members.weight_files import SCALES, group_size, load_weights, quan
 from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.level_network import TABLE
 from axml_ray.runs.run import Run
-from axml_ray.workflow.evaluate import open_run
 
 TREE, MODEL = "trees/1.safetensors", "members/network_tree-0/level-2/model.safetensors"
 BOTH = {"network_tree": {"weight": 0.6}, "linear_tree": {"weight": 0.4}}
@@ -63,15 +61,6 @@ def sign(bundle: Path) -> None:
     manifest = bundle / MANIFEST
     files = {name: entry.model_dump() for name, entry in entries(bundle) if name != MANIFEST}
     change(manifest, lambda content: content.update(files=files))
-
-
-def one_regression_tree(calibration: FrequencyCalibration) -> Stacking:
-    """Stacking of one regression tree, which asks for the linear trees' score."""
-    columns, thresholds, values = (np.zeros((1, NODES), kind) for kind in (np.int64, np.float64, np.float64))
-    children = np.arange(NODES)[:, None].repeat(2, axis=1)[None]
-    columns[0, 0], thresholds[0, 0], children[0, 0] = 2, 0.3, (1, 2)
-    values[0, 1:3] = -0.5, 1.0
-    return Stacking(columns, thresholds, children, values, ("network_tree", "linear_tree"), calibration)
 
 
 class TestExport:
@@ -132,26 +121,24 @@ class TestExport:
             with pytest.raises(BundleError, match=message):
                 Bundle.open(tmp_path / "bundle").ensemble()
 
-    @pytest.mark.parametrize("combiner", ["calibrated", "stacked"])
-    def test_fitted_combiners(self, tmp_path, combiner):
+    def test_a_fitted_combiner(self, tmp_path):
         calibration = FrequencyCalibration(
             Coefficients(intercept=-1, score=0.7, both=0.02, frequency=-0.5), np.ones(14, int)
         )
-        fitted = calibration if combiner == "calibrated" else one_regression_tree(calibration)
-        run = train_run(tmp_path, epochs=1, members=BOTH, combiner=combiner, fitted=fitted)
+        run = train_run(tmp_path, epochs=1, members=BOTH, combiner="calibrated", fitted=calibration)
         export_bundle(run, tmp_path / "bundle")
         mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.open_ensemble()
-        assert type(mine.combination.combiner) is type(fitted)
+        assert type(mine.combination.combiner) is FrequencyCalibration
         tokens, given = run.corpus.split("test").tokens, np.array([3, 0, 11])
         for found, right in zip(mine.rank(tokens), theirs.rank(tokens), strict=True):
             np.testing.assert_allclose(found, right, rtol=1e-5)
         np.testing.assert_allclose(mine.score(tokens, given), theirs.score(tokens, given), rtol=1e-5)
         rankings = list(mine.rank_members(tokens).values())
         mean = weighted_sum(rankings, [0.3, 0.3, 0.2, 0.2], 20)
-        if combiner == "calibrated":
-            expected = FrequencyCalibration(calibration.coefficients, run.corpus.labels.counts).reorder(mean)
-            for found, right in zip(mine.rank(tokens), expected, strict=True):
-                np.testing.assert_allclose(found, right, rtol=1e-5)
+        counted = FrequencyCalibration(calibration.coefficients, run.corpus.labels.counts)
+        expected = counted.rank(run.member_weights, rankings, 20)
+        for found, right in zip(mine.rank(tokens), expected, strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-5)
         assert not np.allclose(mine.rank(tokens).scores, mean.scores, rtol=0.1)
         members = run.settings.members.model_copy(
             update={"linear_tree": run.settings.members.linear_tree.model_copy(update={"weight": 0.1})}
@@ -240,7 +227,7 @@ class TestExport:
 
     def test_a_moved_run(self, tiny_run, tmp_path):
         moved = Path(shutil.copytree(tiny_run.settings.run_directory, tmp_path / "elsewhere"))
-        export_bundle(open_run(moved), tmp_path / "bundle")
+        export_bundle(Run.open(moved), tmp_path / "bundle")
         assert Bundle.open(tmp_path / "bundle").trees == 2
 
     def test_takes_the_place_of_a_bundle_only(self, tiny_run, copy, tmp_path):
@@ -258,10 +245,10 @@ class TestExport:
         moved = Path(shutil.copytree(tiny_run.settings.run_directory, tmp_path / "run"))
         shutil.rmtree(moved / "tree-1" / "network_tree" / "level-2")
         with pytest.raises(SettingsError, match="tree-1/network_tree: no network tree 2 of these settings"):
-            export_bundle(open_run(moved), tmp_path / "bundle")
+            export_bundle(Run.open(moved), tmp_path / "bundle")
         assert not [path for path in tmp_path.iterdir() if path != moved]
         with pytest.raises(SettingsError, match="not a run"):
-            open_run(tmp_path)
+            Run.open(tmp_path)
 
 
 class TestOpen:

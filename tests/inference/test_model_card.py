@@ -13,7 +13,7 @@ from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.bundle.manifest import CARD
 from axml_ray.inference.bundle.model_card import MEASURES, ValidationScores, render_card
-from axml_ray.workflow.evaluate import open_run
+from axml_ray.runs.run import Run
 
 
 def header_and_text(card: str) -> tuple[dict, str]:
@@ -24,7 +24,7 @@ def header_and_text(card: str) -> tuple[dict, str]:
 
 def evaluated(tiny_run, directory: Path, **changed):
     """A copy of the run with a file of metrics, in which P@1 is 50 and each later measure one point more."""
-    run = open_run(Path(shutil.copytree(tiny_run.settings.run_directory, directory)))
+    run = Run.open(Path(shutil.copytree(tiny_run.settings.run_directory, directory)))
     scores = {name: 50.0 + number for number, name in enumerate(MEASURES)}
     of_ensemble = {"ensemble": scores, "intervals": {"ensemble": {name: [s - 2, s + 3] for name, s in scores.items()}}}
     band = {"name": "tail", "from": 1, "to": 9, "labels": 5, "documents": 0}

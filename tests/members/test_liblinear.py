@@ -44,7 +44,7 @@ def test_fit_is_linear_svc(texts, cost: float) -> None:
 
 def test_working_sets_reach_the_objective_of_all_documents(texts, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = texts
-    tree, settings = LabelTree.from_cuts(np.arange(LABELS), []), LinearTreeSettings(threshold=0)
+    tree, settings = LabelTree.from_cuts(np.arange(LABELS), []), LinearTreeSettings()
     rows_of_fits = []
     fit = liblinear.fit
 
@@ -53,6 +53,7 @@ def test_working_sets_reach_the_objective_of_all_documents(texts, monkeypatch: p
         return fit(rows, is_positive, cost)
 
     monkeypatch.setattr(liblinear, "fit", count_rows)
+    monkeypatch.setattr(linear_fit, "SMALLEST_WEIGHT", 0.0)
     [partial] = fit_classifiers(tree, rows, labels, settings)
     rows_partial = sum(rows_of_fits)
     monkeypatch.setattr(linear_fit, "SIMILAR", DOCUMENTS)

@@ -23,7 +23,7 @@ from axml_ray.network.candidate_selection import Candidates  # noqa: E402
 from axml_ray.network.level_network import Beam  # noqa: E402
 from axml_ray.runs.fitting import fit_run  # noqa: E402
 from axml_ray.runs.run import Run  # noqa: E402
-from axml_ray.training.beam_step import expand_rows  # noqa: E402
+from axml_ray.training.beam_search import expand_rows  # noqa: E402
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS  # noqa: E402
 
 NAME = "network_tree-0"

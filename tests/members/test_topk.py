@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
-from axml_ray.members.topk import TopK, align, best_of, best_of_sparse, rank_given, weighted_sum
+from axml_ray.members.topk import TopK, best_of, best_of_sparse, rank_given, weighted_sum
 
 SIXTEENTHS = st.integers(0, 16).map(lambda sixteenth: sixteenth / 16)
 """Exact in float32 and in sums, so that equal scores are equal."""
@@ -102,35 +102,21 @@ def test_a_weighted_sum_by_hand() -> None:
     assert weighted_sum([one, other], [0.5, 2], 2).labels.tolist() == [[5, 9]]
 
 
-@given(rankings())
-def test_aligned_labels_have_the_score_of_each_ranking(given_rankings: list[TopK]) -> None:
-    labels, scores = align(given_rankings)
-    assert (labels.dtype, scores.dtype) == (np.int32, np.float64)
-    assert scores.shape == (*labels.shape, len(given_rankings))
-    for document, row in enumerate(labels.tolist()):
-        known = [as_dictionaries(ranking)[document] for ranking in given_rankings]
-        assert [label for label in row if label >= 0] == sorted(set().union(*known))
-        for label, points in zip(row, scores[document].tolist(), strict=True):
-            assert points == [own.get(label, 0.0) for own in known]
-
-
 @given(st.data(), st.integers(1, 3), st.integers(1, 6), st.integers(1, 8))
 def test_the_best_of_some_labels(data: st.DataObject, documents: int, width: int, k: int) -> None:
     labels = data.draw(arrays.arrays(np.int32, (documents, width), elements=st.integers(-1, 9)))
     scores = data.draw(
         arrays.arrays(np.float64, (documents, width), elements=st.one_of(SIXTEENTHS, st.sampled_from([np.nan, np.inf])))
     )
-    more = np.arange(documents * width, dtype=np.float64).reshape(documents, width)
-    best, points, places = best_of(labels, k, scores, more)
-    assert (best.dtype, points.dtype, places.dtype) == (np.int32, np.float32, np.float32)
-    assert best.shape == points.shape == places.shape == (documents, k)
+    best, points = best_of(labels, scores, k)
+    assert (best.dtype, points.dtype) == (np.int32, np.float32)
+    assert best.shape == points.shape == (documents, k)
     for row in range(documents):
         kept = [place for place in range(width) if labels[row, place] >= 0 and np.isfinite(scores[row, place])]
         kept = sorted(kept, key=lambda place: -scores[row, place])[:k]  # a stable sort: the first of equals first
         missing = k - len(kept)
         assert best[row].tolist() == labels[row, kept].tolist() + [-1] * missing
         assert points[row].tolist() == scores[row, kept].tolist() + [0.0] * missing
-        assert places[row].tolist() == more[row, kept].tolist() + [0.0] * missing
 
 
 @given(

@@ -22,8 +22,8 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, TrainingSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import Batch, LevelData, make_batch
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.batches import Batch, LevelData, Validation, make_batch
+from axml_ray.training.level import LevelTraining
 
 TEXTS = [[3, 7, 2, 2, 9], [4], [11, 3, 5, 8, 6, 10, 3, 7, 4], [2, 9, 4]]
 FIRST_CHILD = [0, 3, 4, 8, 10, 11]  # 5 parents of 3, 1, 4, 2 and 1 children

@@ -343,14 +343,14 @@ class TestShards:
         # the texts' order is that of the workers; there, masks and all, the encodings are the whole's
         one = make_batch(case.data(), whole.level, order)
         with patch.object(whole.encoder, "encoder_dropout", 0.5):
-            states = whole.encode(one.tokens, one.own_lengths, one.words, 1 + one.encoded)
+            states = whole.encode(one.tokens, one.own_lengths, one.words, 1 + one.documents.numpy())
         value = whole.loss(states, one.lengths, one.positives, one.count, one.candidates)
         value.backward()
 
         encoded = []
         for shard, part in zip(shards, parts, strict=True):
             with patch.object(shard.encoder, "encoder_dropout", 0.5):
-                encoded.append(shard.encode(part.tokens, part.own_lengths, part.words, 1 + part.encoded))
+                encoded.append(shard.encode(part.tokens, part.own_lengths, part.words, 1 + part.documents.numpy()))
         sizes = [len(range(rank, len(TEXTS), count)) for rank in range(count)]
         gathered = torch.cat([own[:size] for own, size in zip(encoded, sizes, strict=True)]).detach()
         torch.testing.assert_close(gathered, states.detach(), rtol=1e-9, atol=1e-11)

@@ -13,9 +13,7 @@ from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.level_network import TABLE, Beam
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.beam_step import expand_rows
-from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level_files import read_level, save_level
+from axml_ray.training.beam_search import expand_rows
 
 SETTINGS = NetworkSettings(hidden=10, fully_connected=(12,), evidence=True)
 TOKENS, _ = key_documents(30, 10)
@@ -69,19 +67,6 @@ class TestFrozen:
         ]:
             with pytest.raises(ValueError, match=message):
                 frozen(level, wrong, SETTINGS)
-
-    def test_what_several_workers_saved(self, level, tmp_path):
-        network = small_network(level)
-        table = network.state_dict()[TABLE]
-        save_level(network, tmp_path / "level", "mark", {}, DistributedContext())
-        content = (tmp_path / "level" / "level.json").read_text()
-        from safetensors.torch import save_file
-
-        for rank in range(3):
-            save_file({TABLE: table[rank::3].contiguous()}, tmp_path / "level" / f"rows-{rank}.safetensors")
-        (tmp_path / "level" / "level.json").write_text(content.replace('"workers": 1', '"workers": 3'))
-        found = read_level(tmp_path / "level")
-        assert all(torch.equal(found[name], value) for name, value in network.state_dict().items())
 
 
 def test_vectors_are_what_was_placed():

@@ -15,7 +15,6 @@ from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.training.level_files import read_level
-from axml_ray.workflow.evaluate import open_run
 from axml_ray.workflow.train import begin, run
 
 OLD_LABELS = 30
@@ -53,7 +52,7 @@ def test_a_run_continues_with_new_labels(ray_cluster: None, tmp_path: Path, capl
         metrics = run(settings)
     [line] = [each for each in caplog.messages if each.startswith("continuing from")]
     assert "10 new" in line and line.endswith("knn")
-    before, now = open_run(old.run_directory), open_run(settings.run_directory)
+    before, now = Run.open(old.run_directory), Run.open(settings.run_directory)
     # Old ids, clusters and leaves remain; the networks have gone on from the old weights.
     trained = before.corpus.trained
     assert trained == OLD_LABELS and now.corpus.trained == synthetic.LABELS

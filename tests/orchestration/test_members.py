@@ -18,7 +18,6 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Combiner, Mean, Validation
-from axml_ray.ensemble.stacking import Stacking
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.evaluation.metrics.rankings import hits
 from axml_ray.inference.predict import predict_split
@@ -31,7 +30,7 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
-from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.evaluate import evaluate
 from axml_ray.workflow.train import run, validation_of
 
 LEARNED = {"epochs": [12], "learning_rate": 0.02}
@@ -123,13 +122,13 @@ def test_main_job_never_trains_a_finished_level_twice(
     assert {path for path in before if before[path] != after[path]} == {f"{lost}/model.safetensors"}
     assert len(after) == 4
     assert again["members"]["network_tree-0"] == metrics["members"]["network_tree-0"]
-    report = Run(more, Corpus.open(more.corpus_directory)).layout.report().read_text()
+    report = Run.open(more).layout.report().read_text()
     assert "Validation nDCG@5 of level 2" in report
     assert "<mark" in report  # its corpus keeps texts, its networks have attention
     # Without stored predictions, the run is evaluated by new ones, which are the same from a Ray Data actor.
     monkeypatch.setattr(predict_split, "BLOCKS_HERE", 0)
     shutil.rmtree(more.run_directory / "predictions")
-    evaluated = evaluate(open_run(more.run_directory))
+    evaluated = evaluate(Run.open(more.run_directory))
     assert evaluated["ensemble"] == pytest.approx(again["ensemble"]) and evaluated["seconds"]["network_tree"] > 0
     with pytest.raises(SettingsError, match=r"network\.hidden.*choose another --name"):
         run(small(tmp_path, network={"hidden": 8}))
@@ -178,7 +177,7 @@ def named_labels(home: Path, **groups: Any) -> Experiment:
 
 
 def test_predictions_are_the_combiners_of_the_members(again: Callable[..., Experiment]) -> None:
-    current = open_run(again().run_directory)
+    current = Run.open(again().run_directory)
     predictions = stored(current, "test")
     assert list(predictions.members) == [f"{kind}-{tree}" for kind in BOTH for tree in range(2)]
     top, scores = ranked(predictions)
@@ -194,12 +193,11 @@ def test_predictions_are_the_combiners_of_the_members(again: Callable[..., Exper
     assert np.array_equal(top, np.where(found > 0, best, -1))
 
 
-@pytest.mark.parametrize("kind", ["calibrated", "stacked"])
-def test_a_combiner_is_fitted_on_the_validation_documents(again: Callable[..., Experiment], kind: str) -> None:
-    plain = open_run(again().run_directory)
+def test_a_combiner_is_fitted_on_the_validation_documents(again: Callable[..., Experiment]) -> None:
+    plain = Run.open(again().run_directory)
     evaluate(plain, "valid")
     mean, networks = ranked(stored(plain, "valid"))[1], weights(plain.settings)
-    settings = again(ensemble={"combiner": kind})
+    settings = again(ensemble={"combiner": "calibrated"})
     before = json.loads(plain.layout.metrics().read_text())
     metrics = run(settings)
     assert metrics["ensemble"]["P@1"] > 80 and weights(settings) == networks
@@ -220,10 +218,8 @@ def test_a_combiner_is_fitted_on_the_validation_documents(again: Callable[..., E
     assert not np.isclose(ranked(stored(current, "valid"))[1], mean, rtol=1e-2).all()
     validation = validation_of(current, stored(current, "valid"))
     assert log_likelihood(combiner, validation) > log_likelihood(Mean(), validation)
-    if isinstance(combiner, Stacking):
-        assert log_likelihood(combiner, validation) >= log_likelihood(combiner.start, validation)
     # Other weights ask for another fit.
-    other = again(ensemble={"combiner": kind}, members={**BOTH, "linear_tree": {"weight": 0.4}})
+    other = again(ensemble={"combiner": "calibrated"}, members={**BOTH, "linear_tree": {"weight": 0.4}})
     with pytest.raises(SettingsError, match="not fitted for these members"):
         Run(other, plain.corpus).open_combiner()
 
@@ -249,7 +245,7 @@ def test_only_members_that_are_missing_are_fitted(again: Callable[..., Experimen
     # Texts that share a label's word are alike, and each label is named by its word.
     assert metrics["ensemble"]["P@1"] > 80
     assert metrics["members"]["knn"]["P@1"] > 80
-    current = Run(more, Corpus.open(more.corpus_directory))
+    current = Run.open(more)
     assert [spec.weight for spec in current.members] == pytest.approx([1 / 8] * 4 + [1 / 4] * 2)
     names = current.open_member(current.spec("label_names"), current.open_features())
     assert isinstance(names, LabelNames) and (names.named > 0).sum() == synthetic.LABELS
@@ -269,7 +265,7 @@ def test_other_features_fit_again_what_reads_them(again: Callable[..., Experimen
     assert run(named)["ensemble"]["P@1"] > 80 and weights(named) == networks
     now = written(named, "tree-*/linear_tree/member.json")
     assert now.keys() == classifiers.keys() and not set(now.items()) & set(classifiers.items())
-    current = Run(named, Corpus.open(named.corpus_directory))
+    current = Run.open(named)
     texts = current.corpus.documents("train") + current.corpus.trained
     assert current.open_features().documents == texts
     assert isinstance(current.open_member(current.spec("linear_tree-0"), current.open_features()), LinearTree)

@@ -24,8 +24,8 @@ from axml_ray.planning.report import duration, notes, warnings
 from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
 from axml_ray.settings import Experiment, TreeSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, make_batch
-from axml_ray.training.level import LevelTraining, Validation
+from axml_ray.training.batches import LevelData, Validation, make_batch
+from axml_ray.training.level import LevelTraining
 from axml_ray.tree.label_tree import LabelTree
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def trained(
         {},
         {"network": {"evidence": True, "fully_connected": [24]}},
         {"network": {"train_embeddings": False}},
-        {"training": {"averaging": False}},
+        {"training": {"epochs": [2], "average_after": [2]}},
         {"tree": {"height": 0}},
     ],
 )
@@ -138,7 +138,7 @@ def test_what_is_held_is_what_training_holds(change: dict[str, Any], workers: in
         shard = Shard(0, workers)
         training.average_after = 0
         training.step(make_batch(data, training.network.level, rows, shard))
-        if settings.training.averaging:
+        if settings.training.averages_at(shape.number):
             training.average.add(training.network)
         training._keep_best()
         planned = memory.level_memory(settings, of, shape, workers=workers, accelerator=False, width=4)

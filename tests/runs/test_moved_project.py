@@ -19,7 +19,6 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import from_command_line, load, read_settings
-from axml_ray.workflow.evaluate import open_run
 from axml_ray.workflow.train import begin
 
 NAMES = "".join(f"label {number}\tname {number}\n" for number in range(synthetic.LABELS))
@@ -84,7 +83,7 @@ def test_a_moved_project_goes_on_from_where_it_was(project: Path, monkeypatch: p
     monkeypatch.chdir(place.parent)
     stored = read_settings(place / "runs/small")
     assert stored.corpus.train == (place / "texts/train.jsonl",) and stored.corpora == place / "corpora"
-    assert open_run(place / "runs/small").members[0].is_fitted
+    assert Run.open(place / "runs/small").members[0].is_fitted
     assert from_command_line("", ["--config", str(place / "runs/small/settings.yaml")]).corpus == stored.corpus
     monkeypatch.chdir(place)
     current = assert_finished(settings_of(**given), before)
@@ -104,7 +103,7 @@ def test_a_run_that_was_moved_alone_finds_its_corpus(project: Path, monkeypatch:
     place.parent.mkdir()
     (project / "runs/small").rename(place)
     monkeypatch.chdir(place.parent)
-    assert open_run(place).corpus.directory == project / "corpora/synthetic"
+    assert Run.open(place).corpus.directory == project / "corpora/synthetic"
     assert read_settings(place).corpus.train == (project / "texts/train.jsonl",)
 
 
@@ -136,7 +135,7 @@ def test_inputs_at_another_mount_point_are_the_same(project: Path, tmp_path: Pat
     shutil.copyfile(tmp_path / "disk3/train.jsonl", tmp_path / "disk2/train.jsonl")
     with pytest.raises(SettingsError, match="another corpus"):
         begin(given("disk2"))
-    assert written(open_run(project / "runs/small")) == before
+    assert written(Run.open(project / "runs/small")) == before
 
 
 def test_a_continued_run_is_known_by_its_weights(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +161,7 @@ def test_a_continued_run_is_known_by_its_weights(project: Path, monkeypatch: pyt
         begin(given())
     # Once trained, the run does not need the one that it continued.
     shutil.rmtree(place / "runs/small")
-    assert open_run(place / "runs/small-continued").members[0].is_fitted
+    assert Run.open(place / "runs/small-continued").members[0].is_fitted
 
 
 def test_a_run_whose_settings_were_edited_is_refused(project: Path) -> None:
@@ -179,7 +178,7 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(project: Path) -> No
     settings.run_directory.mkdir(parents=True)
     (settings.run_directory / "settings.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json")))
     write_json(settings.run_directory / "corpus.json", {"fingerprint": "0123456789ab"})
-    for use in (lambda: begin(settings), lambda: open_run(settings.run_directory)):
+    for use in (lambda: begin(settings), lambda: Run.open(settings.run_directory)):
         with pytest.raises(SettingsError, match=r"another version.*seeds.*another --name"):
             use()
     assert not settings.corpora.exists()

@@ -22,12 +22,12 @@ WEIGHTS = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0
 
 @pytest.fixture(scope="session")
 def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with members of all kinds, whose scores are stacked."""
+    """A run with members of all kinds, whose scores are calibrated."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     home = tmp_path_factory.mktemp("served")
     members = {kind: {"weight": weight} for kind, weight in WEIGHTS.items()}
-    return train_run(home, trees=TREES, members=members, combiner="stacked")
+    return train_run(home, trees=TREES, members=members, combiner="calibrated")
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ def test_a_config_of_the_paper_is_its_table(name):
     # The product of probabilities along the path, nothing but networks, their mean, no departure in initialisation.
     assert settings.preset == "paper" and network.parent_score_exponent == 1
     assert (network.output_bias, network.label_vector_init, network.evidence) == ("default", "random", False)
-    assert training.include_true_parents and training.averaging
+    assert training.include_true_parents and training.averages_at(1)
     assert list(settings.members.chosen) == ["network_tree"] and settings.ensemble.combiner == "mean"
     assert (tree.kind, settings.ensemble.trees) == ("balanced", 3)
 

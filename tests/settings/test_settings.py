@@ -99,7 +99,7 @@ def test_there_are_shipped_configs() -> None:
         ),
         (
             PACKAGES + "ensemble: {combiner: median}",
-            "ensemble.combiner: Input should be 'mean', 'calibrated' or 'stacked'",
+            "ensemble.combiner: Input should be 'mean' or 'calibrated'",
         ),
         (
             PACKAGES + "features: {lead_letters: 4}",

@@ -16,14 +16,13 @@ from axml_ray.training.batches import (
     POOL,
     Batch,
     LevelData,
-    choose_parents,
     make_batch,
     order_by_worker,
     padded_tokens,
     shuffle_batches,
     training_batches,
 )
-from axml_ray.training.beam_step import scoring_batches
+from axml_ray.training.beam_search import choose_parents, choose_parents_of_document, scoring_batches
 from axml_ray.training.distributed import DistributedContext
 
 FLAT = Level(1, 6, None)
@@ -113,7 +112,7 @@ class TestBatch:
     def test_all_nodes(self, rows):
         data = data_of(20, FLAT)
         batch = make_batch(data, FLAT, np.array(rows))
-        assert batch.rows.tolist() == batch.encoded.tolist() == rows and batch.size == len(rows)
+        assert batch.rows.tolist() == batch.documents.numpy().tolist() == rows and batch.size == len(rows)
         assert batch.candidates is None and batch.count == 6 * len(rows)
         assert torch.equal(batch.lengths, batch.own_lengths)
         for place, row in enumerate(rows):
@@ -186,11 +185,13 @@ class TestEpoch:
                 # states of all workers are joined: one width, and the lengths of all
                 assert part.tokens.shape[1] == whole.tokens.shape[1]
                 assert part.lengths.tolist() == data.tokens.lengths[part.rows].tolist()
-                for words, length, row in zip(part.tokens, part.own_lengths.tolist(), part.encoded, strict=True):
+                for words, length, row in zip(
+                    part.tokens, part.own_lengths.tolist(), part.documents.numpy(), strict=True
+                ):
                     assert words[:length].tolist() == data.tokens[row].tolist() and not words[length:].any()
                 words, places = part.words
                 assert torch.equal(words[places].view_as(part.tokens), part.tokens)
-            encoded = [part.encoded for rank, part in enumerate(parts) if rank < whole.size]
+            encoded = [part.documents.numpy() for rank, part in enumerate(parts) if rank < whole.size]
             assert np.array_equal(np.concatenate(encoded), parts[0].rows)
             truths = [truth_of(part, level, Shard(rank, workers)) for rank, part in enumerate(parts)]
             assert sum(map(len, truths)) == len(set.union(*truths))
@@ -230,13 +231,6 @@ class TestEpoch:
         assert np.array_equal(moved.rows, batch.rows) and moved.count == batch.count
 
 
-def literal_parents(predicted: list[int], true: list[int], keep: int) -> list[int]:
-    known = [node for node in predicted if node in true]
-    unknown = [node for node in true if node not in predicted]
-    others = [node for node in predicted if node not in true]
-    return (known + unknown + others)[:keep]
-
-
 @given(st.data(), st.integers(1, 12))
 def test_choose_parents(data, nodes):
     keep = data.draw(st.integers(1, nodes))
@@ -247,7 +241,7 @@ def test_choose_parents(data, nodes):
     found = choose_parents(np.array(predicted, dtype=np.int64), Ragged.from_rows(true), keep)
     assert found.dtype == np.int64 and found.shape == (documents, keep)
     for chosen, best, labels in zip(found.tolist(), predicted, true, strict=True):
-        assert chosen == literal_parents(list(best), labels, keep)
+        assert chosen == choose_parents_of_document(list(best), labels, keep)
         assert len(set(chosen)) == keep
 
 

@@ -133,14 +133,14 @@ class TestGoesOnAsIfItHadNeverStopped:
         assert checkpoints.resume(last)
         assert_same_end(finish(last), expected)
 
-    @pytest.mark.parametrize("averaging", [True, False])
-    def test_where_patience_was_over(self, name, averaging, tmp_path):
+    @pytest.mark.parametrize("average_after", [1, 40])
+    def test_where_patience_was_over(self, name, average_after, tmp_path):
         settings = {
             "patience": 2,
             "epochs": (40,),
             "eval_every_steps": 2,
             "learning_rate": 1e-9,
-            "averaging": averaging,
+            "average_after": (average_after,),
         }
         expected = finish(training_of(LEVELS[name], **settings))
         assert expected["at"]["step"] == 6
@@ -290,7 +290,7 @@ class TestPassedOver:
 
     def test_seen_by_the_first_worker_alone(self, tmp_path):
         training = training_of(FLAT)
-        training.context = SimpleNamespace(from_first=torch.ones_like, is_first=False, barrier=lambda: None)
+        training.context = SimpleNamespace(agree=lambda _: True, is_first=False, barrier=lambda: None)
         with pytest.raises(RuntimeError, match="checkpoint"):
             Checkpoints(tmp_path / "checkpoint", MARK, 0).resume(training)
 

@@ -118,11 +118,10 @@ def test_continues_from_a_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoint", "key", 0.0)
     interrupted, resumed = (training_of(FLAT, "float16", checkpoints=checkpoints) for _ in range(2))
     interrupted.loss_scale.factor *= 2.0**30  # so that some steps are skipped
-    interrupted._began = 0.0
     for batch in interrupted.batches():
         interrupted.step(batch)
     interrupted.state.epoch, interrupted.state.batch = 1, 0
-    interrupted._save_checkpoint()
+    checkpoints.save(interrupted)
     assert checkpoints.resume(resumed)
     assert resumed.loss_scale.state() == interrupted.loss_scale.state()
     assert resumed.loss_scale.skipped > 0

@@ -32,7 +32,7 @@ from axml_ray.planning.memory import level_memory, pass_bytes
 from axml_ray.planning.shapes import LevelShape
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.batches import Batch
-from axml_ray.training.beam_step import expand_all
+from axml_ray.training.beam_search import expand_all
 from axml_ray.training.level import LevelTraining
 
 CPU = torch.device("cpu")

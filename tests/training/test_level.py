@@ -16,10 +16,10 @@ from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
-from axml_ray.training.batches import make_batch
+from axml_ray.training.batches import Validation, make_batch
 from axml_ray.training.checkpoints import FORMAT, MANIFEST, Checkpoints
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import DIVERGED, TrainingDivergedError, Validation, validation_score
+from axml_ray.training.level import DIVERGED, TrainingDivergedError, validation_score
 from axml_ray.training.level_files import read_manifest
 
 BOTH = pytest.mark.parametrize("level", [FLAT, DEEP], ids=["all nodes", "candidates"])
@@ -139,10 +139,10 @@ class TestStep:
     def test_dropout_is_another_at_each_step_and_document(self):
         training = small_training(small_network(FLAT, 0.5), 40)
         batch = next(training.batches())
-        first = training._dropout_seeds(batch.documents)
+        first = training.dropout_seeds(batch.documents)
         assert len(set(first.tolist())) == len(first)
         training.state.step += 1
-        assert not set(first.tolist()) & set(training._dropout_seeds(batch.documents).tolist())
+        assert not set(first.tolist()) & set(training.dropout_seeds(batch.documents).tolist())
 
 
 class TestWhenItEnds:
@@ -205,9 +205,7 @@ class TestAveraging:
             assert torch.equal(mean, seen[-1][name])
 
     def test_may_be_switched_off(self):
-        training = small_training(
-            small_network(FLAT), 40, epochs=(2,), average_after=(0,), averaging=False, eval_every_steps=1
-        )
+        training = small_training(small_network(FLAT), 40, epochs=(2,), average_after=(2,), eval_every_steps=1)
         training.run()
         assert training.average.snapshots == 0
         assert not training.average.mean

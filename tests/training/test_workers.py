@@ -23,7 +23,7 @@ from axml_ray.network.level_network import TABLE, Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
-from axml_ray.training.beam_step import expand_rows
+from axml_ray.training.beam_search import expand_rows
 from axml_ray.training.distributed import CPU, DistributedContext
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
 from axml_ray.training.tree import level_directory

@@ -24,14 +24,14 @@ from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
-from axml_ray.runs.fitting import fit_member
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, choose_parents
+from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.beam_search import choose_parents
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import LevelTraining, Report, Validation
+from axml_ray.training.level import LevelTraining, Report
 from axml_ray.tree.kinds import build_tree
 
 LABELS = 14
@@ -126,7 +126,8 @@ def train_tree(
     if build:
         run.keep_tree(0, build_tree(corpus, settings.tree, settings.seed))
     records: list[dict[str, Any]] = []
-    fit_member(run, run.members[0], workers, records.append)
+    spec = run.members[0]
+    spec.implementation.fit(spec, run.prepare_fit(spec, workers, records.append))
     return records
 
 

@@ -17,10 +17,11 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.ensemble.calibration import Calibration
 from axml_ray.evaluation.metrics.predictions import MADE_BY
-from axml_ray.inference.bundle.calibration import Calibration
+from axml_ray.runs.run import Run
 from axml_ray.settings.configuration import load
-from axml_ray.workflow.evaluate import evaluate, open_run
+from axml_ray.workflow.evaluate import evaluate
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def run(tmp_path):
 
 
 def evaluate_split(run, split="test", **options):
-    return evaluate(open_run(run), split, **options)
+    return evaluate(Run.open(run), split, **options)
 
 
 def test_metrics_and_report_are_written(run):
@@ -49,7 +50,7 @@ def test_metrics_and_report_are_written(run):
 
 
 def test_probabilities_are_evaluated_if_their_calibration_is_of_these_members(run):
-    current = open_run(run)
+    current = Run.open(run)
     scores = np.linspace(0.01, 0.99, 50, dtype=np.float32)[None]
     truth = Ragged.from_rows([np.arange(30, 50)])
     calibration = Calibration.fit(np.arange(50)[None], scores, truth).as_json()
@@ -66,7 +67,7 @@ def test_other_splits_have_their_own_files(run, tmp_path):
     write_predictions(run, tmp_path / "corpora/toy", "valid", skill=0.9, seed=0)
     assert evaluate_split(run, "valid")["documents"] <= 20
     assert json.loads((run / "metrics-valid.json").read_text())["split"] == "valid"
-    assert open_run(run).layout.report("valid").is_file()
+    assert Run.open(run).layout.report("valid").is_file()
     assert not (run / "metrics.json").exists() and not (run / "report" / "index.html").exists()
 
 
@@ -97,13 +98,13 @@ def test_predictions_of_another_corpus_raise(run, tmp_path):
 
 def test_missing_files_are_named(run, tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"nowhere: .*settings\.yaml"):
-        open_run(tmp_path / "nowhere")
+        Run.open(tmp_path / "nowhere")
     (tmp_path / "settings.yaml").write_text("name: [")
     with pytest.raises(SettingsError, match=r"another version.*another --name"):  # it has no manifest
-        open_run(tmp_path)
+        Run.open(tmp_path)
     write_run_manifest(tmp_path)
     with pytest.raises(SettingsError, match=r"settings\.yaml: "):
-        open_run(tmp_path)
+        Run.open(tmp_path)
     # Without stored predictions the members are needed; that they are missing is reported before Ray starts.
     shutil.rmtree(run / "predictions")
     started = []
@@ -126,7 +127,7 @@ def test_predictions_by_other_members_are_not_reused(run, tmp_path):
         for path in (run / "predictions/test").glob("*.parquet"):
             pq.write_table(pq.read_table(path).replace_schema_metadata({MADE_BY: key}), path)
 
-    set_key(open_run(run).predictions_key)
+    set_key(Run.open(run).predictions_key)
     assert evaluate_split(run)["documents"]
     set_key("other")
     with pytest.raises(SettingsError, match="no network tree 1"):
@@ -150,7 +151,7 @@ def test_docs_describe_all_keys_of_the_metrics(run):
     assert set(metrics) <= keys | {"seconds"}
     for rows in (metrics["bands"][0], metrics["frequency"][0], metrics["calibration"]):
         assert set(rows) <= keys, set(rows) - keys
-    settings = open_run(run).settings.evaluation
+    settings = Run.open(run).settings.evaluation
     assert all(hasattr(settings, name) for name in re.findall(r"`evaluation\.(\w+)`", page))
     variables = {
         "train_counts": np.array([5, 3, 1]),

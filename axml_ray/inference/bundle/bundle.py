@@ -31,9 +31,9 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
+from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Combiner, combiner_class
 from axml_ray.ensemble.ensemble import Combination, Ensemble
-from axml_ray.inference.bundle.calibration import Calibration
 from axml_ray.inference.bundle.manifest import (
     CALIBRATION,
     COMBINER,

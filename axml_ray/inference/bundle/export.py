@@ -13,10 +13,10 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_directory, write_json
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import Split
+from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Validation, out_of_fold
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.inference.bundle.bundle import VECTORS, Bundle, BundleSettings
-from axml_ray.inference.bundle.calibration import Calibration
 from axml_ray.inference.bundle.manifest import (
     CALIBRATION,
     CARD,

@@ -18,7 +18,6 @@ from axml_ray.cluster.connection import connect, max_processes, quiet_data
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import whole_directory, whole_file
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Combiner
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, MADE_BY
 from axml_ray.inference.predict.actor_pool import ROWS, map_with_actors
@@ -41,7 +40,7 @@ class EnsemblePredictor:
     def __init__(self, settings: Experiment, directory: Path, combiner: Combiner | None):
         use_threads(settings.resources.threads_of_worker)
         device = reserved_device(settings.resources.gpus_per_predictor)
-        run = Run(settings, Corpus.open(settings.corpus_directory))
+        run = Run.open(settings)
         self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
         self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
 

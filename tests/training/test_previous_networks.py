@@ -17,14 +17,14 @@ from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.continuation import (
+from axml_ray.training.label_vector_init import START_LENGTH
+from axml_ray.training.level_files import read_level
+from axml_ray.training.previous_networks import (
     PreviousNetworks,
     copy_label_vectors,
     copy_shared_parameters,
 )
-from axml_ray.training.label_vector_init import START_LENGTH
-from axml_ray.training.level_files import read_level
-from axml_ray.training.tree import TreeTraining
+from axml_ray.training.tree import NetworkTreeConfig, TrainingInputs, train_tree
 from axml_ray.tree.growth import grow_tree, previous_leaves
 from axml_ray.tree.label_tree import LabelTree
 
@@ -96,17 +96,19 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
     ) -> list[dict[str, Any]]:
         settings = experiment(tmp_path, **training)
         records: list[dict[str, Any]] = []
-        TreeTraining(
-            corpus, corpus.split("train"), tree, network=settings.network, training=settings.training, beam=3,
-            max_tokens=50, checkpoint_seconds=0, seed=3, directory=tmp_path / name, key=name, report=records.append,
-            previous=previous,
-        ).run()  # fmt: skip
+        config = NetworkTreeConfig(
+            network=settings.network, training=settings.training, beam=3, max_tokens=50, checkpoint_minutes=0
+        )
+        inputs = TrainingInputs(
+            corpus, None, 50, seed=3, tree=tree, report=records.append, previous=previous, precision="float32"
+        )
+        train_tree(config, inputs, tmp_path / name, name)
         return [record["scoring"] | {"level": record["level"]} for record in records if "scoring" in record]
 
     train("old", old)
     previous = PreviousNetworks(tmp_path / "old", old, words)
     # Without learning, trained vectors stay as they were, and those of new labels as they start: at their features.
-    train("still", grown, previous, epochs=(1,), learning_rate=1e-30, averaging=False)
+    train("still", grown, previous, epochs=(1,), learning_rate=1e-30, average_after=(1,))
     before, still = (read_level(tmp_path / name / "level-2") for name in ("old", "still"))
     levels = [Level.from_tree(tree, 2) for tree in (old, grown)]
     tables = [

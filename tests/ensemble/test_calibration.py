@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
-from axml_ray.inference.bundle.calibration import Calibration
+from axml_ray.ensemble.calibration import Calibration
 
 # exact in float32, with ties
 SCORES = st.integers(0, 12).map(lambda eighth: eighth / 8)
