@@ -6,8 +6,9 @@
 importance. Each is a process of its own that ends after `--minutes`, so none can take the others along, and what it
 has measured by then is in its file. The exit code is 1 if a part failed or broke its bound.
 
-- `parity`: logits, loss and all gradients of one step on the device, in float32 (bound: 1e-4) and in bfloat16 (bound:
-  0.1 for the label table), against float32 on the CPU; both kinds of levels, hidden 256 and 512, 504 words.
+- `parity`: logits, loss and all gradients of one step on the device, in float32 (bound: 1e-4, or twice the error of
+  float32 on the CPU) and in bfloat16 (bound: 0.1 for the label table), against float64 on the CPU; both kinds of
+  levels, hidden 256 and 512, 504 words.
 - `lstm`: forward and backward of the encoder's two LSTMs: one after the other, on two streams, and as one bidirectional
   call, in float16 and bfloat16.
 - `profile`: the twenty kernels that take longest in a first and a deep step.
@@ -16,8 +17,6 @@ has measured by then is in its file. The exit code is 1 if a part failed or brok
 - `steps`: a first level of 8,192 nodes and a deep level of 1,280 candidates at 500 words, and a deep one at 104 words;
   200 documents, 512 hidden units in each direction.
 - `kernel`: the deep step with Adam's rows updated by the Triton kernel, which is off by default.
-- `attention`: the first two steps with attention by the Triton kernels, and a small step's logits and gradients against
-  the eager way's.
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
 - `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
@@ -25,8 +24,7 @@ has measured by then is in its file. The exit code is 1 if a part failed or brok
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
 (time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
-of the change of the label table in some steps), `level1_fused_ms`, `deep_fused_ms`, `fused_error` (largest relative
-error of logits and gradients in float32), `fused_bfloat16_error` (of logits), `amazon670k_hours`, `amazon3m_hours`,
+of the change of the label table in some steps), `amazon670k_hours`, `amazon3m_hours`,
 `memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
 `corpus_P@5`, `corpus_nDCG@5`.
 """
@@ -41,7 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import results_file
 import torch
@@ -90,21 +88,25 @@ class Bench:
         self.seconds = 0.0 if quick else 4.0
 
     def parity(self) -> Iterator[Result]:
-        """Compare one step's logits, loss and gradients with float32 on the CPU."""
+        """Compare one step's logits, loss and gradients with float64 on the CPU."""
         bounds: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.1}
         worst, broken = dict.fromkeys(bounds, 0.0), []
         cases = [(256, 104), (512, 96)] if not self.quick else [(32, 8)]
         for hidden, documents in cases:
             settings, counts = self._settings(hidden, documents), _counts(24 if self.quick else 504)
             for name, shape in (("level1", _shape(1, 520)), ("deep", _shape(2, 150, block=8, parents=20))):
-                exact = _one_step(settings, counts, shape, CPU, "float32")
+                exact = _one_step(settings, counts, shape, CPU, "float64")
+                found = _one_step(settings, counts, shape, CPU, "float32")
+                on_cpu = max(_relative_error(found[key], value) for key, value in exact.items())
                 for precision, bound in bounds.items():
                     found = _one_step(settings, counts, shape, self.device, precision)
                     errors = {key: _relative_error(found[key], value) for key, value in exact.items()}
                     bounded = errors if precision == "float32" else {key: errors[key] for key in (TABLE, "logits")}
                     worst[precision] = max(worst[precision], *bounded.values())
                     row = {"level": name, "hidden": hidden, "documents": documents, "precision": precision, **errors}
-                    if max(bounded.values()) > bound:
+                    row["float32_on_cpu"] = on_cpu
+                    # Gradients of attention nearly cancel out at first, so float32 itself may be farther off.
+                    if max(bounded.values()) > max(bound, 2 * on_cpu):
                         broken.append(row)
                     yield {f"parity_{key}": value for key, value in worst.items()}, [row]
         if broken:
@@ -219,42 +221,6 @@ class Bench:
         error = _relative_error(changes[1], changes[0])
         yield {"deep_kernel_ms": times.step_ms, "kernel_error": error}, [{"figure": "deep_kernel_ms", **asdict(times)}]
 
-    def attention(self) -> Iterator[Result]:
-        """Compare a step with the kernels of attention with the eager way, and time a first and a deep level."""
-        backend = backend_for(self.device)
-        if not isinstance(backend, CudaBackend) or self.device == CPU:
-            raise SettingsError("a CPU has no Triton kernels")
-        shapes = {
-            "level1_fused_ms": _shape(1, 8_192),
-            "deep_fused_ms": _shape(2, 16_384, block=8, parents=160),
-        }
-        before, errors = backend.fused_kernel, self.attention_errors(backend)
-        backend.fused_kernel = True
-        try:
-            for name, shape in shapes.items():
-                times = self._measure(self._settings(hidden=512, batch=200), _counts(500), shape)
-                yield {name: times.step_ms, **errors}, [{"figure": name, **asdict(times)}]
-        finally:
-            backend.fused_kernel = before
-
-    def attention_errors(self, backend: CudaBackend) -> dict[str, float]:
-        """Return the relative errors of a step with attention's kernels: of all gradients, and of bfloat16 logits."""
-        settings = self._settings(32, 4) if self.quick else self._settings(128, 24)
-        before, errors = backend.fused_kernel, {"fused_error": 0.0, "fused_bfloat16_error": 0.0}
-        try:
-            for shape in (_shape(1, 75), _shape(2, 30, block=8, parents=20)):
-                precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-                for figure, precision in zip(errors, precisions, strict=True):
-                    found = []
-                    for backend.fused_kernel in (False, True):
-                        found.append(_one_step(settings, _counts(40), shape, self.device, precision))
-                    eager, fused = found
-                    names = eager if precision == "float32" else ["logits"]
-                    errors[figure] = max(errors[figure], *(_relative_error(fused[name], eager[name]) for name in names))
-        finally:
-            backend.fused_kernel = before
-        return errors
-
     def recipes(self) -> Iterator[Result]:
         """Time a step of each level of the two largest corpora, and add up their recipes."""
         share = 0.0
@@ -319,14 +285,20 @@ def _counts(tokens: int) -> Counts:
 
 
 def _one_step(
-    settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device, precision: Precision
+    settings: Experiment,
+    counts: Counts,
+    shape: LevelShape,
+    device: torch.device,
+    precision: Precision | Literal["float64"],
 ) -> dict[str, torch.Tensor]:
     """Return the logits, the loss and the gradients of a step without dropout, float64 on the CPU."""
     network = settings.network.model_copy(update={"embedding_dropout": 0.0, "encoder_dropout": 0.0})
     settings = settings.model_copy(update={"network": network})
     training = training_of(settings, counts, shape, device)
     batch = next(training.batches()).to(device)
-    with autocast(device, precision):
+    if precision == "float64":
+        training.network.double()
+    with autocast(device, "float32" if precision == "float64" else precision):
         states = training.network.encode(batch.tokens, batch.own_lengths, batch.words)
         logits = training.network.logits(states.detach(), batch.lengths, batch.candidates)
         loss = training.network.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
@@ -449,7 +421,6 @@ PARTS = {
     "sync": Bench.sync,
     "steps": Bench.steps,
     "kernel": Bench.kernel,
-    "attention": Bench.attention,
     "chunks": Bench.chunks,
     "recipes": Bench.recipes,
     "corpus": Bench.whole_corpus,

@@ -159,7 +159,7 @@ def machine() -> dict[str, Any]:
     from axml_ray.network.backends.precision import format_name, product_format
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    accelerators = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
+    accelerators = _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader") or ""
     return {
         "processor": _processor(),
         "cores": available_cpus(),
@@ -168,6 +168,7 @@ def machine() -> dict[str, Any]:
         "auto_precision": format_name(product_format(device, "auto")),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "torch": torch.__version__,
     }
 
 

@@ -17,15 +17,14 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
 
-from gpu import Bench, main  # noqa: E402
+from gpu import main  # noqa: E402
 from results_file import Result  # noqa: E402
 from timed_parts import measure_within  # noqa: E402
 from tiny_corpus import write_corpus  # noqa: E402
 
 from axml_ray.core.errors import SettingsError  # noqa: E402
-from axml_ray.network.backends.backend import backend_for, replaced_backend  # noqa: E402
+from axml_ray.network.backends.backend import backend_for  # noqa: E402
 from axml_ray.network.backends.cpu_backend import CpuBackend  # noqa: E402
-from axml_ray.network.backends.cuda_backend import CudaBackend  # noqa: E402
 
 pytestmark = pytest.mark.processes  # git, for the commit in the results
 
@@ -73,29 +72,9 @@ def test_without_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SettingsError, match="cuda"):
         main(["--quick", "--json", str(tmp_path / "gpu.json")])
-    for part in ("sync", "kernel", "attention"):
+    for part in ("sync", "kernel"):
         with pytest.raises(SettingsError, match="nothing was measured"):
             results(tmp_path, "--only", part)
-
-
-def test_an_error_of_attentions_kernels_is_found(monkeypatch):
-    """In Triton's interpreter: they compute what the eager way does, unless something is wrong."""
-    pytest.importorskip("triton")
-    from axml_ray.network.fast.attention_kernel import KernelAttention
-
-    cpu, backend = torch.device("cpu"), CudaBackend("cpu")
-    bench, forward = Bench(cpu, True, None), KernelAttention.forward
-
-    def wrong(self, *given):
-        contexts, log_sums = forward(self, *given)
-        return contexts.mul_(1.1), log_sums
-
-    with replaced_backend(cpu, backend):
-        errors = bench.attention_errors(backend)
-        assert 0 < errors["fused_error"] < 1e-4 and 0 < errors["fused_bfloat16_error"] < 0.02
-        monkeypatch.setattr(KernelAttention, "forward", wrong)
-        assert min(bench.attention_errors(backend).values()) > 0.03
-    assert backend.fused_kernel is False
 
 
 class TestTimedParts:

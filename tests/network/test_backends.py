@@ -168,12 +168,6 @@ class TestLSTM:
                 scaled = gradient.double() / factor
                 torch.testing.assert_close(scaled, wanted[name].double(), rtol=0.02, atol=1e-3, msg=name)
 
-    def test_parts_of_a_batch_are_the_batch(self, monkeypatch):
-        wanted = self.run(CudaBackend("cpu"), 1.0, documents=21)
-        monkeypatch.setattr("axml_ray.network.fast.cuda_lstm.MOST_DOCUMENTS", 8)
-        for name, gradient in self.run(CudaBackend("cpu"), 1.0, documents=21).items():
-            torch.testing.assert_close(gradient.float(), wanted[name].float(), rtol=0.02, atol=0.02, msg=name)
-
     def test_weights_in_bfloat16_take_words_in_float32(self):
         """A network that predicts in float32 may keep its LSTMs in bfloat16."""
         lstms = [torch.nn.LSTM(6, 5, batch_first=True).bfloat16() for _ in range(2)]

@@ -16,7 +16,7 @@ from axml_ray.network.paper.attention_xml import AttentionXML, attention_weights
 from axml_ray.network.paper.loss import cross_entropy
 from axml_ray.network.sharding import Shard
 from axml_ray.settings import NetworkSettings
-from axml_ray.training.beam_step import expand_rows
+from axml_ray.training.beam_search import expand_rows
 
 
 def test_the_encoder_is_a_bidirectional_lstm():

@@ -12,14 +12,10 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from axml_ray.network.fast.attention_kernel import KernelAttention
 
 Seeds = np.ndarray | Tensor
 """Dropout seeds, one for each document: uint64 on a CPU, int64 on a GPU."""
@@ -178,10 +174,6 @@ class Backend(ABC):
     @abstractmethod
     def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor) -> None:
         """Set the scores of padding to -inf in place, so that its attention weights are zero."""
-
-    def attention_kernel(self, dtype: torch.dtype) -> type["KernelAttention"] | None:
-        """Return `KernelAttention` where it is used for states of this format; None where attention is eager."""
-        return None
 
     @abstractmethod
     def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:

@@ -18,7 +18,7 @@ C parents, K children of a parent at most.
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +28,6 @@ from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.base import Backend
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.fused_head import EagerAttention, FusedHead
-
-if TYPE_CHECKING:
-    from axml_ray.network.fast.attention_kernel import KernelAttention
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,6 @@ class LevelInputs:
     def backend(self) -> Backend:
         """The backend of the tensors' device."""
         return backend_for(self.states.device)
-
-    @cached_property
-    def kernel(self) -> "type[KernelAttention] | None":
-        """The kernels of attention, where they are used."""
-        return self.backend.attention_kernel(self.states.dtype)
 
     @property
     def wide(self) -> torch.dtype:
@@ -142,7 +134,7 @@ def _run(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor | None:
 
 def _run_all_nodes(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor | None:
     """Score all nodes of the table: the scores of a chunk of nodes are one product for all documents."""
-    backend, kernel, states, nodes = inputs.backend, inputs.kernel, inputs.states, len(inputs.table)
+    backend, states, nodes = inputs.backend, inputs.states, len(inputs.table)
     documents, tokens, dimension = states.shape
     chunks = _slices(nodes, backend.limits.nodes_of_chunk(nodes, documents, tokens, inputs.values_per_node))
     logits = [] if chunks else [inputs.values.new_empty(documents, 0, dtype=inputs.wide)]
@@ -157,11 +149,10 @@ def _run_all_nodes(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor |
             queries = pad(queries, (0, 0, 0, missing))
             exists = torch.arange(len(queries), device=queries.device) < count
         columns = slice(chunk.start, chunk.start + len(queries))
-        scores_BnT = None if kernel else backend.table_scores(states, queries)
+        scores_BnT = backend.table_scores(states, queries)
         groups, chunk_logits = inputs.groups(len(queries)), []
         for group in groups:
-            # One of the two: a kernel computes the scores itself.
-            attention = kernel(states[group], queries) if kernel else EagerAttention(scores_BnT[group])  # type: ignore[index]
+            attention = EagerAttention(scores_BnT[group])
             group_logits, saved = inputs.head.forward(attention, inputs.values[group], inputs.lengths[group])
             if sums is None:
                 chunk_logits.append(group_logits[:, :count])
@@ -171,13 +162,10 @@ def _run_all_nodes(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor |
             if len(groups) == 1:
                 scores_BnT = score_gradients
             else:
-                if scores_BnT is None:  # in memory as `Backend.table_scores`
-                    scores_BnT = score_gradients.new_empty(len(queries), documents, tokens).transpose(0, 1)
                 scores_BnT[group] = score_gradients
         if sums is None:
             logits.append(torch.cat(chunk_logits))
             continue
-        assert scores_BnT is not None
         gradients_nR = scores_BnT.transpose(0, 1).flatten(1)  # a view in either backend's memory layout, R = B·T
         sums.table[chunk] = (gradients_nR @ states.view(-1, dimension))[:count]
         sums.states += (gradients_nR.t() @ queries).view_as(sums.states)
@@ -186,7 +174,7 @@ def _run_all_nodes(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor |
 
 def _run_candidates(inputs: LevelInputs, candidates: Candidates, sums: LevelGradients | None) -> Tensor | None:
     """Score the candidates: each document has its own queries, gathered from the rows of its parents."""
-    backend, kernel, states = inputs.backend, inputs.kernel, inputs.states
+    backend, states = inputs.backend, inputs.states
     documents, _, dimension = states.shape
     block_size = inputs.table.shape[1] // dimension
     width = candidates.row_index.shape[1]
@@ -211,18 +199,9 @@ def _run_candidates(inputs: LevelInputs, candidates: Candidates, sums: LevelGrad
         chunk_logits = []
         for group in inputs.groups(slots.stop - slots.start):
             group_states, index = states[group], row_index[group, columns].flatten()
-            fused = kernel is not None and rows.dtype == states.dtype
-            if not fused or sums is not None:
-                # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
-                queries = rows.index_select(0, index).to(states.dtype).view(len(group_states), -1, dimension)
-            attention: EagerAttention | KernelAttention
-            if kernel is not None and fused:
-                # The row of each child among the vectors [rows · K, D].
-                siblings = torch.arange(block_size, device=index.device)
-                children = index.view(len(group_states), -1, 1) * block_size + siblings
-                attention = kernel(group_states, rows.view(-1, dimension), children.flatten(1))
-            else:
-                attention = EagerAttention(backend.products(queries, group_states))
+            # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
+            queries = rows.index_select(0, index).to(states.dtype).view(len(group_states), -1, dimension)
+            attention = EagerAttention(backend.products(queries, group_states))
             group_logits, saved = inputs.head.forward(attention, inputs.values[group], inputs.lengths[group])
             if sums is None:
                 chunk_logits.append(group_logits.masked_fill_(~exists[group, slots], float("-inf")))

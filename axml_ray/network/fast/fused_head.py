@@ -7,7 +7,7 @@ Legend: g documents of a group, T tokens, n nodes scored, F units of the first f
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +15,9 @@ from torch import Tensor
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.fast.torch_internals import relu_backward_, softmax_backward
 
-if TYPE_CHECKING:
-    from axml_ray.network.fast.attention_kernel import KernelAttention
-
 
 class EagerAttention:
-    """Equation 2 in eager PyTorch, from scores that are computed already; `attention_kernel` has the fused kernels.
+    """Equation 2 in eager PyTorch, from scores that are computed already.
 
     Args:
         scores_gnT: scores ĥ_t·ŵ_j, in the backend's memory layout; overwritten at padding.
@@ -101,9 +98,7 @@ class FusedHead:
         self.values_per_node = 2 * sum(len(bias) for bias in parameters[: -2 - has_evidence : 2])
         self._converted: dict[torch.dtype, tuple[Tensor, ...]] = {}
 
-    def forward(
-        self, attention: "EagerAttention | KernelAttention", values_gTF: Tensor, lengths_g: Tensor
-    ) -> tuple[Tensor, Any]:
+    def forward(self, attention: EagerAttention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
         """Compute logits.
 
         Args:
