@@ -101,9 +101,9 @@ class NetworkTree(Member):
             try:
                 # A bundle has one file of weights; a run also has a manifest and the rows of each worker.
                 if (path / LEVEL_MANIFEST).is_file():
-                    state = read_level(path)
-                    if precision == "auto":
-                        precision = format_of_level(path, inputs.device) or precision
+                    state, computed_in = read_level(path), format_of_level(path, inputs.device)
+                    if precision == "auto" and computed_in is not None:
+                        precision = computed_in
                 else:
                     state = load_weights(path / MODEL)
                 if WORDS not in state and inputs.word_vectors is not None:

@@ -38,7 +38,7 @@ def test_other_members_are_scored_before_networks_are_trained(without_networks: 
     total = np.zeros((len(documents), run.corpus.trained))
     for name in OTHERS:
         spec = run.spec(name)
-        ranking = run.open_member(spec, run.open_features()).rank(TextViews(documents.tokens, None), 20)
+        ranking = run.open_member(spec, run.open_features()).rank(TextViews(documents.tokens), 20)
         is_true = [labels[0] in documents.labels[row] for row, labels in enumerate(ranking.labels)]
         assert first.members[name]["P@1"] == pytest.approx(100 * np.mean(is_true))
         for row, labels in enumerate(ranking.labels):

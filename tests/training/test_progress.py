@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.devices import peak_memory_gib
 from axml_ray.progress.reporter import format_record
 from axml_ray.training.progress import JOURNAL, Follower, Journal
 
@@ -77,7 +77,7 @@ def test_a_line_shows_what_matters(change: dict[str, Any], expected: str) -> Non
 
 def test_memory_is_that_of_this_process() -> None:
     [peak] = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    assert backend_for(torch.device("cpu")).peak_memory_gib() == pytest.approx(int(peak.split()[1]) / 2**20, rel=0.01)
+    assert peak_memory_gib(torch.device("cpu")) == pytest.approx(int(peak.split()[1]) / 2**20, rel=0.01)
 
 
 def test_lines_of_what_is_no_step_name_tree_and_level() -> None:
