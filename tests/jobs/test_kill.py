@@ -109,7 +109,7 @@ def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(
     with ThreadPoolExecutor(1) as pool:
         again = pool.submit(run, settings)
         wait_for("a later checkpoint", lambda: again.done() or step() >= left_at + 10)
-        (worker,) = descendants(os.getpid(), b"_train_alone")
+        (worker,) = descendants(os.getpid(), b"train_member")
         os.kill(worker, signal.SIGKILL)
         time.sleep(0.2)
         killed_at, steps = step(), []

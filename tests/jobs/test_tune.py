@@ -62,7 +62,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
         time.sleep(0.1)
     kill_driver(killed)
     known = state(sweep / "trials")
-    assert "running" in known.values()  # the other one, or the one drawn in its place
+    assert list(known.values()).count("finished") < TRIALS  # some trial is left
     before = {path: path.read_bytes() for path in sweep.glob("trials/*/result.json")}
     done = {path: content for path, content in before.items() if known[int(path.parent.name)] == "finished"}
     code, out, err = command("tune", *flags)  # on the cluster of this process

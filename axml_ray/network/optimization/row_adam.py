@@ -69,11 +69,15 @@ def adam_rows_(
     """Do one step of Adam in place on some rows of weights and moments.
 
     Args:
-        weight, first, second: weights and moments, float32 [rows, X], contiguous.
+        weight: weights, float32 [rows, X], contiguous.
+        first: first moments, likewise.
+        second: second moments, likewise.
         rows: int64 [n], the row of each position; gradients of a row that occurs several times are added up.
         values: gradients, float32 [n, X].
         step: float32 scalar, steps before this one; it is not changed.
-        lr, betas, eps: options of Adam.
+        lr: learning rate.
+        betas: decay rates of the moments.
+        eps: constant in the denominator.
         gradient_divisor: float32 scalar by which gradients are divided; None for 1.
         skip: float32 scalar; if it is 1 instead of 0, nothing changes. None for 0.
     """
