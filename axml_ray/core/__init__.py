@@ -1,1 +1,1 @@
-"""What every room uses: ragged arrays, files, run layout, limits of the machine."""
+"""Modules that every package uses: ragged arrays, files, paths of a run, limits of the machine."""

@@ -1,1 +1,1 @@
-"""What people see while they wait: phases, heartbeats, live bars."""
+"""Reports of progress: phases, heartbeats and live bars."""

@@ -1,9 +1,10 @@
-"""What a run consists of: its members, and the cache key of each part.
+"""The members of a run, and the cache key of each of its parts.
 
 All of it follows from the settings and the corpus; no part of the run is opened here. Only `tree_key` of a run that
 continues another one reads what that one's trees are.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from axml_ray.settings.members import MemberSettings, kinds
 
 
 @dataclass(frozen=True)
-class RunKeys:
+class RunKeys(ABC):
     """The members of a run, and the cache keys of its parts.
 
     Attributes:
@@ -34,10 +35,10 @@ class RunKeys:
         """Return the paths of the run."""
         return RunLayout(self.settings.run_directory)
 
-    @cached_property
+    @property
+    @abstractmethod
     def continued_trees(self) -> list[str]:
         """Return the contents of the trees that this run continues; `Run` reads them."""
-        raise NotImplementedError
 
     def tree_seed(self, number: int) -> int:
         """Return the seed of label tree `number` (from 0) and of its members."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.tokenizer import PADDING
 from axml_ray.network.backends.backend import backend_for
-from axml_ray.network.backends.base import Staged
+from axml_ray.network.backends.base import TransferBatch
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam
 from axml_ray.network.sharding import WHOLE, Shard
@@ -106,7 +106,7 @@ class Batch:
     candidates: Candidates | None
     positives: Tensor
     count: int
-    staged: Staged | None = None
+    staged: TransferBatch | None = None
 
     @property
     def size(self) -> int:

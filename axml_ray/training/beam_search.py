@@ -13,7 +13,7 @@ import torch
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.network.backends.backend import backend_for
-from axml_ray.network.backends.base import HostCopy, Staged
+from axml_ray.network.backends.base import HostCopy, TransferBatch
 from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam, LevelNetwork
@@ -53,7 +53,7 @@ def expand_all(
     network.eval()
     level, backend = network.level, backend_for(context.device)
 
-    def prepare(rows: np.ndarray) -> tuple[np.ndarray, Staged]:
+    def prepare(rows: np.ndarray) -> tuple[np.ndarray, TransferBatch]:
         rows, encoded = order_by_worker(rows, context.shard)
         lengths = tokens.lengths_of(rows)
         tensors = {

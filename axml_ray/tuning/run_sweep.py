@@ -47,7 +47,7 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
     """Return how many trials run concurrently, each with the workers of one tree. Ray must be initialised.
 
     The trees of a trial are trained one after the other if there is no more room, so trials cannot deadlock. `at_once`
-    is the number that the user requires; without it, as many run as fit.
+    is the number that the user requires; without it, the cluster's resources decide.
 
     Raises:
         SettingsError: not even one trial fits, or fewer than `at_once`.

@@ -1,1 +1,1 @@
-"""What a command does, step by step: train, evaluate, compare."""
+"""The steps of the commands train, evaluate and compare."""

@@ -46,6 +46,7 @@ def results(tmp_path: Path, *flags: str) -> dict:
 def test_parity(tmp_path):
     found = results(tmp_path, "--only", "parity")
     assert 0 < found["figures"]["parity_float32"] <= 1e-4 and 1e-4 < found["figures"]["parity_bfloat16"] <= 0.1
+    assert max(row["logits"] for row in found["rows"]) <= 0.01
     for row in found["rows"]:
         assert row["loss"] < 1e-3 and max(value for value in row.values() if isinstance(value, float)) < 0.1
 

@@ -1,1 +1,1 @@
-"""What differs by device: backends, precisions."""
+"""Backends of devices, and the number formats of their products."""

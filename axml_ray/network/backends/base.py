@@ -1,4 +1,4 @@
-"""What differs by device: the operations of a backend, and as data how much of a batch it computes at a time.
+"""The interface of a device's backend, and as data the sizes of the chunks that it computes.
 
 The network, its loss and its optimizer are written once and call the backend of the device that their tensors are on
 (`backend.backend_for`). This module knows no device, so that each device's module can import it.
@@ -24,7 +24,7 @@ UNLIMITED = sys.maxsize
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a kind of device computes, converts or keeps at a time.
+    """The limits of what a kind of device computes, converts or keeps at a time.
 
     Attributes:
         group_values: most values (scores, layer outputs and their gradients) of a group of documents.
@@ -91,7 +91,7 @@ def equal_chunks(count: int, most: int, multiple: int) -> int:
     return -(-count // (chunks * multiple)) * multiple
 
 
-class Staged:
+class TransferBatch:
     """Tensors on the CPU that are ready to be copied to a device; here they are used where they are."""
 
     def __init__(self, tensors: Mapping[str, Tensor]):
@@ -141,9 +141,9 @@ class Backend(ABC):
     def fast_formats(self) -> tuple[torch.dtype, ...]:
         """Return the reduced formats in which matrix products are faster than in float32, the best first."""
 
-    def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
+    def stage(self, tensors: Mapping[str, Tensor]) -> TransferBatch:
         """Prepare tensors on the CPU for one copy to the device; a thread that prepares batches may call this."""
-        return Staged(tensors)
+        return TransferBatch(tensors)
 
     def fetch(self, tensors: Sequence[Tensor]) -> HostCopy:
         """Begin to copy tensors to the CPU, so that what is computed afterwards does not delay the copy."""

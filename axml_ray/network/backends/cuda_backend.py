@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from axml_ray.network.backends.base import Backend, HostCopy, Limits, Seeds, Staged
+from axml_ray.network.backends.base import Backend, HostCopy, Limits, Seeds, TransferBatch
 from axml_ray.network.fast.counter_dropout import counter_dropout, seeds_of_documents
 from axml_ray.network.fast.cuda_lstm import run_lstm
 
@@ -82,7 +82,7 @@ class CudaBackend(Backend):
             return torch.bfloat16, torch.float16
         return (torch.float16,) if torch.cuda.get_device_capability() >= FLOAT16_CAPABILITY else ()
 
-    def stage(self, tensors: Mapping[str, Tensor]) -> Staged:
+    def stage(self, tensors: Mapping[str, Tensor]) -> TransferBatch:
         """Pack the tensors into one page-locked buffer, so that one copy moves them and the CPU does not wait."""
         return _PackedTensors(tensors, self._is_gpu)
 
@@ -141,7 +141,7 @@ def _configure_libraries() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-class _PackedTensors(Staged):
+class _PackedTensors(TransferBatch):
     """Tensors one after the other in one buffer of bytes."""
 
     def __init__(self, tensors: Mapping[str, Tensor], pinned: bool):

@@ -1,1 +1,1 @@
-"""The same equations, computed faster."""
+"""Fused implementations of the equations in `network.paper`."""

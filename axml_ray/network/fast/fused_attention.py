@@ -32,7 +32,7 @@ from axml_ray.network.fast.fused_head import EagerAttention, FusedHead
 
 @dataclass(frozen=True)
 class LevelInputs:
-    """What a pass over a batch reads.
+    """The inputs of a pass over a batch.
 
     Attributes:
         head: the network's head, new for this pass.
