@@ -8,7 +8,8 @@ HOST = 127.0.0.1
 PORT = 8000
 
 # Files are spread over processes in the order of tests/conftest.py; two, as tests of clusters keep both cores busy.
-PARALLEL = --dist loadfile --no-loadscope-reorder
+# A process that crashes ends the run with the name of its test: pytest-xdist can wait for ever for its replacement.
+PARALLEL = --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # The Pythons of `make test-pythons`.
 PYTHONS = $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[1-9].*/bin/python)
