@@ -79,14 +79,14 @@ def _narrow(rows: Ragged) -> pa.ListArray:
 def settings_of_corpus(directory: Path, home: Path, quick: bool) -> Experiment:
     """Return the settings of one tree: those of `configs/NAME.yaml`, if there is one, at a GPU's size."""
     config = results_file.ROOT / "configs" / f"{directory.name}.yaml"
-    others = ("linear_tree", "knn", "label_names") if config.is_file() else ()
+    source = {} if config.is_file() else {"source": "installed_packages"}
     hidden = 16 if quick else 256
     return load(
         config if config.is_file() else None,
         name="gpu",
         runs=home,
         corpora=directory.parent,
-        corpus={"name": directory.name, "source": "installed_packages"},
+        corpus={"name": directory.name, **source},
         network={"max_tokens": 24 if quick else 500, "hidden": hidden, "fully_connected": [hidden]},
         training={
             "epochs": [1] if quick else [10],
@@ -97,7 +97,7 @@ def settings_of_corpus(directory: Path, home: Path, quick: bool) -> Experiment:
             "precision": "bfloat16",
         },
         ensemble={"trees": 1, "combiner": "mean"},
-        members={"network_tree": {"weight": 1.0}} | {name: {"weight": 0.0} for name in others},
+        members={"network_tree": {"weight": 1.0}} | {name: {"weight": 0.0} for name in ("linear_tree", "knn")},
     )
 
 
