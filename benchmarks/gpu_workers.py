@@ -19,7 +19,6 @@ from gpu_steps import CPU, BrokenBoundError, counts_of, gpu_code, settings_of, s
 from results_file import Result
 from torch import Tensor
 
-from axml_ray.core.limits import available_cpus
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.level_network import TABLE
 from axml_ray.settings import Precision
@@ -139,7 +138,7 @@ def _run(argument_lists: Sequence[tuple[Any, ...]]) -> list[int | None]:
 
 def train_as_worker(rank: int, count: int, device: torch.device, quick: bool, home: Path, staged: bool) -> None:
     """Train all cases as one of some workers, and leave the results in `home`."""
-    use_threads(max(1, available_cpus() // count))
+    use_threads(1)
     os.environ.update(LOOPBACK)
     with gpu_code(device), ExitStack() as stack:
         answers = {}
