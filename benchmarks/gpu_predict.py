@@ -19,7 +19,7 @@ from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory
 from axml_ray.planning.shapes import Counts, count_corpus
 from axml_ray.settings.configuration import load
 
-SECONDS = 5.0
+SECONDS = 4.0
 """About how long a measurement takes."""
 LEAST, MOST = 256, 16_384
 """Documents of a measurement."""
