@@ -15,6 +15,7 @@ from results_file import Result
 from axml_ray.core.ragged import Ragged
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.members import text_batch
+from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory, synchronize
 from axml_ray.planning.shapes import Counts, count_corpus
 from axml_ray.settings.configuration import load
@@ -44,7 +45,7 @@ def rank_documents(device: torch.device, quick: bool) -> Iterator[Result]:
     default = Batching(text_batch.BATCH_TOKENS, torch.get_num_threads())
     others = [Batching(1 << 16, default.launching_threads), Batching(1 << 17, 1)]
     vectors = torch.empty(counts.words, counts.word_dimension, device=device).uniform_(-1, 1)
-    trees = []
+    trees: list[NetworkTree] = []
     for count in (1, 3):
         while len(trees) < count:
             trees.append(random_tree(settings, counts.labels, vectors, len(trees), device))
