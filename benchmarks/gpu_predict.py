@@ -28,7 +28,7 @@ LEAST, MOST = 256, 16_384
 
 @dataclass(frozen=True)
 class Batching:
-    """How documents are divided: the most tokens of a batch, and the threads that launch batches."""
+    """A division of documents into batches: the most tokens of one, and the number of threads that launch them."""
 
     batch_tokens: int
     launching_threads: int
