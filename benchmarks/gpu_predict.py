@@ -75,9 +75,10 @@ def _speed(
         torch.set_num_threads(batching.launching_threads)
         reset_peak_memory(device)
         try:
-            ensemble.rank(_documents(counts, tokens, LEAST))  # the first call compiles kernels
-            few = _seconds_of(ensemble, _documents(counts, tokens, LEAST), device)
-            documents = int(min(MOST, max(LEAST, seconds / few * LEAST)))
+            least = LEAST if seconds else 16
+            few = _documents(counts, tokens, least)
+            ensemble.rank(few)  # the first call compiles kernels
+            documents = int(min(MOST, max(least, seconds / _seconds_of(ensemble, few, device) * least)))
             return documents / _seconds_of(ensemble, _documents(counts, tokens, documents), device), documents
         finally:
             torch.set_num_threads(threads)
