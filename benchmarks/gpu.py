@@ -19,21 +19,27 @@ has measured by then is in its file. The exit code is 1 if a part failed or brok
 - `kernel`: the deep step with Adam's rows updated by the Triton kernel, which is off by default.
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
-- `corpus`: trains `--corpus`, a prepared corpus such as eurlex57k, whole: three trees, 500 words, hidden 256, ten
-  epochs; and scores its test split.
+- `predict`: `Ensemble.rank` on networks of Amazon-670K's size with random weights, documents of 250 and 500 words; one
+  tree, three trees, and one tree with larger batches and with one thread that launches them.
+- `resume`: a training that is killed and resumed, against an undisturbed one, bit for bit, and that one repeated.
+- `gloo`: two workers on the device against one (bounds on the losses: 1e-4 in float32, 0.02 in bfloat16), and the
+  collective operations of training in groups of gloo and NCCL. Correctness only: NCCL takes one worker a GPU.
+- `corpus`: trains one tree on `--corpus`, a prepared corpus or a compact copy of one by `gpu_corpus.py`, with
+  `configs/NAME.yaml` if there is one, else the paper's settings: 500 words, hidden 256, ten epochs, batches of 200. It
+  has figures after each level, and scores the test split.
 
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
 (time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
-of the change of the label table in some steps), `amazon670k_hours`, `amazon3m_hours`,
-`memory_share_of_plan` (largest peak, of what the plan says), and of a corpus `corpus_seconds`, `corpus_P@1`,
-`corpus_P@5`, `corpus_nDCG@5`.
+of the change of the label table in some steps), `amazon670k_hours`, `amazon3m_hours`, `memory_share_of_plan` (largest
+peak, of what the plan says); `predict_3_trees_500_words_per_s` and so on, `resume_differing_tensors`,
+`gloo_float32_loss_error`, `nccl_collectives` (of four); and of a corpus `corpus_level1_nDCG@5` and so on (validation),
+`corpus_seconds`, `corpus_P@1`, `corpus_P@5`, `corpus_nDCG@5`.
 """
 
 import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -43,7 +49,22 @@ from typing import Any, Literal
 
 import results_file
 import torch
-from gpu_steps import StepTimes, matrix_rate, measure, training_of
+from gpu_corpus import train_and_score
+from gpu_predict import rank_documents
+from gpu_steps import (
+    CPU,
+    BrokenBoundError,
+    StepTimes,
+    counts_of,
+    gpu_code,
+    matrix_rate,
+    measure,
+    on_device,
+    settings_of,
+    shape_of,
+    training_of,
+)
+from gpu_workers import compare_workers, kill_and_resume
 from results_file import Result
 from rich.console import Console
 from rich.table import Table
@@ -51,8 +72,7 @@ from timed_parts import measure_within
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
-from axml_ray.network.backends.backend import backend_for, replaced_backend
-from axml_ray.network.backends.base import Backend
+from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.backends.devices import device_named, synchronize
 from axml_ray.network.backends.precision import autocast, use_threads
@@ -62,15 +82,10 @@ from axml_ray.planning.work import count_steps
 from axml_ray.settings import Experiment, Precision
 from axml_ray.settings.configuration import load
 
-CPU = torch.device("cpu")
 MINUTES = 9.0
 """Default time limit of a run."""
 PUBLISHED_HOURS = {"amazon670k": 3.7, "amazon3m": 18.0}
 """ELMO in FP8 on one H100 (ICML 2025), for the rows."""
-
-
-class BrokenBoundError(Exception):
-    """A result is farther from the exact one than it may be."""
 
 
 class Bench:
@@ -93,8 +108,8 @@ class Bench:
         worst, broken = dict.fromkeys(bounds, 0.0), []
         cases = [(256, 104), (512, 96)] if not self.quick else [(32, 8)]
         for hidden, documents in cases:
-            settings, counts = self._settings(hidden, documents), _counts(24 if self.quick else 504)
-            for name, shape in (("level1", _shape(1, 520)), ("deep", _shape(2, 150, block=8, parents=20))):
+            settings, counts = settings_of(self.device, hidden, documents), counts_of(24 if self.quick else 504)
+            for name, shape in (("level1", shape_of(1, 520)), ("deep", shape_of(2, 150, block=8, parents=20))):
                 exact = _one_step(settings, counts, shape, CPU, "float64")
                 found = _one_step(settings, counts, shape, CPU, "float32")
                 on_cpu = max(_relative_error(found[key], value) for key, value in exact.items())
@@ -126,12 +141,12 @@ class Bench:
 
     def profile(self) -> Iterator[Result]:
         """List the kernels that take longest."""
-        settings = self._settings(32, 4) if self.quick else self._settings(hidden=512, batch=200)
-        shapes = {"level1": (_shape(1, 8_192), 500), "deep": (_shape(2, 16_384, block=8, parents=160), 500)}
+        settings = settings_of(self.device, 32, 4) if self.quick else settings_of(self.device, 512, 200)
+        shapes = {"level1": (shape_of(1, 8_192), 500), "deep": (shape_of(2, 16_384, block=8, parents=160), 500)}
         for name, (shape, tokens) in shapes.items():
             if self.quick:
-                shape, tokens = _shape(1, 64), 8
-            training = training_of(settings, _counts(tokens), shape, self.device)
+                shape, tokens = shape_of(1, 64), 8
+            training = training_of(settings, counts_of(tokens), shape, self.device)
             batches = [batch.stage(self.device) for batch in training.batches()]
             for batch in batches[:2]:
                 training.step(batch)
@@ -158,11 +173,11 @@ class Bench:
         """Time the first step with chunks of several sizes."""
         backend = backend_for(self.device)
         before = backend.limits
-        shape, settings = _shape(1, 8_192), self._settings(hidden=512, batch=200)
+        shape, settings = shape_of(1, 8_192), settings_of(self.device, 512, 200)
         try:
             for exponent in (26, 28, 30, 32):
                 backend.limits = replace(before, group_values=1 << exponent)
-                times = self._measure(settings, _counts(500), shape)
+                times = self._measure(settings, counts_of(500), shape)
                 yield {f"level1_chunk_{exponent}_ms": times.step_ms}, [{"figure": f"2^{exponent}", **asdict(times)}]
         finally:
             backend.limits = before
@@ -172,7 +187,7 @@ class Bench:
         if self.device == CPU:
             raise SettingsError("a CPU has nothing to wait for")
         training = training_of(
-            self._settings(hidden=128, batch=24), _counts(64), _shape(2, 150, block=8, parents=20), self.device
+            settings_of(self.device, 128, 24), counts_of(64), shape_of(2, 150, block=8, parents=20), self.device
         )
         batches = list(training.batches())
         training.step(batches[0])
@@ -188,14 +203,14 @@ class Bench:
     def steps(self) -> Iterator[Result]:
         """Time the three steps whose targets are known."""
         shapes = {
-            "level1_ms": (_shape(1, 8_192), 500),
-            "deep_ms": (_shape(2, 16_384, block=8, parents=160), 500),
-            "deep_short_ms": (_shape(2, 65_536, block=8, parents=160), 104),
+            "level1_ms": (shape_of(1, 8_192), 500),
+            "deep_ms": (shape_of(2, 16_384, block=8, parents=160), 500),
+            "deep_short_ms": (shape_of(2, 65_536, block=8, parents=160), 104),
         }
-        settings = self._settings(hidden=512, batch=200)
+        settings = settings_of(self.device, 512, 200)
         floor = total = 0.0
         for name, (shape, tokens) in shapes.items():
-            times = self._measure(settings, _counts(tokens), shape)
+            times = self._measure(settings, counts_of(tokens), shape)
             floor, total = floor + times.floor_ms, total + times.step_ms
             yield {name: times.step_ms, "share_of_floor": floor / total}, [{"figure": name, **asdict(times)}]
 
@@ -204,17 +219,21 @@ class Bench:
         backend = backend_for(self.device)
         if not isinstance(backend, CudaBackend) or self.device == CPU:
             raise SettingsError("a CPU has no Triton kernels")
-        shape, counts, small = _shape(2, 16_384, block=8, parents=160), _counts(500), self._settings(128, 24)
+        shape, counts, small = (
+            shape_of(2, 16_384, block=8, parents=160),
+            counts_of(500),
+            settings_of(self.device, 128, 24),
+        )
         before, changes = backend.row_kernel, []
         try:
             for backend.row_kernel in (False, True):
-                training = training_of(small, _counts(64), _shape(2, 150, block=8, parents=20), self.device)
+                training = training_of(small, counts_of(64), shape_of(2, 150, block=8, parents=20), self.device)
                 table = training.parameters[TABLE]
                 start = table.detach().double()
                 for batch in training.batches():
                     training.step(batch)
                 changes.append((table.detach().double() - start).cpu())
-            times = self._measure(self._settings(hidden=512, batch=200), counts, shape)
+            times = self._measure(settings_of(self.device, 512, 200), counts, shape)
         finally:
             backend.row_kernel = before
         error = _relative_error(changes[1], changes[0])
@@ -225,7 +244,7 @@ class Bench:
         share = 0.0
         for name in ("amazon670k", "amazon3m"):
             settings = load(results_file.ROOT / "configs" / f"{name}.yaml")
-            settings = self._on_device(settings)
+            settings = on_device(settings, self.device)
             counts, hours = count_corpus(settings), 0.0
             shapes = level_shapes(counts.labels, settings.tree)
             for shape in shapes:
@@ -244,24 +263,19 @@ class Bench:
         """Train and score a prepared corpus."""
         if self.corpus is None:
             raise SettingsError("no --corpus is given")
-        with tempfile.TemporaryDirectory(prefix="axml-ray-gpu-") as home:
-            seconds, scores, rows = _train_corpus(self.corpus, Path(home), self.device, self.quick)
-        kept = {f"corpus_{name}": scores[name] for name in ("P@1", "P@3", "P@5", "nDCG@5")}
-        yield {"corpus_seconds": seconds, **kept}, rows
+        yield from train_and_score(self.corpus, self.device, self.quick)
 
-    def _settings(self, hidden: int, batch: int) -> Experiment:
-        settings = load(
-            name="gpu",
-            corpus={"source": "installed_packages"},
-            network={"hidden": hidden, "fully_connected": (hidden, hidden // 2)},
-            training={"batch_size": batch},
-        )
-        return self._on_device(settings)
+    def predict(self) -> Iterator[Result]:
+        """Predict with networks of Amazon-670K's size."""
+        yield from rank_documents(self.device, self.quick)
 
-    def _on_device(self, settings: Experiment) -> Experiment:
-        resources = settings.resources.model_copy(update={"gpus_per_worker": float(self.device != CPU), "workers": 1})
-        training = settings.training.model_copy(update={"precision": "bfloat16"})
-        return settings.model_copy(update={"resources": resources, "training": training})
+    def resume(self) -> Iterator[Result]:
+        """Kill a training, resume it, and compare it with an undisturbed one."""
+        yield from kill_and_resume(self.device, self.quick)
+
+    def gloo(self) -> Iterator[Result]:
+        """Compare two workers on the device with one."""
+        yield from compare_workers(self.device, self.quick)
 
     def _measure(self, settings: Experiment, counts: Counts, shape: LevelShape) -> StepTimes:
         if self.quick:
@@ -272,15 +286,6 @@ class Bench:
             rows, parents = min(200, shape.rows), shape.parents and min(20, shape.parents)
             shape = replace(shape, rows=rows, nodes=rows * shape.block, parents=parents)
         return measure(settings, counts, shape, self.device, seconds=self.seconds, rate=self.rate)
-
-
-def _shape(number: int, rows: int, block: int = 1, parents: int | None = None) -> LevelShape:
-    return LevelShape(number=number, nodes=rows * block, rows=rows, block=block, parents=parents)
-
-
-def _counts(tokens: int) -> Counts:
-    sizes = {"documents": 10_000, "valid_documents": 100, "labels": 10_000, "words": 20_000, "word_dimension": 300}
-    return Counts(**sizes, tokens=tokens, longest=tokens, source="generated")
 
 
 def _one_step(
@@ -310,50 +315,6 @@ def _one_step(
 def _relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
     exists = exact.isfinite()
     return float((found - exact)[exists].norm() / exact[exists].norm().clamp(min=1e-30))
-
-
-def _train_corpus(
-    directory: Path, home: Path, device: torch.device, quick: bool
-) -> tuple[float, dict[str, float], list[dict[str, Any]]]:
-    """Return the seconds of training three trees, the scores of the test split in percent, and a row for each tree."""
-    from axml_ray.corpus.store import Corpus
-    from axml_ray.evaluation.metrics.metrics import Scores, propensities
-    from axml_ray.runs.run import Run
-    from axml_ray.training.distributed import DistributedContext
-    from axml_ray.tree.kinds import build_tree
-
-    settings = load(
-        preset="paper",
-        name="gpu",
-        runs=home,
-        corpora=directory.parent,
-        corpus={"name": directory.name, "source": "installed_packages"},
-        tree={"beam": 40},
-        network={
-            "max_tokens": 24 if quick else 500,
-            "hidden": 16 if quick else 256,
-            "fully_connected": [16 if quick else 256],
-        },
-        training={"epochs": [1] if quick else [10], "eval_every_steps": 400, "precision": "bfloat16"},
-        ensemble={"trees": 1 if quick else 3, "combiner": "mean"},
-        members={"network_tree": {}},
-    )
-    run, rows = Run(settings, Corpus.open(directory)), []
-    run.layout.directory.mkdir(parents=True)
-    began = time.perf_counter()
-    for spec in run.members:
-        assert spec.tree is not None
-        started = time.perf_counter()
-        run.keep_tree(spec.tree, build_tree(run.corpus, settings.tree, run.tree_seed(spec.tree)))
-        spec.implementation.fit(spec, run.prepare_fit(spec, DistributedContext(device=device)))
-        spec.mark_fitted()
-        rows.append({"tree": spec.tree, "seconds": time.perf_counter() - started})
-    seconds = time.perf_counter() - began
-    test, counts = run.corpus.split("test"), run.corpus.labels.counts
-    top = run.open_ensemble(device=device).rank(test.tokens).labels
-    scores = Scores(1 / propensities(counts, run.corpus.documents("train")))
-    scores.add(top, test.labels.values, test.labels.offsets)
-    return seconds, scores.result(), rows
 
 
 def lstm_variants(
@@ -422,6 +383,9 @@ PARTS = {
     "kernel": Bench.kernel,
     "chunks": Bench.chunks,
     "recipes": Bench.recipes,
+    "predict": Bench.predict,
+    "resume": Bench.resume,
+    "gloo": Bench.gloo,
     "corpus": Bench.whole_corpus,
 }
 
@@ -443,10 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_threads(available_cpus())
     corpus = given.corpus and given.corpus.absolute()
     path = given.json or given.out / f"{'gpu' if device != CPU else 'gpu-cpu'}-{given.only}.json"
-    backend: Backend = backend_for(device) if device != CPU else CudaBackend("cpu")
-    if device != CPU:
-        torch.cuda.set_device(device.index or 0)  # synchronisation and peak memory are those of the current device
-    with replaced_backend(device, backend):
+    with gpu_code(device):
         bench = Bench(device, given.quick, corpus)
         parts = {given.only: partial(PARTS[given.only], bench)}
         rows = measure_within(parts, given.minutes, path, threads=torch.get_num_threads())

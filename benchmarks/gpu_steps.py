@@ -1,28 +1,79 @@
-"""Training steps on generated documents, timed on one device, for `gpu.py`.
+"""Levels of generated documents for the parts of `gpu.py`, and their training steps timed on one device.
 
 Legend: B documents of a step, T tokens, C parents of a document's candidates, K children of a parent.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.backend import backend_for, replaced_backend
+from axml_ray.network.backends.base import Backend
+from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory, synchronize
 from axml_ray.network.kinds import build_network
+from axml_ray.network.level_network import Beam
 from axml_ray.planning.memory import level_memory
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.planning.work import TRAINING, forward_operations, generated
 from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import load
 from axml_ray.training.batches import Validation, make_batch
 from axml_ray.training.beam_search import expand_all
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining
 
+CPU = torch.device("cpu")
 BATCHES, WARM_STEPS = 4, 6
 GIB = 2**30
+
+
+class BrokenBoundError(Exception):
+    """A result is farther from the exact one than it may be."""
+
+
+@contextmanager
+def gpu_code(device: torch.device) -> Iterator[Backend]:
+    """Run the GPU's code in the block, on a CPU too."""
+    if device == CPU:
+        with replaced_backend(device, CudaBackend("cpu")) as backend:
+            yield backend
+    else:
+        torch.cuda.set_device(device.index or 0)  # synchronisation and peak memory are those of the current device
+        yield backend_for(device)
+
+
+def settings_of(device: torch.device, hidden: int, batch: int) -> Experiment:
+    """Return the paper's settings with networks and batches of a size, in bfloat16 on a device."""
+    settings = load(
+        name="gpu",
+        corpus={"source": "installed_packages"},
+        network={"hidden": hidden, "fully_connected": (hidden, hidden // 2)},
+        training={"batch_size": batch},
+    )
+    return on_device(settings, device)
+
+
+def on_device(settings: Experiment, device: torch.device) -> Experiment:
+    """Return the settings of one worker on a device, in bfloat16."""
+    resources = settings.resources.model_copy(update={"gpus_per_worker": float(device != CPU), "workers": 1})
+    training = settings.training.model_copy(update={"precision": "bfloat16"})
+    return settings.model_copy(update={"resources": resources, "training": training})
+
+
+def counts_of(tokens: int) -> Counts:
+    """Return the counts of a generated corpus whose documents have a number of words."""
+    sizes = {"documents": 10_000, "valid_documents": 100, "labels": 10_000, "words": 20_000, "word_dimension": 300}
+    return Counts(**sizes, tokens=tokens, longest=tokens, source="generated")
+
+
+def shape_of(number: int, rows: int, block: int = 1, parents: int | None = None) -> LevelShape:
+    """Return the shape of a level whose rows are full."""
+    return LevelShape(number=number, nodes=rows * block, rows=rows, block=block, parents=parents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +108,31 @@ def matrix_rate(device: torch.device, size: int) -> float:
     return 2 * size**3 / best
 
 
-def training_of(settings: Experiment, counts: Counts, shape: LevelShape, device: torch.device) -> LevelTraining:
-    """Return the training of a level on generated documents, with its network on the device."""
+def training_of(
+    settings: Experiment,
+    counts: Counts,
+    shape: LevelShape,
+    device: torch.device,
+    learning_rate: float = 1e-6,
+    context: DistributedContext | None = None,
+) -> LevelTraining:
+    """Return the training of a level on generated documents, with its network on the device.
+
+    On random texts the loss might diverge at a high learning rate, and a step's time does not depend on it.
+    """
+    context = context or DistributedContext(device=device)
     batch = settings.training.batch_size
     data = generated(counts, shape, BATCHES * batch)
     torch.manual_seed(0)
     vectors = torch.empty(counts.words, counts.word_dimension).uniform_(-1, 1)
-    network = build_network(shape.level(), vectors, settings.network).to(device)
-    # On random texts the loss might diverge at a high learning rate, and a step's time does not depend on it.
-    slow = settings.training.model_copy(update={"learning_rate": 1e-6})
-    validation = Validation(data.tokens, data.positives)
-    return LevelTraining(network, data, validation, slow, 0, DistributedContext(device=device))
+    network = build_network(shape.level(), vectors, settings.network, context.shard).to(device)
+    beam = None
+    if data.parents is not None:
+        nodes = torch.from_numpy(data.parents.astype(np.int64))
+        beam = Beam(nodes, torch.zeros(nodes.shape))
+    validation = Validation(data.tokens, data.positives, beam)
+    slow = settings.training.model_copy(update={"learning_rate": learning_rate})
+    return LevelTraining(network, data, validation, slow, 0, context)
 
 
 def measure(
@@ -109,20 +174,13 @@ def measure(
 
 def _scoring_seconds(training: LevelTraining, settings: Experiment, device: torch.device) -> float:
     """Return the seconds of finding the beam of a document, with the documents of training."""
-    from axml_ray.network.level_network import Beam
-
-    parents, beam = training.data.parents, None
-    if parents is not None:
-        nodes = torch.from_numpy(parents.astype(np.int64))
-        beam = Beam(nodes, torch.zeros(nodes.shape))
     keep = min(settings.tree.beam, training.network.level.nodes)
     context = DistributedContext(device=device)
+    documents = training.validation.tokens, training.validation.beam
     seconds = float("inf")
     for _ in range(2):  # the first compiles kernels
         began = time.perf_counter()
-        for _ in expand_all(
-            training.network, training.data.tokens, beam, keep, precision=settings.training.precision, context=context
-        ):
+        for _ in expand_all(training.network, *documents, keep, precision=settings.training.precision, context=context):
             pass
         seconds = min(seconds, time.perf_counter() - began)
     return seconds / len(training.data.tokens)

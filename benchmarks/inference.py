@@ -46,7 +46,7 @@ from axml_ray.members.network_tree import NetworkTree
 from axml_ray.members.text_batch import length_batches, map_in_threads
 from axml_ray.members.topk import TopK
 from axml_ray.network.backends.precision import use_threads
-from axml_ray.network.fast.frozen import frozen
+from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.kinds import build_network
 from axml_ray.network.tree_level import Level
 from axml_ray.runs.run import Run
@@ -54,6 +54,7 @@ from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.tree.label_tree import LabelTree, level_depths
 
+CPU = torch.device("cpu")
 BATCH = 64
 TOP = 100
 SEED = 7
@@ -139,18 +140,30 @@ def settings_and_corpus(name: str) -> tuple[Experiment, Corpus]:
     return settings, Corpus.open(settings.corpus_directory)
 
 
-def random_tree(settings: Experiment, corpus: Corpus, number: int) -> NetworkTree:
-    """Return a tree of the settings' shape with random labels and weights."""
+def random_tree(
+    settings: Experiment, labels: int, vectors: torch.Tensor, number: int, device: torch.device = CPU
+) -> NetworkTree:
+    """Return a tree of the settings' shape with random labels and weights, which are drawn on the device.
+
+    Args:
+        settings: settings of the tree and its networks.
+        labels: number of labels.
+        vectors: word vectors, float32 [words, E], on the device.
+        number: number of the tree; another one has other labels and weights.
+        device: device of the networks.
+    """
     torch.manual_seed(SEED + number)
-    order = np.random.default_rng(SEED + number).permutation(corpus.trained).astype(np.int32)
-    depths = level_depths(corpus.trained, settings.tree.height, settings.tree.cluster_size)
-    cuts = [np.linspace(0, corpus.trained, 2**depth + 1).astype(np.int64) for depth in depths]
+    order = np.random.default_rng(SEED + number).permutation(labels).astype(np.int32)
+    depths = level_depths(labels, settings.tree.height, settings.tree.cluster_size)
+    cuts = [np.linspace(0, labels, 2**depth + 1).astype(np.int64) for depth in depths]
     tree = LabelTree.from_cuts(order, cuts)
-    vectors = torch.from_numpy(corpus.word_vectors())
     networks = []
     for level in (Level.from_tree(tree, depth) for depth in range(1, len(tree.level_sizes) + 1)):
-        state = build_network(level, vectors, settings.network).state_dict()
-        networks.append(frozen(level, state, settings.network, settings.training.precision))
+        with torch.device("meta"):
+            shapes = build_network(level, torch.empty(vectors.shape), settings.network).state_dict()
+        state = {name: torch.empty(of.shape, device=device).uniform_(-0.05, 0.05) for name, of in shapes.items()}
+        state[WORDS] = vectors
+        networks.append(frozen(level, state, settings.network, settings.training.precision, device))
     return NetworkTree(tree, networks, settings.tree.beam, precision=settings.training.precision)
 
 
@@ -192,7 +205,7 @@ def ensemble_of(trees: Sequence[NetworkTree]) -> Ensemble:
 def against_literal(name: str, documents: int, rounds: int) -> Result:
     """Predict the same documents with both, round by round."""
     settings, corpus = settings_and_corpus(name)
-    ours = random_tree(settings, corpus, 0)
+    ours = random_tree(settings, corpus.trained, torch.from_numpy(corpus.word_vectors()), 0)
     literal = LiteralTree.like(ours, evidence=False)
     tokens = some_tests(corpus, documents * rounds)
     rounds = max(1, len(tokens) // documents)
@@ -247,7 +260,8 @@ def single_text(documents: int, rounds: int) -> Result:
     settings, corpus = settings_and_corpus("docstrings")
     texts = corpus.table("test", ["text"])["text"].to_pylist()
     texts = [texts[i] for i in np.random.default_rng(SEED).permutation(len(texts))[:documents]]
-    trees = [random_tree(settings, corpus, number) for number in range(3)]
+    vectors = torch.from_numpy(corpus.word_vectors())
+    trees = [random_tree(settings, corpus.trained, vectors, number) for number in range(3)]
     rows, figures = [], {}
     for count in (1, 3):
         ensemble = ensemble_of(trees[:count])

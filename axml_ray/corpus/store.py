@@ -141,8 +141,8 @@ class Corpus:
         return Split(Ragged.from_arrow(table["tokens"]), Ragged.from_arrow(table["labels"]))
 
     def word_vectors(self) -> np.ndarray:
-        """Load the initial values of the embedding, float32 [words, dimension]."""
-        return load_file(self.directory / "word_vectors.safetensors")["word_vectors"]
+        """Load the initial values of the embedding, float32 [words, dimension]; a compact file has them in float16."""
+        return load_file(self.directory / "word_vectors.safetensors")["word_vectors"].astype(np.float32, copy=False)
 
     def label_features(self) -> sparse.csr_matrix:
         """Load the label features, float32 CSR [trained labels, words or features of the file]."""

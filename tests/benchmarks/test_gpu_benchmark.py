@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,11 +19,15 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
 
 from gpu import main  # noqa: E402
+from gpu_corpus import write_compact  # noqa: E402
+from gpu_workers import compare_workers  # noqa: E402
 from results_file import Result  # noqa: E402
 from timed_parts import measure_within  # noqa: E402
 from tiny_corpus import write_corpus  # noqa: E402
 
 from axml_ray.core.errors import SettingsError  # noqa: E402
+from axml_ray.core.ragged import is_ragged  # noqa: E402
+from axml_ray.members.network_tree import NetworkTree  # noqa: E402
 from axml_ray.network.backends.backend import backend_for  # noqa: E402
 from axml_ray.network.backends.cpu_backend import CpuBackend  # noqa: E402
 
@@ -63,10 +68,61 @@ def test_recipes(tmp_path):
     assert [row["nodes"] for row in found["rows"]][-1] == 2_812_281 and len(found["rows"]) == 8
 
 
-def test_a_whole_corpus(tmp_path):
-    write_corpus(tmp_path / "corpora" / "tiny")
-    figures = results(tmp_path, "--only", "corpus", "--corpus", str(tmp_path / "corpora" / "tiny"))["figures"]
-    assert figures["corpus_seconds"] > 0 and 0 <= figures["corpus_P@1"] <= 100
+def test_a_whole_corpus_from_a_compact_copy(tmp_path):
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    copy = write_compact(corpus, tmp_path / "compact" / "tiny", 5)
+    found = results(tmp_path, "--only", "corpus", "--corpus", str(copy.directory))
+    assert found["figures"]["corpus_seconds"] > 0 and 0 <= found["figures"]["corpus_P@1"] <= 100
+    *levels, scores = found["rows"]
+    assert levels and all(row["documents_per_second"] > 0 and 0 <= row["valid_nDCG@5"] <= 100 for row in levels)
+    assert scores["documents"] == corpus.documents("test") and scores["fingerprint"] == copy.fingerprint
+
+
+def test_a_compact_copy(tmp_path):
+    corpus = write_corpus(tmp_path / "tiny")
+    copy = write_compact(corpus, tmp_path / "compact", 5)
+    assert copy.fingerprint != corpus.fingerprint
+    assert set(copy.table("train", None).column_names) == {"tokens", "labels"}
+    for name in ("train", "valid", "test"):
+        expected, found = corpus.split(name), copy.split(name)
+        assert found.tokens.lengths.max() == 5
+        for rows, of_copy in ((expected.tokens.cut(5), found.tokens), (expected.labels, found.labels)):
+            assert is_ragged(of_copy)
+            assert np.array_equal(of_copy.values, rows.values) and np.array_equal(of_copy.offsets, rows.offsets)
+    vectors = copy.word_vectors()
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, corpus.word_vectors().astype(np.float16))
+    assert copy.tokenizer.words == corpus.tokenizer.words and copy.labels.names == corpus.labels.names
+    assert (copy.label_features() != corpus.label_features()).nnz == 0
+    sizes = [sum(of.manifest["files"].values()) for of in (copy, corpus)]
+    assert sizes[0] < sizes[1]
+
+
+def test_an_error_in_training_ends_the_part(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "tiny")
+    monkeypatch.setattr(NetworkTree, "fit", lambda spec, inputs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        results(tmp_path, "--only", "corpus", "--corpus", str(tmp_path / "tiny"))
+    assert json.loads((tmp_path / "gpu.json").read_text())["figures"].keys() == {"corpus_tree_seconds"}
+
+
+def test_predict(tmp_path):
+    found = results(tmp_path, "--only", "predict")
+    assert len(found["figures"]) == 8 and all(row["documents_per_second"] > 0 for row in found["rows"])
+    assert [row["trees"] for row in found["rows"]] == [1] * 6 + [3] * 2
+
+
+def test_resume(tmp_path):
+    found = results(tmp_path, "--only", "resume")
+    assert found["figures"] == {"resume_differing_tensors": 0, "repeat_differing_tensors": 0}
+    (row,) = found["rows"]
+    assert (row["killed_at"], row["resumed_from"], row["steps"]) == (17, 15, 24) and row["tensors"] > 20
+
+
+def test_two_workers_equal_one():
+    """Their tensors go through main memory, as on a GPU whose tensors gloo refuses."""
+    (*_, (figures, _)) = compare_workers(torch.device("cpu"), quick=True, staged=True)
+    assert figures["gloo_float32_loss_error"] <= 1e-5 and figures["gloo_bfloat16_loss_error"] <= 1e-2
 
 
 def test_without_the_device(tmp_path, monkeypatch):

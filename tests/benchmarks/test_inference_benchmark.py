@@ -46,7 +46,7 @@ def test_without_evidence_it_is_the_papers(run):
 
 
 def test_a_random_tree_has_the_shape_of_the_settings(run):
-    tree = random_tree(run.settings, run.corpus, 0)
+    tree = random_tree(run.settings, run.corpus.trained, torch.from_numpy(run.corpus.word_vectors()), 0)
     assert tree.tree.level_sizes == run.open_tree(0).level_sizes
     assert sorted(tree.tree.label_order.tolist()) == list(range(run.corpus.trained))
     labels, _ = predict(tree, run.corpus.split("valid").tokens, 5)
