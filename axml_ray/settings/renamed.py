@@ -30,7 +30,6 @@ RENAMED = {
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
     "corpus.dictionary": "leave it out; texts are no longer translated",
     "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",
-    "corpus.label_features": "leave it out; label features are TF-IDF centroids of the training texts",
     "corpus.max_test_documents": "leave it out; name fewer files in corpus.test, or lower corpus.test_share",
     "corpus.seed": "leave it out; documents are drawn by a hash of their text",
     "corpus.block_bytes": "leave it out; it is fixed",
