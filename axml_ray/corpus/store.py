@@ -150,6 +150,6 @@ class Corpus:
         return sparse.load_npz(self.directory / "label_features.npz")
 
     def clustering_features(self) -> sparse.csr_matrix:
-        """Load what label trees are clustered by, float32 CSR [trained labels, features]: the given features or TF-IDF."""
+        """Load what label trees are clustered by: given features or TF-IDF, float32 CSR [trained labels, features]."""
         given = self.directory / GIVEN_FEATURES
         return sparse.load_npz(given) if given.is_file() else self.label_features()

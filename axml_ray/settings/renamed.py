@@ -12,7 +12,7 @@ RENAMED = {
     "network.pooling_chunks": "the number is now XML-CNN's, 8",
     "training.score_every": "training.eval_every_steps",
     "training.true_candidates": "training.include_true_parents",
-    "tracking.artifacts": "MLflow and Weights & Biases always get the report and exported bundles",
+    "tracking.artifacts": "MLflow and Weights & Biases get metrics, settings and charts, never texts or bundles",
     "together": "colocate_members",
     "waiting_texts": "max_queued_texts",
     "batches_at_once": "max_inflight_batches",

@@ -180,14 +180,10 @@ def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]
         build_examples(predictions, rows, read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
         for rows in best_and_worst(predictions)
     )
-    write_page(
-        run.layout.report(split),
-        metrics,
-        name=run.settings.name,
-        journals=[run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)],
-        best=best,
-        worst=worst,
-    )
+    journals = [run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)]
+    write_page(run.layout.report(split), metrics, name=run.settings.name, journals=journals, best=best, worst=worst)
+    # Trackers may be servers of others: they get no texts.
+    write_page(run.layout.charts(split), metrics, name=run.settings.name, journals=journals)
 
 
 def _explainer(run: Run) -> Explainer | None:

@@ -44,6 +44,8 @@ def test_metrics_and_report_are_written(run):
     assert stored["ensemble"]["P@1"] == pytest.approx(metrics["ensemble"]["P@1"], abs=1e-4)
     html = (run / "report" / "index.html").read_text()
     assert "of &lt;b&gt;bold&lt;/b&gt; words" in html and "Loss of level 2" in html
+    charts = (run / "report" / "charts.html").read_text()
+    assert "Loss of level 2" in charts and "bold" not in charts and "test-" not in charts
     assert evaluate_split(run, seconds={"knn": 3.0})["seconds"] == {"knn": 3.0}
     (run / "metrics.json").write_text("{")
     assert "seconds" not in evaluate_split(run)
