@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 
 from axml_ray.core.errors import SettingsError
@@ -165,3 +166,11 @@ def test_docs_describe_all_keys_of_the_metrics(run):
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(code, variables)
     assert variables["scores"].result()["P@3"] == pytest.approx(100 / 3)
+
+
+def test_a_run_that_continued_one_that_is_gone_is_evaluated(run, tmp_path):
+    settings = yaml.safe_load((run / "settings.yaml").read_text()) | {"continue_from": str(tmp_path / "gone")}
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    write_run_manifest(run, continues=["one tree", "another"])
+    assert Run.open(run).predictions_key
+    assert evaluate_split(run)["documents"]
