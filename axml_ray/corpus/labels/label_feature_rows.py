@@ -21,7 +21,7 @@ def read_feature_rows(path: Path) -> sparse.csr_matrix:
     """Read all rows of a file, plain or compressed: float32 CSR [rows, features + 1], as columns may count from 1.
 
     Raises:
-        SettingsError: the file cannot be read, a line is invalid, or there are not as many rows as its header says.
+        SettingsError: the file cannot be read, a line is invalid, or the number of rows is not that of its header.
     """
     columns, values, ends = array("i"), array("f"), array("q", [0])
     rows, features, number = 0, 0, 1
