@@ -41,6 +41,7 @@ def test_trees_are_clustered_by_the_given_features(run: Prepare, tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "place"),
     [
+        (None, "lbl.txt cannot be read"),
         ("", "lbl.txt has 0 rows"),
         ("-5 3\n", "lbl.txt has 0 rows"),
         ("0:3 2:4\n2:2\n", "lbl.txt:1:"),
@@ -55,7 +56,8 @@ def test_trees_are_clustered_by_the_given_features(run: Prepare, tmp_path: Path)
         ("2 3\n0:1\n1:1\n", "from 0 to 1"),
     ],
 )
-def test_wrong_features(run: Prepare, tmp_path: Path, content: str, place: str) -> None:
-    (tmp_path / "lbl.txt").write_text(content)
+def test_wrong_features(run: Prepare, tmp_path: Path, content: str | None, place: str) -> None:
+    if content is not None:
+        (tmp_path / "lbl.txt").write_text(content)
     message = error_of(run, train=many(20), test_share=0, label_features=tmp_path / "lbl.txt")
     assert message.startswith("corpus.label_features: ") and place in message
