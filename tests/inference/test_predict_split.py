@@ -44,7 +44,12 @@ def test_finished_blocks_survive_a_kill(tiny_run: Run, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(module.EnsemblePredictor, "__call__", lambda self, row: predict_or_die(self, row, 1_000))
     monkeypatch.setattr(pq, "read_table", count_reads)
-    module.predict_split(tiny_run, "test", tmp_path / "predictions")
+    with monkeypatch.context() as patch, pytest.raises(Killed):  # after the last block
+        patch.setattr(module, "whole_directory", lambda path: (_ for _ in ()).throw(Killed))
+        module.predict_split(tiny_run, "test", tmp_path / "predictions")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "EnsemblePredictor", None)  # there is nothing to predict any more
+        module.predict_split(tiny_run, "test", tmp_path / "predictions")
     blocks = -(-tiny_run.corpus.documents("test") // 3)
     assert predicted == [f"{number:06d}.parquet" for number in range(blocks)]  # each of them once
     assert len([path for path in map(str, reads) if "/test/" in path]) == len(tiny_run.corpus.files("test"))

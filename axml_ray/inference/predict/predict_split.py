@@ -106,7 +106,9 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         arguments = run.settings, unfinished, combiner
         heartbeat = stack.enter_context(Heartbeat("predict", run.corpus.documents(split), f"{split} documents"))
         heartbeat.add(finished)
-        if len(blocks) <= BLOCKS_HERE and not resources.gpus_per_predictor:
+        if not blocks:  # a kill came between the last block and the end
+            rows_written = iter(())
+        elif len(blocks) <= BLOCKS_HERE and not resources.gpus_per_predictor:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             rows_written = map(EnsemblePredictor(*arguments), blocks)
         else:
