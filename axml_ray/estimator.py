@@ -283,7 +283,6 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             with track(current.settings) as tracked:
                 train(current, record=tracked.record)
                 export_bundle(current, home / BUNDLE)
-                tracked.artifact("bundle", home / BUNDLE)
         finally:
             if starts_cluster:
                 stop_cluster()

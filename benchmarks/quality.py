@@ -110,7 +110,7 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     }
     row |= {"documents": {split: corpus.documents(split) for split in ("train", "valid", "test")}}
     told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
-    files = {"train", "valid", "test", "label_names", "word_vectors"}
+    files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
     told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
     found = list(by_trees(Run(chosen, corpus)))
     row |= {"by_trees": {count: means for count, means, _ in found}}

@@ -122,7 +122,7 @@ def inspect_tree(settings: Experiment, console: Console) -> None:
     """Print the levels of a run's first tree and the clusters around a label."""
     current = Run.open(settings.run_directory)
     tree = LabelTree.load(current.layout.tree_file(0))
-    features = normalise_rows(current.corpus.label_features())
+    features = normalise_rows(current.corpus.clustering_features())
     for level in summarise_levels(tree, features):
         least, mean, most = level.labels
         console.print(f"level {level.level}: {level.nodes} clusters of {least} to {most} labels (mean {mean:.1f})")

@@ -37,7 +37,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     metrics = evaluate(run, given.split, with_label_sets=given.label_sets)
     with track(settings) as tracked:
         tracked.scores(scores_of(metrics))
-        tracked.artifact("report", report)
+        tracked.artifact("report", run.layout.charts(given.split))
     console = table_console()
     console.print(scores_table(metrics))
     console.print(bands_table(metrics))

@@ -57,7 +57,6 @@ def main(given: argparse.Namespace) -> None:
     """Export the run, and print scores and size of the bundle."""
     from axml_ray.inference.bundle.export import export_bundle
     from axml_ray.runs.run import Run
-    from axml_ray.tracking.tracked_run import track
 
     settings = read_settings(given.run)
     if given.corpora:
@@ -66,8 +65,6 @@ def main(given: argparse.Namespace) -> None:
     with phase("export"), Heartbeat("export"):
         run = Run.open(settings)
         exported = export_bundle(run, given.to, given.weights, licence=given.licence)
-    with track(settings) as tracked:
-        tracked.artifact("bundle", exported.directory)
     table_console().print(table(exported))
     print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
     print(f"Next: axml-ray predict --bundle {given.to} --input texts.jsonl --output predictions")

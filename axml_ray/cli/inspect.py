@@ -65,7 +65,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
     layout = RunLayout(settings.run_directory)
     tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
-    features = normalise_rows(corpus.label_features())
+    features = normalise_rows(corpus.clustering_features())
     console.print(Text(f"tree {number} of {settings.name}: {settings.tree.kind}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
     if given.html:

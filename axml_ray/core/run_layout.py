@@ -100,3 +100,7 @@ class RunLayout:
     def report(self, split: str = TEST) -> Path:
         """Return the file of the report on a split, HTML."""
         return self.directory / "report" / ("index.html" if split == TEST else f"{split}.html")
+
+    def charts(self, split: str = TEST) -> Path:
+        """Return the file of the report without example documents, which trackers get, HTML."""
+        return self.directory / "report" / ("charts.html" if split == TEST else f"{split}-charts.html")

@@ -24,6 +24,7 @@ from axml_ray.corpus.text.tokenizer import Tokenizer
 
 FORMAT, VERSION = "axml-ray corpus", 2
 MANIFEST = "corpus.json"
+GIVEN_FEATURES = "given_label_features.npz"
 
 
 @dataclass(frozen=True)
@@ -145,5 +146,10 @@ class Corpus:
         return load_file(self.directory / "word_vectors.safetensors")["word_vectors"].astype(np.float32, copy=False)
 
     def label_features(self) -> sparse.csr_matrix:
-        """Load the label features, float32 CSR [trained labels, words or features of the file]."""
+        """Load the TF-IDF centroids of the labels, float32 CSR [trained labels, words]."""
         return sparse.load_npz(self.directory / "label_features.npz")
+
+    def clustering_features(self) -> sparse.csr_matrix:
+        """Load what label trees are clustered by: given features or TF-IDF, float32 CSR [trained labels, features]."""
+        given = self.directory / GIVEN_FEATURES
+        return sparse.load_npz(given) if given.is_file() else self.label_features()

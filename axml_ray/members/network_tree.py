@@ -30,7 +30,7 @@ from axml_ray.network.paper.attention_xml import AttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment, Precision, Settings
 from axml_ray.settings.members import NetworkTreeSettings
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, format_of_level, read_level
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, read_level
 from axml_ray.training.tree import NetworkTreeConfig, level_directory, train_tree
 from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.inspection import label_starts
@@ -100,12 +100,7 @@ class NetworkTree(Member):
             path = level_directory(directory, number)
             try:
                 # A bundle has one file of weights; a run also has a manifest and the rows of each worker.
-                if (path / LEVEL_MANIFEST).is_file():
-                    state, computed_in = read_level(path), format_of_level(path, inputs.device)
-                    if precision == "auto" and computed_in is not None:
-                        precision = computed_in
-                else:
-                    state = load_weights(path / MODEL)
+                state = read_level(path) if (path / LEVEL_MANIFEST).is_file() else load_weights(path / MODEL)
                 if WORDS not in state and inputs.word_vectors is not None:
                     state[WORDS] = inputs.word_vectors()
                 if WORDS not in state or len(state[WORDS]) != inputs.words:

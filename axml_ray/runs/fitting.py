@@ -44,8 +44,7 @@ def build_tree_of_run(run: Run, number: int, *, threads: int = 1, parallel_map: 
     """
     settings = run.settings.tree
     if run.previous is not None:
-        features = run.corpus.label_features()
-        return grow_tree(run.previous.open_tree(number), features, settings.cluster_size)
+        return grow_tree(run.previous.open_tree(number), run.corpus.clustering_features(), settings.cluster_size)
     return build_tree(run.corpus, settings, run.tree_seed(number), threads=threads, parallel_map=parallel_map)
 
 

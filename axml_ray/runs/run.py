@@ -167,7 +167,7 @@ class Run(RunKeys):
             context=context,
             report=report or (lambda record: None),
             previous=self._previous_networks(spec) if kind.continues else None,
-            precision=self._decide_precision(context) if kind.trained_by_workers else "auto",
+            precision=self.decide_precision(context) if kind.trained_by_workers else "auto",
             featurizer=self.open_features() if kind.uses_features else None,
         )
 
@@ -179,11 +179,11 @@ class Run(RunKeys):
         words_before = previous_words(words, self.corpus.tokenizer.words)
         return PreviousNetworks(old.directory, self.previous.open_tree(spec.tree), words_before)
 
-    def _decide_precision(self, context: DistributedContext) -> Precision:
+    def decide_precision(self, context: DistributedContext) -> Precision:
         """Return the number format of all networks of the run; all workers of a member call this together.
 
-        What "auto" is depends on the machine, so the first worker of the run that asks decides it for the others, and
-        for a later start elsewhere. GPUs have a decision of their own.
+        What "auto" is depends on the machine, so the first process of the run that asks decides it for the others, for
+        a later start elsewhere, and for predictions. GPUs have a decision of their own.
         """
         precision = self.settings.training.precision
         if precision != "auto":
@@ -209,13 +209,17 @@ class Run(RunKeys):
         """
         if not spec.is_fitted:
             raise SettingsError(f"{spec.directory}: no {spec.title} of these settings; {RETRAIN}")
+        device, precision = device or torch.device("cpu"), self.settings.training.precision
+        decided = self.layout.number_format(backend_for(device).device_type)
+        if precision == "auto" and decided.is_file():
+            precision = read_json(decided)
         inputs = LoadInputs(
             labels=self.corpus.trained,
             words=len(self.corpus.tokenizer),
             tree=None if spec.tree is None else self.open_tree(spec.tree),
             featurizer=featurizer,
-            precision=self.settings.training.precision,
-            device=device or torch.device("cpu"),
+            precision=precision,
+            device=device,
         )
         try:
             return spec.implementation.load(spec.directory, spec.config, inputs)

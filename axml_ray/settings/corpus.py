@@ -31,7 +31,7 @@ class ExpectedCounts(Settings):
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
 
 
-INPUTS = ("train", "valid", "test", "label_names", "continues")
+INPUTS = ("train", "valid", "test", "label_names", "label_features", "continues")
 """Settings that name inputs, besides `word_vectors`, which may."""
 
 
@@ -92,6 +92,9 @@ class CorpusSettings(ReadingSettings):
     label_names: AbsolutePath | None = None
     """Readable names: lines of label, tab, name; or CSV; or line i names label i; or the repository's `lbl.json`. At
     least half of the labels must be named."""
+    label_features: AbsolutePath | None = None
+    """Features of the labels as in the Extreme Classification Repository: a line of two counts, then row i for label i.
+    Label trees are clustered by them; by default by TF-IDF centroids of the training texts."""
     max_terms: Positive | None = None
     """Number of strongest terms that a label's features keep; by default all. Millions of labels need a limit."""
     segmentation: Literal["words", "characters"] = "words"

@@ -94,11 +94,8 @@ class MlflowTracker(Tracker):
         )
 
     def log_artifact(self, kind: Artifact, path: Path) -> None:
-        """Upload a file to the artifact directory of its kind, a directory below it under its own name."""
-        if path.is_dir():
-            self._client.log_artifacts(self.id, str(path), f"{kind}/{path.name}")
-        else:
-            self._client.log_artifact(self.id, str(path), kind)
+        """Upload a file to the artifact directory of its kind."""
+        self._client.log_artifact(self.id, str(path), kind)
 
     def close(self, outcome: Outcome) -> None:
         """End the run with MLflow's status."""

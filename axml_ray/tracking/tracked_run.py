@@ -83,7 +83,7 @@ class TrackedRun:
         self._call(lambda tracker: tracker.log_scores(kept))
 
     def artifact(self, kind: Artifact, path: Path) -> None:
-        """Upload a file or directory, if the tracker takes files."""
+        """Upload a file, which has no texts of documents, if the tracker takes files."""
         if self.settings.tracker in CLIENTS:
             self._call(lambda tracker: tracker.log_artifact(kind, path))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from axml_ray.settings import TrackingSettings
 
 Outcome = Literal["finished", "failed", "stopped"]
-Artifact = Literal["settings", "report", "bundle"]
+Artifact = Literal["settings", "report"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Tracker(ABC):
         """Log the final metrics of the run by name."""
 
     def log_artifact(self, kind: Artifact, path: Path) -> None:  # noqa: B027
-        """Upload a file or directory; by default nothing is."""
+        """Upload a file; by default nothing is."""
 
     def close(self, outcome: Outcome) -> None:  # noqa: B027
         """Wait until everything is logged, and end the tracked run; by default nothing is to be done."""

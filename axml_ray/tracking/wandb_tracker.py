@@ -60,14 +60,11 @@ class WandbTracker(Tracker):
         self._run.summary.update(dict(scores))
 
     def log_artifact(self, kind: Artifact, path: Path) -> None:
-        """Upload a file or directory as an artifact of its kind; a bundle is one of type `model`."""
+        """Upload a file as an artifact of its kind."""
         import wandb
 
-        artifact = wandb.Artifact(f"{self._name}-{kind}", "model" if kind == "bundle" else kind)
-        if path.is_dir():
-            artifact.add_dir(str(path))
-        else:
-            artifact.add_file(str(path))
+        artifact = wandb.Artifact(f"{self._name}-{kind}", kind)
+        artifact.add_file(str(path))
         self._run.log_artifact(artifact)
 
     def close(self, outcome: Outcome) -> None:

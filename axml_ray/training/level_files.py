@@ -28,10 +28,8 @@ from axml_ray.core.files import (
     whole_directory,
     write_json,
 )
-from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.sharding import Shard
-from axml_ray.settings import Precision
 from axml_ray.training.distributed import DistributedContext
 
 VERSION = 2
@@ -121,18 +119,6 @@ def load_rows(directory: Path, name: str, into: Tensor, written_by: int, shard: 
 def is_saved(directory: Path, key: str) -> bool:
     """Return whether a level's trained weights are saved completely, with this cache key."""
     return read_manifest(directory, LEVEL_MANIFEST, LEVEL, key) is not None
-
-
-def format_of_level(directory: Path, device: torch.device) -> Precision | None:
-    """Return the number format in which a saved level was trained on a device of this type; None on another type.
-
-    Whether "auto" is bfloat16 on a CPU is measured in each process, and processes that share a run must agree.
-    """
-    about = read_json(directory / LEVEL_MANIFEST)
-    computed_in: Precision | None = (
-        about.get("computed_in") if about.get("device") == backend_for(device).device_type else None
-    )
-    return computed_in
 
 
 def save_level(

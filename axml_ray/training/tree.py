@@ -227,10 +227,9 @@ def _start_label_vectors(
     tree, start, corpus = inputs.label_tree, config.network.label_vector_init, inputs.corpus
     if inputs.previous is not None:
         is_leaf_level = network.level.number > tree.height
-        has_words = not corpus.manifest.get("settings", {}).get("label_features")
         if not is_leaf_level or len(tree.label_order) == len(inputs.previous.tree.label_order):
             start = "random"  # there are no new vectors
-        elif start == "random" and config.network.kind == "attention" and has_words:
+        elif start == "random" and config.network.kind == "attention":
             start = "features"
     if start != "random":
         features = label_name_features(corpus, data.tokens) if start == "names" else corpus.label_features()

@@ -27,7 +27,7 @@ def build_tree(
         order = np.random.default_rng(seed).permutation(labels) if depths else np.arange(labels)
         return LabelTree.from_cuts(order, [cluster_offsets(labels, depth) for depth in depths])
     return LabelTree.build(
-        corpus.label_features(),
+        corpus.clustering_features(),
         height=height,
         cluster_size=size,
         seed=seed,

@@ -106,7 +106,7 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
     if stored is None or set(stored.members) != set(run.member_names):
         stored = _predict(run, split)
     _check_documents(stored, run.corpus, split)
-    if not _are_current(run, stored):
+    if stored.made_by not in (None, run.predictions_key):
         stored = _predict(run, split)
     path = (settings or run.settings.evaluation).filter_pairs
     return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
@@ -129,15 +129,6 @@ def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
     pairs = read_pairs(path, corpus.documents(TEST), corpus.labels.labels)
     log.info("evaluate: leaving out %s pairs of %s", f"{len(pairs.values):,}", path)
     return pairs
-
-
-def _are_current(run: Run, stored: Predictions) -> bool:
-    """Return whether the run's current members made the predictions; true if that cannot be determined."""
-    try:
-        return stored.made_by is None or stored.made_by == run.predictions_key
-    except SettingsError as error:  # the run that this one continues no longer exists
-        log.info("evaluate: using the stored predictions without checking which members made them (%s)", error)
-        return True
 
 
 def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
@@ -180,14 +171,10 @@ def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]
         build_examples(predictions, rows, read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
         for rows in best_and_worst(predictions)
     )
-    write_page(
-        run.layout.report(split),
-        metrics,
-        name=run.settings.name,
-        journals=[run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)],
-        best=best,
-        worst=worst,
-    )
+    journals = [run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)]
+    write_page(run.layout.report(split), metrics, name=run.settings.name, journals=journals, best=best, worst=worst)
+    # Trackers may be servers of others: they get no texts.
+    write_page(run.layout.charts(split), metrics, name=run.settings.name, journals=journals)
 
 
 def _explainer(run: Run) -> Explainer | None:

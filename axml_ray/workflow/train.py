@@ -89,7 +89,7 @@ def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, 
             predict_split(current, TEST)
         metrics = evaluate(current, seconds=seconds)
         tracked.scores(scores_of(metrics))
-        tracked.artifact("report", current.layout.report())
+        tracked.artifact("report", current.layout.charts())
     return metrics
 
 

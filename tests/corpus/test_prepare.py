@@ -255,7 +255,7 @@ def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:
     if not unreadable.exists():
         pytest.skip("no file at hand that opens and cannot be read")
     said = error_of(run, train=(unreadable,), test=many(4))
-    assert said == "corpus: /proc/self/mem cannot be read: Input/output error"
+    assert said == "corpus.train: /proc/self/mem cannot be read: Input/output error"
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ from axml_ray.workflow.evaluate import evaluate
 NAMES = tuple(str(number) for number in range(LABELS))
 
 
-def test_pairs_are_read_by_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["0 2\n2 1\n2 0\n2 1\n1 99\n", "\ufeff0 2\r\n2 1\r\n2 0\r\n2 1\r\n1 99"])
+def test_pairs_are_read_by_number(tmp_path: Path, content: str) -> None:
     path = tmp_path / "filter_labels_test.txt"
-    path.write_text("0 2\n2 1\n2 0\n2 1\n1 99\n")
+    path.write_bytes(content.encode())
     pairs = read_pairs(path, 4, ("2", "0", "1"))
     assert [pairs[row].tolist() for row in range(4)] == [[0], [], [1, 2], []]
     assert (pairs.values.dtype, pairs.offsets.dtype) == (np.int32, np.int64)

@@ -75,8 +75,8 @@ def test_a_run_in_the_default_store(home: Path, settings: Experiment, client: An
     ]
     assert curve(client, run, "tree-1/level-2/valid_nDCG_at_5") == [(50, 20.0, 1_700_000_030_000)]
     assert run.data.metrics["test/ensemble/nDCG_at_5"] == 60.5 and run.data.metrics["seconds/network_tree"] == 4.5
-    assert artifacts(client, run) == {"settings/settings.yaml", "report/index.html", "bundle/toy/bundle.json"}
-    assert {path.name for path in home.iterdir()} == {"runs", "report", "bundles"}
+    assert artifacts(client, run) == {"settings/settings.yaml", "report/charts.html"}
+    assert {path.name for path in home.iterdir()} == {"runs", "report"}
 
 
 def test_a_run_that_is_started_again_is_the_same(settings: Experiment, client: Any) -> None:

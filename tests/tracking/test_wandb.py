@@ -88,7 +88,7 @@ def test_a_run_and_its_next_start(tmp_path: Path) -> None:
     assert summary["test/ensemble/nDCG@5"] == 60.5 and summary["outcome"] == "finished"
     saved = [each.request.log_artifact.artifact for each in first if each.request.HasField("log_artifact")]
     saved += [each.artifact for each in first if each.WhichOneof("record_type") == "artifact"]
-    assert {(each.name, each.type) for each in saved} == {("toy-report", "report"), ("toy-bundle", "model")}
+    assert {(each.name, each.type) for each in saved} == {("toy-report", "report")}
     exits = [[each.exit.exit_code for each in records if each.HasField("exit")] for records in (first, second)]
     assert exits == [[0], [1]]
 

@@ -34,7 +34,7 @@ from axml_ray.training.document_beams import (
     DocumentBeams,
     has_document_beams,
 )
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, format_of_level, is_saved, load_level, save_level
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, is_saved, load_level, save_level
 from axml_ray.training.tree import level_directory, level_key, levels_are_finished
 from axml_ray.tree.label_tree import LabelTree
 
@@ -176,7 +176,6 @@ class TestTraining:
             assert json.loads(level_file(settings, level, LEVEL_MANIFEST).read_text())["computed_in"] == decided
         run.spec("network_tree-0").mark_fitted()
         assert run.open_member(run.spec("network_tree-0"), None).precision == decided
-        assert format_of_level(level_directory(networks_of(settings), 1), torch.device("cuda")) is None
 
     def test_the_first_tree_decides_what_auto_is(self, home, corpus):
         settings = experiment(home, tree={"height": 0}, epochs=(1,), precision="auto")

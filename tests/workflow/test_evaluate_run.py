@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 
 from axml_ray.core.errors import SettingsError
@@ -44,6 +45,8 @@ def test_metrics_and_report_are_written(run):
     assert stored["ensemble"]["P@1"] == pytest.approx(metrics["ensemble"]["P@1"], abs=1e-4)
     html = (run / "report" / "index.html").read_text()
     assert "of &lt;b&gt;bold&lt;/b&gt; words" in html and "Loss of level 2" in html
+    charts = (run / "report" / "charts.html").read_text()
+    assert "Loss of level 2" in charts and "bold" not in charts and "test-" not in charts
     assert evaluate_split(run, seconds={"knn": 3.0})["seconds"] == {"knn": 3.0}
     (run / "metrics.json").write_text("{")
     assert "seconds" not in evaluate_split(run)
@@ -163,3 +166,11 @@ def test_docs_describe_all_keys_of_the_metrics(run):
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(code, variables)
     assert variables["scores"].result()["P@3"] == pytest.approx(100 / 3)
+
+
+def test_a_run_that_continued_one_that_is_gone_is_evaluated(run, tmp_path):
+    settings = yaml.safe_load((run / "settings.yaml").read_text()) | {"continue_from": str(tmp_path / "gone")}
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    write_run_manifest(run, continues=["one tree", "another"])
+    assert Run.open(run).predictions_key
+    assert evaluate_split(run)["documents"]

@@ -94,13 +94,17 @@ def read_rows(path: Path) -> Rows:
     return [(number, [_unquoted(line)]) for number, line in enumerate(lines, 1)]
 
 
+def numbered_from(labels: Collection[str], rows: int) -> int:
+    """Return the label of the first of `rows` rows of which row i belongs to label i: 0, or 1 if that is the first."""
+    return int("0" not in labels and str(rows) in labels)
+
+
 def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
     """Return the names of labels that are numbers. A first line that can only be a header is skipped."""
     largest = max((int(label) for label in known if label.isdecimal()), default=0)
     if _NAMES_HEADER.fullmatch(lines[0]) and len(lines) > largest + ("0" in known):
         del lines[0]
-    first = int("0" not in known and str(len(lines)) in known)  # labels are counted from 0, or else from 1
-    return {str(number): name for number, name in enumerate(lines, first)}
+    return {str(number): name for number, name in enumerate(lines, numbered_from(known, len(lines)))}
 
 
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:

@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy import sparse
 
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, write_json
 from axml_ray.corpus.continued import check_kept_labels, keep_word_vectors, largest_valid_draw
 from axml_ray.corpus.labels import label_feature_sums
-from axml_ray.corpus.labels.label_features import label_ranges
+from axml_ray.corpus.labels.label_feature_rows import read_feature_rows, rows_of_labels
+from axml_ray.corpus.labels.label_features import keep_strongest, label_ranges
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.name_files import name_labels
 from axml_ray.corpus.preparation import tasks
@@ -45,7 +47,7 @@ from axml_ray.corpus.readers.source_files import file_size
 from axml_ray.corpus.readers.tables import SeparatedValues
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.report_page import write_report_page
-from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION
+from axml_ray.corpus.store import FORMAT, GIVEN_FEATURES, MANIFEST, VERSION
 from axml_ray.corpus.text import cooccurrence, word_vectors
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.progress.heartbeat import Heartbeat
@@ -75,6 +77,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     """
     start = time.monotonic()
     settings, work, describe_split = workspace.settings, workspace.directory, workspace.describe_split
+    given_features = None if settings.label_features is None else read_feature_rows(settings.label_features)
 
     # 1. Stage: read every record once; write blocks of documents, with words and labels numbered per block.
     staged, rejections = stage_sources(workspace, readers)
@@ -192,6 +195,9 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         what = "summing label features"
         workspace.run(groups, label_feature_sums.sum_ranges, what, features=workspace.features, **sizes)
     label_feature_sums.assemble(work / "label_features.npz", workspace.features, len(ranges), len(tokenizer))
+    if given_features is not None:
+        chosen = rows_of_labels(given_features, LabelIndex.load(work / "labels.parquet").labels, labels["trained"])
+        sparse.save_npz(work / GIVEN_FEATURES, keep_strongest(chosen, settings.max_terms), compressed=False)
     for directory in filter(Path.is_dir, workspace.stage.iterdir()):  # blocks and features are as large as the input
         shutil.rmtree(directory)
 

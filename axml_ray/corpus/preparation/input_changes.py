@@ -85,7 +85,8 @@ def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, s
             stamp = stamp_of(file)
             content = known.get(stamp) or content_of(file)
         except OSError as error:  # that of a remote store has no strerror
-            raise SettingsError(f"corpus: {file} cannot be read: {error.strerror or error}") from None
+            key = f"corpus.{use}" if use else "corpus"
+            raise SettingsError(f"{key}: {file} cannot be read: {error.strerror or error}") from None
         return Input(use, portable(file), content, stamp)
 
     with ThreadPoolExecutor() as threads:  # hashing releases the lock of the interpreter

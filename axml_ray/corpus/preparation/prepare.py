@@ -125,6 +125,8 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
     if settings.label_names:
         files.append(("label_names", settings.label_names))
         read_rows(settings.label_names)
+    if settings.label_features:
+        files.append(("label_features", settings.label_features))
     if vectors := settings.word_vectors_path:
         dimension_of(vectors)  # which checks the beginning of the file
         files.append(("word_vectors", vectors))

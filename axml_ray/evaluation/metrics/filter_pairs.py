@@ -27,7 +27,7 @@ def read_pairs(path: Path, documents: int, labels: tuple[str, ...]) -> Ragged:
     """
     place = f"evaluation.filter_pairs: {path}"
     try:
-        pairs = np.loadtxt(path, dtype=np.int64, ndmin=2, encoding="utf-8")
+        pairs = np.loadtxt(path, dtype=np.int64, ndmin=2, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise SettingsError(f"{place}: {reason}; a line is the numbers of a document and of a label") from None

@@ -1,7 +1,7 @@
 """Pool of Ray Data actors, each with an open model, that predict blocks of documents.
 
 Each block becomes one file, written atomically, so a job that was killed and is started again predicts only the
-missing blocks.
+missing blocks: of files of texts as of a split.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,12 @@
 """Prediction of a split of a run's prepared corpus with all of the run's members.
 
 A split of several blocks is predicted by a pool of Ray Data actors. Starting an actor takes longer than predicting one
-block, which this process does itself, unless predictors use GPUs: this machine may have none.
+block, which this process does itself, unless predictors use GPUs: this machine may have none. Finished blocks survive a
+kill, in a directory whose name has the key of the members that make them.
 """
 
+import glob
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +29,7 @@ from axml_ray.network.backends.precision import use_threads
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
+from axml_ray.training.distributed import DistributedContext
 
 BLOCKS_HERE = 1
 """Largest number of blocks of a split that this process predicts itself."""
@@ -43,10 +47,13 @@ class EnsemblePredictor:
         run = Run.open(settings)
         self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
         self.directory, self.made_by = directory, {MADE_BY: run.predictions_key}
+        self.file, self.table = "", pa.table({})  # the file that was read last: the next block is often of the same
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Predict `ROWS` rows of a split's file from row `start` on, write them, and return their number."""
-        table = pq.read_table(row["file"], columns=["id", "tokens", "labels"]).slice(row["start"], ROWS)
+        if row["file"] != self.file:
+            self.file, self.table = row["file"], pq.read_table(row["file"], columns=["id", "tokens", "labels"])
+        table = self.table.slice(row["start"], ROWS)
         member_rankings = self.ensemble.rank_members(Ragged.from_arrow(table["tokens"]))
         rankings = {ENSEMBLE: self.ensemble.combination.rank(member_rankings), **member_rankings}
         columns = {"id": table["id"], "labels": table["labels"]}
@@ -54,13 +61,13 @@ class EnsemblePredictor:
             for column, values, kind in (("labels", labels, pa.int32()), ("scores", scores, pa.float32())):
                 flat = pa.array(values.ravel(), kind)
                 columns[f"{name}.{column}"] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-        with whole_file(self.directory / f"{row['number']:06d}.parquet") as temporary:
+        with whole_file(self.directory / row["name"]) as temporary:
             pq.write_table(pa.table(columns, metadata=self.made_by), temporary)
         return {"rows": len(table)}
 
 
 def predict_split(run: Run, split: str, directory: Path | None = None, combiner: Combiner | None = None) -> Path:
-    """Predict a split of the corpus with the run's members. Ray is started or joined if the split has several blocks.
+    """Predict a split of the corpus with the run's members. Ray is started or joined if several blocks are missing.
 
     Args:
         run: the run, with all of its members fitted.
@@ -77,16 +84,31 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         RuntimeError: an actor failed.
     """
     directory = directory or run.layout.predictions(split)
-    blocks: list[dict[str, Any]] = []
+    unfinished = directory.with_name(f".{directory.name}-{run.predictions_key}-{ROWS}")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    names: list[str] = []
+    blocks: list[dict[str, Any]] = []  # that are missing
+    finished = 0
     for file in run.corpus.files(split):
-        for start in range(0, pq.read_metadata(file).num_rows, ROWS):
-            blocks.append({"number": len(blocks), "file": str(file), "start": start})
+        documents = pq.read_metadata(file).num_rows
+        for start in range(0, documents, ROWS):
+            names.append(f"{len(names):06d}.parquet")
+            if (unfinished / names[-1]).exists():
+                finished += min(ROWS, documents - start)
+            else:
+                blocks.append({"name": names[-1], "file": str(file), "start": start})
     resources = run.settings.resources
+    if not resources.gpus_per_predictor and any(spec.implementation.trained_by_workers for spec in run.members):
+        # On a CPU each predictor would measure which format is fastest, if the networks were trained on GPUs.
+        run.decide_precision(DistributedContext())
     rows_written: Iterator[dict[str, Any]]
-    with whole_directory(directory) as work, ExitStack() as stack:
-        arguments = run.settings, work, combiner
+    with ExitStack() as stack:
+        arguments = run.settings, unfinished, combiner
         heartbeat = stack.enter_context(Heartbeat("predict", run.corpus.documents(split), f"{split} documents"))
-        if len(blocks) <= BLOCKS_HERE and not resources.gpus_per_predictor:
+        heartbeat.add(finished)
+        if not blocks:  # a kill came between the last block and the end
+            rows_written = iter(())
+        elif len(blocks) <= BLOCKS_HERE and not resources.gpus_per_predictor:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             rows_written = map(EnsemblePredictor(*arguments), blocks)
         else:
@@ -108,4 +130,9 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         for row in rows_written:
             heartbeat.add(int(row["rows"]))
         assert heartbeat.done == run.corpus.documents(split), (heartbeat.done, run.corpus.documents(split))
+    with whole_directory(directory) as work:
+        for name in names:
+            (unfinished / name).rename(work / name)
+    for left in directory.parent.glob(f".{glob.escape(directory.name)}-*"):  # also of members of earlier settings
+        shutil.rmtree(left, ignore_errors=True)
     return directory
