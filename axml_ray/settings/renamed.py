@@ -27,6 +27,7 @@ RENAMED = {
     "evaluation.seed": "samples are always drawn with seed 0",
     "training.averaging": "set training.average_after to training.epochs to train without stochastic weight averaging",
     "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
+    "features.lead_weight": "leave it out; leading words count ten times",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
     "corpus.dictionary": "leave it out; texts are no longer translated",
     "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",
