@@ -35,16 +35,9 @@ def _template() -> Template:
 
 
 def write_report_page(directory: Path, name: str, counts: dict[str, Any], summary: dict[str, Any]) -> Path:
-    """Write the report page of a corpus, which may still lack its manifest.
+    """Write the report page of a corpus, which may still lack its manifest, and return its path.
 
-    Args:
-        directory: directory of the corpus.
-        name: name of the corpus, for the title.
-        counts: `counts` of the manifest.
-        summary: `summary` of the manifest.
-
-    Returns:
-        Path of the page.
+    `counts` and `summary` are those of the manifest; `name` is the title.
     """
     labels = pq.read_table(directory / "labels.parquet", columns=["name", "count"])
     ranked = labels.sort_by([("count", "descending")])  # ids are ranked alike, unless the corpus continues another one
@@ -71,7 +64,6 @@ def write_report_page(directory: Path, name: str, counts: dict[str, Any], summar
 
 
 def _histograms(directory: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of training texts with each number of words, and with each number of labels, int64."""
     histograms = [np.zeros(1, np.int64), np.zeros(1, np.int64)]
     for file in sorted((directory / "train").iterdir()):
         table = pq.read_table(file, columns=["tokens", "labels"])

@@ -23,14 +23,8 @@ def save_documents(stem: Path, tokens: Ragged, labels: Ragged, first: int, weigh
     """Write the TF-IDF vectors of training documents, and their (label, document) pairs sorted by label.
 
     The files are `<stem>.words.npy` and `.weights.npy` (int32 and float32 [terms]) with `.offsets.npy` (int64
-    [documents + 1]), and `<stem>.labels.npy` with `.documents.npy` (int32 [pairs]).
-
-    Args:
-        stem: path of the files, without suffixes.
-        tokens: word ids of the documents.
-        labels: label ids of the documents.
-        first: number of the first document in the whole split.
-        weights: float32 [words], from `idf_weights`.
+    [documents + 1]), and `<stem>.labels.npy` with `.documents.npy` (int32 [pairs]). `first` is the number of the first
+    document in the whole split, and `weights` (float32 [words]) are those of `idf_weights`.
     """
     vectors = bag_of_words(tokens, len(weights))
     apply_tf_idf(vectors, weights)
@@ -64,12 +58,7 @@ def sum_ranges(
 ) -> list[dict[str, Any]]:
     """Sum numbered ranges of labels, as a task; writes `range-<number>.counts.npy`, `.indices.npy` and `.data.npy`.
 
-    Args:
-        ranges: number, first label and last label + 1 of each range.
-        features: directory of the files of `save_documents`.
-        files: number of files of training documents.
-        words: size of the vocabulary.
-        max_terms: maximum number of terms of a label; None for no limit.
+    `ranges` are number, first label and last label + 1. A label keeps at most `max_terms` terms.
     """
     for number, (begin, end) in ranges:
         if end - begin == 1:
@@ -158,14 +147,7 @@ def _parts(features: Path, files: int, begin: int, end: int) -> Iterator[_Part]:
 
 
 def assemble(path: Path, features: Path, ranges: int, words: int) -> None:
-    """Write the ranges as one file for `scipy.sparse.load_npz`, holding one range in memory at a time.
-
-    Args:
-        path: path of the file.
-        features: directory of the ranges.
-        ranges: number of ranges.
-        words: size of the vocabulary.
-    """
+    """Write the ranges as one file for `scipy.sparse.load_npz`, holding one range in memory at a time."""
 
     def parts(name: str) -> Iterator[np.ndarray]:
         return (np.load(features / f"range-{number:06d}.{name}.npy", mmap_mode="r") for number in range(ranges))

@@ -24,10 +24,7 @@ FILE_DOCUMENTS = 1 << 15
 def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) -> sparse.csr_matrix:
     """Count the words of documents, float32 CSR [documents, words]; padding and unknown words are not counted.
 
-    Args:
-        tokens: word ids.
-        words: size of the vocabulary.
-        times: float32 [tokens], the weight of each token; by default 1.
+    `times` (float32 [tokens]) is the weight of each token, by default 1.
     """
     if times is None:
         times = np.ones(len(tokens.values), np.float32)
@@ -53,22 +50,16 @@ def indicator_matrix(rows: Ragged, columns: int) -> sparse.csr_matrix:
 
 
 def idf_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
-    """Compute the smoothed inverse document frequency of each word, float32 [words].
-
-    Args:
-        frequency: int64 [words], number of training documents that contain each word.
-        documents: number of training documents.
+    """Compute the smoothed inverse document frequency, float32 [words], from the training documents with each word,
+    int64.
     """
     weights: np.ndarray = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
     return weights
 
 
 def apply_tf_idf(counts: sparse.csr_matrix, weights: np.ndarray) -> None:
-    """Turn counts into TF-IDF vectors of length one, in place.
-
-    Args:
-        counts: float32 CSR with values of 1 or more.
-        weights: float32 [columns], from `idf_weights`.
+    """Turn counts (float32 CSR, 1 or more) into TF-IDF vectors of length one, in place, with the weights of
+    `idf_weights`.
     """
     counts.data = (np.log(counts.data) + 1) * weights[counts.indices]
     normalize_rows(counts)
@@ -105,11 +96,10 @@ def label_ranges(counts: np.ndarray, terms: float) -> list[tuple[int, int]]:
 
 
 def keep_strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
-    """Keep the terms with the largest absolute values of each row, and scale the rows to length one.
+    """Keep the `most` terms with the largest absolute values of each row (float32 CSR), and scale the rows to length
+    one.
 
-    Args:
-        rows: float32 CSR.
-        most: maximum number of terms of a row; None for no limit. Of equal terms, those of the lowest columns are kept.
+    Of equal terms, those of the lowest columns are kept. None keeps all.
     """
     lengths = np.diff(rows.indptr)
     if most is not None and lengths.max(initial=0) > most:

@@ -64,10 +64,8 @@ VECTOR_SEED = 0
 def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs: Inputs) -> None:
     """Write a corpus into the directory of `workspace`.
 
-    Args:
-        workspace: settings and directory of the corpus.
-        readers: split and reader of each source; the split is empty for a source that has no splits.
-        inputs: what the corpus is prepared from, for the manifest.
+    `readers` are split and reader of each source, the split empty for a source that has none; `inputs` is for the
+    manifest.
 
     Raises:
         SettingsError: an input is unreadable or empty, has too many bad records, or a split has no labels.
@@ -233,10 +231,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tuple[StagedInput, dict[str, int]]:
     """Read all sources into staged blocks, and list the rejected records in `rejected.jsonl`.
 
-    Ray is started or joined if the input is large; `workspace.in_process` says whether it was not.
-
-    Returns:
-        The blocks, and the number of rejected records by reason.
+    Ray is started or joined if the input is large; `workspace.in_process` says whether it was not. Returns the blocks,
+    and the number of rejected records by reason.
 
     Raises:
         SettingsError: a file cannot be read, or too many records were rejected.
@@ -289,15 +285,10 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
 
 
 def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) -> tuple[float, int]:
-    """Write `word_vectors.safetensors`: read from a file, learned from the training texts, or random.
+    """Write `word_vectors.safetensors`: read from a file, learned from the training texts (of `tokens` tokens), or
+    random.
 
-    Args:
-        workspace: where the training documents are.
-        tokenizer: the tokenizer of the corpus.
-        tokens: number of tokens of the training documents.
-
-    Returns:
-        The share of the words with a read or learned vector, and the dimension of the vectors.
+    Returns the share of the words with a read or learned vector, and the dimension of the vectors.
 
     Raises:
         SettingsError: the file of word vectors is invalid.

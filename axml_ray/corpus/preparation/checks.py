@@ -32,11 +32,7 @@ def check_ids(staged: StagedInput, given: Sequence[int]) -> None:
     """Check that no two documents that were given for the same split, and are kept, have the same id.
 
     Predictions are joined, and runs compared, by ids. Hashes of the ids are compared; the files are read again only to
-    name the lines of a repeated one.
-
-    Args:
-        staged: the input, after documents were assigned to splits.
-        given: the split for which the documents of each block were given.
+    name the lines of a repeated one. `given` is the split for which the documents of each block were given.
 
     Raises:
         SettingsError: an id is repeated.
@@ -73,11 +69,7 @@ def check_ids(staged: StagedInput, given: Sequence[int]) -> None:
 
 
 def check_not_one_hot(paths: Sequence[str]) -> None:
-    """Check that the labels in staged blocks are not vectors of ones and zeros.
-
-    Raises:
-        SettingsError: they are.
-    """
+    """Check that the labels in staged blocks are not vectors of ones and zeros, which is a SettingsError."""
     blocks = [StagedBlock(Path(path)) for path in paths]
     if not all((block.directory / "indicators.npy").is_file() for block in blocks):
         return
@@ -95,11 +87,7 @@ def separator_warning(paths: Sequence[str], separator: str) -> str | None:
     """Return a warning if nearly every text has exactly one label and most of these contain another separator.
 
     If a cell such as `commands|git-man|file` is split at `;`, it is one label, which nearly no other text has. Nothing
-    fails, but the model is useless.
-
-    Args:
-        paths: paths of the staged blocks.
-        separator: `corpus.label_separator`; empty if the files contain lists of labels, which are not split.
+    fails, but the model is useless. `separator` is empty if the files contain lists of labels, which are not split.
     """
     blocks = [StagedBlock(Path(path)) for path in paths]
     labelled = sum(int((block.rows("label").lengths > 0).sum()) for block in blocks)
@@ -138,9 +126,6 @@ def segmentation_warning(paths: Sequence[str]) -> str | None:
     """Return a warning if phrases in scripts without blanks between words are a considerable share of the texts.
 
     Nothing fails, but nearly every phrase is another word, from which nothing can be learned.
-
-    Args:
-        paths: paths of the staged blocks of training texts, split into words at blanks.
     """
     characters = in_phrases = 0
     example = ""

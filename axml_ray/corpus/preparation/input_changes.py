@@ -1,8 +1,7 @@
 """Identifies the inputs of a corpus by their content, and says what changed since it was prepared.
 
-A path or a time is no content: a project may be moved or copied, and a file touched or downloaded again. Hashing reads
-a whole file, so it is done once: as long as size, times and inode of a file are the same, its hash is taken from the
-manifest of the corpus.
+A project may be moved or copied, and a file touched or downloaded again. Hashing reads a whole file, so as long as
+size, times and inode of a file are the same, its hash is taken from the manifest of the corpus.
 """
 
 import hashlib
@@ -47,12 +46,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The settings and inputs of a corpus.
-
-    Attributes:
-        settings: settings of the corpus.
-        files: the inputs.
-    """
+    """The settings and inputs of a corpus."""
 
     settings: CorpusSettings
     files: list[Input]
@@ -69,11 +63,7 @@ def input_files(reader: Any) -> list[SourceFile]:
 
 
 def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, str]) -> list[Input]:
-    """Return the state of inputs.
-
-    Args:
-        files: use and path of each.
-        known: contents of earlier states by their stamps; these are not read again.
+    """Return the state of inputs, given the use and path of each; contents in `known`, by stamp, are not read again.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -93,11 +83,7 @@ def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, s
 
 
 def stamp_of(file: SourceFile) -> Stamp:
-    """Return the stamp of a local file, or of the source files of a Python package; () for a file in a store.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the stamp of a local file, or of the source files of a Python package; () for a file in a store."""
     path = local_path(file)
     if path is None:
         return ()
@@ -107,9 +93,8 @@ def stamp_of(file: SourceFile) -> Stamp:
 
 
 def content_of(file: SourceFile) -> str:
-    """Return a digest of the content of a local file, or of the source files of a Python package.
-
-    For a file in a store, return its version there (`source_files.stored_version`).
+    """Return a digest of the content of a local file or of the source files of a package; of a file in a store, its
+    version.
 
     Raises:
         OSError: the file cannot be read.

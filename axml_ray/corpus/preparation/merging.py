@@ -79,9 +79,8 @@ def _characters(words: pa.ChunkedArray, vocabulary: pa.ChunkedArray) -> pa.Table
 def merge_labels(blocks: Sequence[StagedBlock], work: Path, settings: CorpusSettings) -> dict[str, Any]:
     """Write `labels.parquet`, and each block's `label_ids` and `labelled` (bool [documents]).
 
-    Returns:
-        Numbers of labels: `all` before rare ones are dropped, `labels` of the corpus, `trained`, which have training
-        documents, and `unseen_valid` and `unseen_test`, which have none.
+    Returns numbers of labels: `all` before rare ones are dropped, `labels` of the corpus, `trained`, which have
+    training documents, and `unseen_valid` and `unseen_test`, which have none.
     """
     table = _sum_counts(
         pa.table(

@@ -37,8 +37,7 @@ def stage_inputs(
 ) -> list[dict[str, Any]]:
     """Read numbered readers into staged blocks of about `block_bytes` of text, and files of rejections.
 
-    Returns:
-        A row for each block, with its path and number of documents, or for each failure, with its message.
+    Returns a row for each block, with its path and number of documents, or for each failure, with its message.
     """
     rows: list[dict[str, Any]] = []
     prefixes = {f"{number:06d}" for number, _ in readers}
@@ -148,19 +147,10 @@ def encode_files(
     documents: int,
     max_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Write Parquet files of a split; for the training split also the files from which label features are summed.
+    """Write Parquet files of a split, given with their numbers; of the training split also those of label features.
 
-    Args:
-        files: split and numbers of the files.
-        layout: the `FileLayout`, or a reference to it.
-        work: directory of the corpus.
-        features: directory of label features (see `label_features`).
-        frequency: int64 [words], number of training documents that contain each word, or a reference to it.
-        documents: number of training documents.
-        max_tokens: maximum number of words of a document.
-
-    Returns:
-        A row for each file: its split and its numbers of tokens and labels.
+    `frequency` (int64 [words]) is the number of training documents with each word, `documents` that of all training
+    documents; it and `layout` may be references. Returns the split and the numbers of tokens and labels of each file.
     """
     split, numbers = files
     layout, frequency = resolve(layout), resolve(frequency)
@@ -174,14 +164,7 @@ def encode_files(
 
 
 def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> list[dict[str, Any]]:
-    """Count the contexts of the words of a stripe in the training documents; see `cooccurrence.cooccurrences`.
-
-    Args:
-        stripe: number of the stripe.
-        paths: the file to write for each stripe.
-        files: Parquet files of the training documents.
-        words: size of the vocabulary.
-    """
+    """Count the contexts of the words of a stripe in files of training documents, and write them to `paths[stripe]`."""
     documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
     save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
     return []

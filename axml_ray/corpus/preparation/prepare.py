@@ -1,7 +1,4 @@
-"""Prepares a corpus: checks the settings and inputs, and builds the corpus unless it is up to date.
-
-The passes themselves are in `build.py`.
-"""
+"""Prepares a corpus: checks the settings and inputs, and builds the corpus (`build.py`) unless it is up to date."""
 
 import json
 import logging
@@ -84,7 +81,7 @@ def prepare(
 
 
 def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
-    """Return split and reader of each source; the split of installed packages is empty.
+    """Return split and reader of each source, the split empty for installed packages.
 
     Raises:
         SettingsError: a file is missing, or two splits contain the same file.
@@ -113,13 +110,7 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepared: list[Corpus]) -> Inputs:
     """Check the files that the settings name, and return the state of all inputs.
 
-    Args:
-        settings: settings of the corpus.
-        readers: split and reader of each source.
-        prepared: corpora whose inputs need not be hashed again; the one that this corpus continues is the last.
-
-    Raises:
-        SettingsError: a file cannot be read, or has the wrong format.
+    Those of `prepared` corpora need not be hashed again; the one that this corpus continues is the last.
     """
     files: list[tuple[str, SourceFile]] = [(split, file) for split, reader in readers for file in input_files(reader)]
     if settings.label_names:

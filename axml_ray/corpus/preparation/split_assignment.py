@@ -25,25 +25,9 @@ MIN_TRAIN_PER_VALID = 10
 
 @dataclass
 class Summary:
-    """Counts for the manifest and the report page; every record that was read is counted in exactly one place.
+    """Counts for the manifest and the report page, by split or, of `rejected`, by reason.
 
-    Dictionaries are by split, `rejected` by reason.
-
-    Attributes:
-        read: documents read.
-        duplicates: documents whose text occurred before in the same split.
-        across: documents whose text occurred before in another split.
-        dropped_duplicates: duplicates that were left out.
-        drawn_valid: documents drawn for validation.
-        not_drawn: documents left out by `max_train_documents`.
-        unlabelled: documents left out because none of their labels is in the corpus.
-        empty: documents without a word.
-        cut: documents with more than `max_tokens` words.
-        kept: documents of the corpus.
-        rejected: rejected records.
-        warnings: messages for the user.
-        tokens: words.
-        assignments: labels, counted once per document.
+    Every record that was read is counted in exactly one place.
     """
 
     read: int = 0
@@ -62,11 +46,8 @@ class Summary:
     assignments: dict[str, int] = field(default_factory=dict)
 
     def drop_unlabelled(self, split: np.ndarray, labelled: np.ndarray) -> None:
-        """Drop the documents of a block that have no label of the corpus, in place.
-
-        Args:
-            split: int8 [documents], the split of each document.
-            labelled: bool [documents].
+        """Drop those documents of a block, in place, that have no label of the corpus, given int8 and bool
+        [documents].
         """
         for number, name in enumerate(SPLITS):
             self.unlabelled[name] += int(((split == number) & ~labelled).sum())

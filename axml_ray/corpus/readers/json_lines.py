@@ -118,11 +118,8 @@ def _has_nul(texts: pa.Array) -> bool:
 
 
 def parse_object(line: bytes, exact: Sequence[str] = ("id",)) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Args:
-        line: the object as JSON.
-        exact: fields whose integers of more than 64 bits must not become floats, as orjson reads them.
+    """Parse a JSON object; integers of the fields `exact` of more than 64 bits must not become floats, as orjson reads
+    them.
 
     Raises:
         ValueError: the line is not a JSON object; the message is the reason.
@@ -149,11 +146,7 @@ def _has_float(value: object) -> bool:
 
 
 def first_object(path: SourceFile) -> dict[str, Any]:
-    """Return the object on the first line that is not blank, or an empty one if that line is no object.
-
-    Raises:
-        OSError: the file cannot be opened or read.
-    """
+    """Return the object on the first line that is not blank, or an empty one if that line is no object."""
     for content in read_line_blocks(path, 1 << 16):
         if isinstance(content, Damage):
             break

@@ -50,17 +50,10 @@ class LineRange:
 
 
 def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | None = None) -> Iterator[bytes | Damage]:
-    """Stream a text file as blocks of about `size` bytes of whole lines.
+    """Stream a text file as blocks of about `size` bytes (decompressed) of whole lines, and `Damage`, in order.
 
-    Args:
-        file: the file; a compressed one can only be read from beginning to end.
-        size: size of a block in bytes, decompressed.
-        begin: read only lines that begin at or after this byte.
-        end: read only lines that begin before this byte.
-
-    Yields:
-        Blocks of whole lines and `Damage`, in the order of the file. The last line may lack its line feed. A byte order
-        mark at the beginning is removed.
+    Only lines that begin at or after the byte `begin`, and before `end`, are read; a compressed file can only be read
+    from beginning to end. The last line may lack its line feed. A byte order mark at the beginning is removed.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -98,19 +91,10 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
 def read_lines(
     file: SourceFile, begin: int = 0, end: int | None = None, lines_before: int = 0
 ) -> Iterator[tuple[int, bytes | Damage]]:
-    """Stream the lines of a text file, or of a byte range of it; see `read_line_blocks`.
+    """Stream the lines of a text file, or of a byte range of it, as `read_line_blocks`: number, from 1, and line or
+    `Damage`.
 
-    Args:
-        file: the file.
-        begin: read only lines that begin at or after this byte.
-        end: read only lines that begin before this byte.
-        lines_before: number of lines that begin before `begin`.
-
-    Yields:
-        The number of each line, from 1, and the line without its line feed, or a `Damage`.
-
-    Raises:
-        OSError: the file cannot be opened or read.
+    `lines_before` is the number of lines that begin before `begin`. A line has no line feed.
     """
     number = lines_before + 1
     for content in read_line_blocks(file, 1 << 20, begin, end):
@@ -126,11 +110,7 @@ def read_lines(
 
 
 def decode_line(line: bytes) -> str:
-    """Decode UTF-8.
-
-    Raises:
-        ValueError: it is not UTF-8; the message is the reason.
-    """
+    """Decode UTF-8; a ValueError gives the reason if it is none."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -168,11 +148,9 @@ def _skip_line(stream: BinaryIO) -> tuple[int, str]:
 
 
 def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int, int]]:
-    """Cut a text file into byte ranges of about `size` bytes.
+    """Cut a text file into byte ranges of about `size` bytes: begin, end, and the number of lines that begin before it.
 
-    Returns:
-        For each range its begin, its end, and the number of lines that begin before its first line. A compressed or
-        remote file is one range `(0, -1, 0)`, because counting its lines would mean reading all of it.
+    A compressed or remote file is one range `(0, -1, 0)`, because counting its lines would mean reading all of it.
     """
     if not isinstance(file, Path) or not file.is_file():
         return [(0, -1, 0)]

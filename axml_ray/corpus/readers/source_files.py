@@ -33,16 +33,14 @@ def without_compression(name: str) -> str:
 
 
 def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFile]:
-    """List the files that a pattern names.
+    """List the files that a pattern names, sorted; local paths are absolute, because a task may run in another
+    directory.
 
     Args:
         pattern: a file; a directory, whose direct files with one of `suffixes` are taken, compressed or not; or a glob
             such as `"data/**/part-*.jsonl"`, which takes every file that it matches, whatever its suffix. `~` is the
             home directory. Hidden files are only matched if the pattern names them. All of these may be URLs.
         suffixes: suffixes of the files that are taken from a directory.
-
-    Returns:
-        The files, sorted; local paths are absolute, because a task may run in another working directory.
 
     Raises:
         FileNotFoundError: no file matches.
@@ -135,10 +133,8 @@ def file_size(file: SourceFile) -> int:
 
 
 def stored_version(url: str) -> str:
-    """Return what a store identifies the content of a file by: its size and entity tag, or else the time of its change.
-
-    Raises:
-        OSError: there is no such file, or the store does not answer.
+    """Return what a store identifies the content of a file by: its size and entity tag, or else the time of its
+    change.
     """
     store, path = fs.FileSystem.from_uri(url)
     info = store.get_file_info(path)
@@ -157,11 +153,7 @@ def is_unreachable(error: Exception, file: SourceFile) -> bool:
 
 
 def open_raw(file: SourceFile) -> BinaryIO:
-    """Open a file as stored, without decompression, as a seekable stream.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Open a file as stored, without decompression, as a seekable stream."""
     if isinstance(file, Path):
         return file.open("rb")
     store, path = fs.FileSystem.from_uri(file)

@@ -168,10 +168,8 @@ def _with_class_names(fields: Fields, schema: pa.Schema) -> Fields:
 def _class_names(features: Mapping[str, Any] | None, column: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a column's class labels, by number; empty if it does not hold class labels.
 
-    Args:
-        features: features of a data set by column: `{"names": […], "_type": "ClassLabel"}`, or a list of these, which
-            is written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
-        column: name of the column.
+    The features of a data set by column are `{"names": […], "_type": "ClassLabel"}`, or a list of these, which is
+    written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
     """
     feature = (features or {}).get(column) if isinstance(column, str) else None
     if isinstance(feature, dict):

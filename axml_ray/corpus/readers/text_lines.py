@@ -69,11 +69,7 @@ class TextPairs:
 
 
 def labels_file_of(path: SourceFile) -> SourceFile:
-    """Return the label file that belongs to a text file.
-
-    Raises:
-        ValueError: the name of `path` does not have one of the suffixes `TEXT_SUFFIXES`.
-    """
+    """Return the label file that belongs to a text file; a ValueError if its name has none of the `TEXT_SUFFIXES`."""
     plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
     compression = plain[len(without_compression(plain)) :]
     for suffix in TEXT_SUFFIXES:

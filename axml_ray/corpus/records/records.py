@@ -60,12 +60,12 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Consecutive records of a file, as columns.
+    """Consecutive records of a file, as columns without unstorable characters.
 
     Attributes:
         ids: string [documents].
-        texts: string [documents], without unstorable characters.
-        labels: list<string> [documents], without unstorable characters, stripped, not empty; a document may repeat one.
+        texts: string [documents].
+        labels: list<string> [documents], stripped, not empty; a document may repeat one.
         rejections: the records that could not be read.
     """
 
@@ -154,10 +154,8 @@ class Fields:
         """Return text, labels and id of a record; the id is None if it has none. A label may be repeated.
 
         Example: `{"text": "A cat.", "labels": ["pets", " cats", 4], "id": 7}` gives
-        `("A cat.", ("pets", "cats", "4"), "7")`.
-
-        Raises:
-            ValueError: a field is missing or has the wrong type; the message is the reason.
+        `("A cat.", ("pets", "cats", "4"), "7")`. A missing field, or one of a wrong type, is a ValueError with the
+        reason.
         """
         text = text_of(self._value(record, self.text), self.text)
         title = text_of(value_at(record, self.title), self.title) if self.title else None
@@ -197,12 +195,8 @@ def read_document(
 ) -> Document | Rejection:
     """Return the document of a record, or its rejection.
 
-    Args:
-        fields: the names of the record's fields.
-        path: the file.
-        line: line or row number of the record, from 1.
-        record: the record, or a function that parses it and raises a ValueError with the reason if it cannot.
-        at: position of the record in the id of a document without one; by default `line`.
+    `record` may be a function that parses it and raises a ValueError with the reason if it cannot. `line` is its line
+    or row number, from 1, which is also in the id of a document without one, unless `at` gives another position.
     """
     file = storable(str(path))
     try:

@@ -167,9 +167,7 @@ def _split_any(data: np.ndarray, begins: np.ndarray) -> tuple[pa.Array, np.ndarr
 def _word_offsets(inside: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return the position of each word among the letters of all words, and their number, int64 [words + 1].
 
-    Args:
-        inside: bool [characters], whether a character belongs to a word.
-        starts: int64 [words], the first character of each word.
+    `inside` (bool [characters]) is whether a character belongs to a word; `starts` are the first ones of words.
     """
     if not len(starts):
         return np.zeros(1, np.int64)
