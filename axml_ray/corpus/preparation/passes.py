@@ -5,7 +5,7 @@ Arrays stay in files, so the rows that a task returns are small.
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from axml_ray.corpus.labels.label_features import idf_weights
 from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS, TRAIN, FileLayout
 from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
 from axml_ray.corpus.preparation.tasks import resolve
-from axml_ray.corpus.records.records import Block, read_blocks
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.corpus.text.cooccurrence import cooccurrences
 from axml_ray.corpus.text.tokenizer import UNKNOWN
 from axml_ray.settings import SPLITS, CorpusSettings
@@ -55,49 +55,32 @@ def stage_inputs(
     return rows
 
 
-def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
-    """Read composed blocks, turning read errors into ValueErrors, so that an OSError in the caller is a write error."""
-    try:
-        for block in read_blocks(reader, size):
-            yield block.composed()
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from None
-
-
 def _stage_reader(
     number: int, reader: Any, stage: Path, settings: CorpusSettings, block_bytes: int
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    pending: list[Block] = []
-
-    def write_pending() -> None:
-        if not pending:
-            return
-        path = stage / f"{number:06d}-{len(rows):06d}"
-        block = Block(
-            ids=pa.concat_arrays([block.ids for block in pending]),
-            texts=pa.concat_arrays([block.texts for block in pending]),
-            labels=pa.concat_arrays([block.labels for block in pending]),
-        )
-        stage_block(path, block, settings)
-        rows.append({"path": str(path), "rows": len(block.texts), "failure": ""})
-        pending.clear()
-
+    documents: list[Document] = []
     size = 0
-    rejections = stage / f"{number:06d}.rejected.jsonl"
-    for block in _blocks_of(reader, block_bytes):
-        if block.rejections:
-            rejected = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
-            with rejections.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in rejected)
-        if len(block.texts):
-            pending.append(block)
-            size += block.texts.nbytes
-        if size >= block_bytes:
-            write_pending()
-            size = 0
-    write_pending()
-    return rows
+    records = reader.read()
+    with (stage / f"{number:06d}.rejected.jsonl").open("w", encoding="utf-8") as rejections:
+        while True:
+            try:
+                record = next(records, None)
+            except OSError as error:  # any other OSError is one of writing
+                raise ValueError(error.strerror or str(error)) from None
+            if isinstance(record, Rejection):
+                rejected = {"file": record.file, "line": record.line, "reason": record.reason}
+                rejections.write(json.dumps(rejected, ensure_ascii=False) + "\n")
+            elif record is not None:
+                documents.append(record)
+                size += len(record.text)
+            if documents and (record is None or size >= block_bytes):
+                path = stage / f"{number:06d}-{len(rows):06d}"
+                stage_block(path, documents, settings)
+                rows.append({"path": str(path), "rows": len(documents), "failure": ""})
+                documents, size = [], 0
+            if record is None:
+                return rows
 
 
 def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:

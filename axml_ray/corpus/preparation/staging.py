@@ -18,6 +18,7 @@ A staged block is a directory of memory-mapped arrays, so that a pass reads only
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.records.records import Block, Reader
+from axml_ray.corpus.records.records import Document, Reader
 from axml_ray.corpus.records.values import INDICATORS
+from axml_ray.corpus.text.composition import composed_strings
 from axml_ray.corpus.text.words import split_texts
 from axml_ray.settings import CorpusSettings
 
@@ -98,21 +100,24 @@ def reader_number(path: str) -> int:
     return int(Path(path).name[:6])
 
 
-def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None:
-    """Split the texts of a block into words, number its words and labels, and write it to a new directory."""
+def stage_block(directory: Path, documents: Sequence[Document], settings: CorpusSettings) -> None:
+    """Split texts into words, number the words and labels of the block, and write it to a new directory."""
     directory.mkdir()
     staged = StagedBlock(directory)
-    words = split_texts(block.texts, settings.max_tokens, settings.segmentation)
-    facts = np.empty(len(block.texts), DOCUMENT_FACTS)
-    digests, draws = text_digests(block.texts)
-    facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
-    facts["id"] = id_hashes(block.ids)
+    ids = [document.id for document in documents]
+    texts = composed_strings(pa.array([document.text for document in documents], pa.string()))
+    words = split_texts(texts, settings.max_tokens, settings.segmentation)
+    facts = np.empty(len(documents), DOCUMENT_FACTS)
+    digests, facts["draw"] = text_digests(texts)
+    facts["high"], facts["low"] = digests.T
+    facts["id"] = id_hashes(ids)
     facts["words"], facts["cut"] = words.lengths, words.is_cut
-    write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
+    write_table(directory / "documents.arrow", id=pa.array(ids), text=texts)
     write_table(directory / "words.arrow", word=words.vocabulary)
-    encoded = block.labels.flatten().dictionary_encode()
+    names = pa.array([label for document in documents for label in document.labels], pa.string())
+    encoded = composed_strings(names).dictionary_encode()
     write_table(directory / "labels.arrow", label=encoded.dictionary)
-    lengths = np.diff(block.labels.offsets.to_numpy()).astype(np.int64)
+    lengths = np.array([len(document.labels) for document in documents], np.int64)
     if len(encoded.dictionary) <= len(INDICATORS) and INDICATORS.issuperset(encoded.dictionary.to_pylist()):
         staged.save("indicators", lengths)
     labels = distinct_values(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))
@@ -136,10 +141,9 @@ def distinct_values(rows: Ragged) -> Ragged:
     return Ragged((keys % size).astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
 
 
-def id_hashes(ids: pa.Array) -> np.ndarray:
-    """Return hashes of ids (string [n]), uint64 [n]."""
-    digests = [hashlib.blake2b(name.as_buffer(), digest_size=8).digest() for name in ids]
-    return np.frombuffer(b"".join(digests), np.uint64)
+def id_hashes(ids: Sequence[str]) -> np.ndarray:
+    """Return hashes of ids, uint64 [n]."""
+    return np.frombuffer(b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids), np.uint64)
 
 
 def text_digests(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

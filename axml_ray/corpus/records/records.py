@@ -7,15 +7,12 @@
 """
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import pyarrow as pa
+from typing import Any, Protocol
 
 from axml_ray.corpus.records.values import MISSING, is_positive, labels_of, storable, text_of, value_at
-from axml_ray.corpus.text.composition import composed_strings
 from axml_ray.corpus.text.tokenizer import SEPARATOR
 
 
@@ -56,64 +53,6 @@ class Reader(Protocol):
             OSError: the file cannot be opened or read.
             ValueError: the file does not have the reader's format; the message is the reason, without the file's name.
         """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Consecutive records of a file, as columns without unstorable characters.
-
-    Attributes:
-        ids: string [documents].
-        texts: string [documents].
-        labels: list<string> [documents], stripped, not empty; a document may repeat one.
-        rejections: the records that could not be read.
-    """
-
-    ids: pa.Array
-    texts: pa.Array
-    labels: pa.Array
-    rejections: tuple[Rejection, ...] = ()
-
-    @classmethod
-    def from_records(cls, records: Sequence[Document | Rejection]) -> "Block":
-        """Convert records to columns."""
-        documents = [record for record in records if isinstance(record, Document)]
-        return cls(
-            ids=pa.array([document.id for document in documents], pa.string()),
-            texts=pa.array([document.text for document in documents], pa.string()),
-            labels=pa.array([document.labels for document in documents], pa.list_(pa.string())),
-            rejections=tuple(record for record in records if isinstance(record, Rejection)),
-        )
-
-    def composed(self) -> "Block":
-        """Return the block with its texts and labels in Unicode's composed form."""
-        labels = pa.ListArray.from_arrays(self.labels.offsets, composed_strings(self.labels.values))
-        return replace(self, texts=composed_strings(self.texts), labels=labels)
-
-
-def read_blocks(reader: Reader, size: int) -> Iterator[Block]:
-    """Read the documents of a reader as blocks of about `size` bytes of text; raises what `Reader.read` raises."""
-    if isinstance(reader, ColumnarReader):
-        yield from reader.read_blocks(size)
-        return
-    records: list[Document | Rejection] = []
-    total = 0
-    for record in reader.read():
-        records.append(record)
-        total += len(record.text) + 100 if isinstance(record, Document) else 100
-        if total >= size:
-            yield Block.from_records(records)
-            records, total = [], 0
-    if records:
-        yield Block.from_records(records)
-
-
-@runtime_checkable
-class ColumnarReader(Protocol):
-    """A reader that can produce columns faster than documents."""
-
-    def read_blocks(self, size: int) -> Iterator[Block]:
-        """Read the documents and rejections of `Reader.read`, in the same order, as blocks of about `size` bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
