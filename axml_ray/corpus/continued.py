@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.preparation.staging import text_digests
 from axml_ray.corpus.store import Corpus
-from axml_ray.corpus.text.composition import composed_strings
+from axml_ray.corpus.text.composition import composed
 from axml_ray.settings import CorpusSettings
 
 NAMED = 3
@@ -60,7 +60,8 @@ def trained_labels(directory: Path) -> pa.Array:
     They are composed here because those of a corpus that an earlier version prepared need not be.
     """
     table = pq.read_table(directory / "labels.parquet", columns=["label", "count"])
-    return composed_strings(table["label"].filter(pc.greater(table["count"], 0)).combine_chunks())
+    labels = table["label"].filter(pc.greater(table["count"], 0)).to_pylist()
+    return pa.array(map(composed, labels), pa.string())
 
 
 def keep_ids(table: pa.Table, kept: pa.Array) -> pa.Table:
@@ -107,5 +108,7 @@ def largest_valid_draw(settings: CorpusSettings) -> int | None:
             "those that its networks were trained on"
         )
     files = map(pq.ParquetFile, corpus.files("valid"))
-    groups = (file.read_row_group(i, ["text"])["text"] for file in files for i in range(file.num_row_groups))
+    groups = (
+        file.read_row_group(i, ["text"])["text"].to_pylist() for file in files for i in range(file.num_row_groups)
+    )
     return max(int(text_digests(texts)[1].max()) for texts in groups)

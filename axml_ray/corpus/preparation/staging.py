@@ -28,7 +28,7 @@ import pyarrow as pa
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.records.records import Document, Reader
 from axml_ray.corpus.records.values import INDICATORS
-from axml_ray.corpus.text.composition import composed_strings
+from axml_ray.corpus.text.composition import composed
 from axml_ray.corpus.text.words import split_texts
 from axml_ray.settings import CorpusSettings
 
@@ -105,17 +105,17 @@ def stage_block(directory: Path, documents: Sequence[Document], settings: Corpus
     directory.mkdir()
     staged = StagedBlock(directory)
     ids = [document.id for document in documents]
-    texts = composed_strings(pa.array([document.text for document in documents], pa.string()))
+    texts = [composed(document.text) for document in documents]
     words = split_texts(texts, settings.max_tokens, settings.segmentation)
     facts = np.empty(len(documents), DOCUMENT_FACTS)
     digests, facts["draw"] = text_digests(texts)
     facts["high"], facts["low"] = digests.T
     facts["id"] = id_hashes(ids)
     facts["words"], facts["cut"] = words.lengths, words.is_cut
-    write_table(directory / "documents.arrow", id=pa.array(ids), text=texts)
+    write_table(directory / "documents.arrow", id=pa.array(ids), text=pa.array(texts))
     write_table(directory / "words.arrow", word=words.vocabulary)
-    names = pa.array([label for document in documents for label in document.labels], pa.string())
-    encoded = composed_strings(names).dictionary_encode()
+    names = [composed(label) for document in documents for label in document.labels]
+    encoded = pa.array(names, pa.string()).dictionary_encode()
     write_table(directory / "labels.arrow", label=encoded.dictionary)
     lengths = np.array([len(document.labels) for document in documents], np.int64)
     if len(encoded.dictionary) <= len(INDICATORS) and INDICATORS.issuperset(encoded.dictionary.to_pylist()):
@@ -146,9 +146,9 @@ def id_hashes(ids: Sequence[str]) -> np.ndarray:
     return np.frombuffer(b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids), np.uint64)
 
 
-def text_digests(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+def text_digests(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return digests of texts, uint64 [texts, 2], and hashes by which subsets are drawn, uint64 [texts]."""
-    digests = [hashlib.blake2b(text.as_buffer(), digest_size=16).digest() for text in texts]
+    digests = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
     # Trailing NULs are removed as numpy's byte strings did in earlier versions, because draws must not change.
     draws = [hashlib.blake2b(digest.rstrip(b"\0"), key=b"draw0").digest()[:8] for digest in digests]
     halves = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
