@@ -107,23 +107,15 @@ def keep_strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matr
         thresholds = _kth_largest(sizes, rows.indptr, most)
         kept = np.flatnonzero(sizes >= np.repeat(thresholds, lengths))
         offsets = np.searchsorted(kept, rows.indptr)
-        # Terms equal to the threshold can exceed the limit.
-        too_long = np.flatnonzero(np.diff(offsets) > most)
-        if len(too_long):
-            surplus = [_surplus(rows, kept[offsets[row] : offsets[row + 1]], thresholds[row], most) for row in too_long]
-            kept = np.setdiff1d(kept, np.concatenate(surplus), assume_unique=True)
+        if (np.diff(offsets) > most).any():  # terms equal to the threshold exceed the limit
+            row = np.repeat(np.arange(len(lengths)), np.diff(offsets))
+            order = np.lexsort((rows.indices[kept], -sizes[kept], row))
+            kept = np.sort(kept[order][np.arange(len(kept)) - offsets[row] < most])
             offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
     rows.sort_indices()
     normalize_rows(rows)
     return rows
-
-
-def _surplus(rows: sparse.csr_matrix, positions: np.ndarray, threshold: np.float32, most: int) -> np.ndarray:
-    """Return those of a row's `positions` that equal the threshold and exceed the limit of `most` terms."""
-    equal = positions[np.abs(rows.data[positions]) == threshold]
-    equal = equal[np.argsort(rows.indices[equal])]  # the columns of a sparse product are in no particular order
-    return equal[most - len(positions) :] if len(positions) > most else equal[:0]
 
 
 def _kth_largest(sizes: np.ndarray, offsets: np.ndarray, k: int) -> np.ndarray:

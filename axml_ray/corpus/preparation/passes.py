@@ -170,23 +170,16 @@ def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_to
         for group in np.unique(np.concatenate(group_of)):
             chosen = [(block, rows[of == group]) for (block, rows), of in zip(pieces, group_of, strict=True)]
             table = pa.concat_tables(block.table("documents").take(pa.array(rows)) for block, rows in chosen)
-            token_rows = Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen)
-            label_rows = Ragged.concatenate(
-                _label_ids(block.rows("label").take(rows), block.array("label_ids")) for block, rows in chosen
-            )
-            columns = {
-                "id": table["id"].combine_chunks(),
-                "tokens": token_rows.to_arrow(),
-                "labels": label_rows.to_arrow(),
+            tokens.append(Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen))
+            labels.append(Ragged.concatenate(_label_ids(block, rows) for block, rows in chosen))
+            content = pa.table({
+                "id": table["id"].combine_chunks(), "tokens": tokens[-1].to_arrow(), "labels": labels[-1].to_arrow(),
                 "text": table["text"].combine_chunks(),
-            }
-            content = pa.table(columns)
+            })  # fmt: skip
             if writer is None:
                 path = work / split / f"{number:06d}.parquet"
                 writer = stack.enter_context(pq.ParquetWriter(path, content.schema, use_dictionary=False))
             writer.write_table(content)
-            tokens.append(token_rows)
-            labels.append(label_rows)
     return Ragged.concatenate(tokens), Ragged.concatenate(labels)
 
 
@@ -205,9 +198,10 @@ def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> Ra
     return Ragged(values, offsets)
 
 
-def _label_ids(rows: Ragged, ids: np.ndarray) -> Ragged:
-    """Convert label numbers of a block to sorted label ids; labels outside the corpus are dropped."""
-    values = ids[rows.values]
+def _label_ids(block: StagedBlock, documents: np.ndarray) -> Ragged:
+    """Return the sorted label ids of some documents of a block; labels outside the corpus are dropped."""
+    rows = block.rows("label").take(documents)
+    values = block.array("label_ids")[rows.values]
     in_corpus = values >= 0
     kept_before = np.concatenate([[0], np.cumsum(in_corpus)])
     return distinct_values(Ragged(values[in_corpus], kept_before[rows.offsets]))
