@@ -110,7 +110,7 @@ class CorpusSettings(ReadingSettings):
     to `vocabulary_size`, and `max_tokens` counts pieces."""
     word_vectors: Literal["train", "random"] | AbsolutePath = "train"
     """`train` (from the words near each word in the training texts), `random`, or a file: GloVe, word2vec or fastText
-    `.vec` text, word2vec binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
+    `.vec` text, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
     continues: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)
