@@ -29,7 +29,7 @@ from axml_ray.corpus.labels.name_files import name_labels
 from axml_ray.corpus.preparation import tasks
 from axml_ray.corpus.preparation.checks import check_ids, check_not_one_hot, segmentation_warning, separator_warning
 from axml_ray.corpus.preparation.input_changes import Inputs
-from axml_ray.corpus.preparation.merging import merge
+from axml_ray.corpus.preparation.merging import merge_labels, merge_words
 from axml_ray.corpus.preparation.passes import (
     count_cooccurrences,
     count_labels,
@@ -38,8 +38,8 @@ from axml_ray.corpus.preparation.passes import (
     encode_files,
     stage_inputs,
 )
-from axml_ray.corpus.preparation.split_assignment import TRAIN, FileLayout, assign_splits
-from axml_ray.corpus.preparation.staging import StagedBlock, StagedInput, reader_number
+from axml_ray.corpus.preparation.split_assignment import DROPPED, TRAIN, VALID, FileLayout, assign_splits, by_split
+from axml_ray.corpus.preparation.staging import DOCUMENT_FACTS, StagedBlock, StagedInput, reader_number
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
 from axml_ray.corpus.readers.source_files import file_size
 from axml_ray.corpus.readers.tables import SeparatedValues
@@ -76,43 +76,40 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 
     # 1. Stage: read every record once; write blocks of documents, with words and labels numbered per block.
     staged, rejections = stage_sources(workspace, readers)
-    given = [int(split[0]) for split in staged.splits]
+    given = staged.split.copy()
 
     # Decide duplicates and splits on the driver, and check what only the whole input shows.
     limit = largest_valid_draw(settings)
-    summary = assign_splits(settings, staged.splits, staged.facts, describe_split, limit)
-    summary.rejected = rejections
+    summary = assign_splits(settings, staged.split, staged.facts, describe_split, limit)
+    drawn_valid = int(((staged.split == VALID) & (given != VALID)).sum())
     if settings.source != "installed_packages":  # the ids of these are ours
         check_ids(staged, given)
     files = "1 file" if len(readers) == 1 else f"{len(readers):,} files"
-    rejected = f"{sum(rejections.values()):,}"
-    log.info("prepare: read %s documents from %s (%s rejected)", f"{summary.read:,}", files, rejected)
+    rejected = sum(rejections.values())
+    log.info("prepare: read %s documents from %s (%s rejected)", f"{len(given):,}", files, f"{rejected:,}")
     check_not_one_hot(staged.paths)
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
     warnings = [separator_warning(staged.paths, settings.label_separator if has_separator else "")]
     if settings.segmentation == "words":
-        train_paths = [path for path, split in zip(staged.paths, given, strict=True) if split == TRAIN]
-        warnings.append(segmentation_warning(train_paths))
+        of_blocks = zip(staged.paths, given[staged.starts[:-1]], strict=True)
+        warnings.append(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
     for warning in filter(None, warnings):
-        summary.warnings.append(warning)
         log.warning("prepare: WARNING: %s", warning)
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""
-        sizes = [len(split) for split in staged.splits]
-        groups = group_by_size(list(range(len(staged.paths))), sizes, COUNTING_DOCUMENTS)
-        splits = workspace.share(staged.splits)
+        groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts), COUNTING_DOCUMENTS)
+        splits = workspace.share(staged.splits())
         workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=splits, **more)
 
-    def merge_counts(kind: str) -> dict[str, int]:
-        """Merge the counts of `labels` or `words` in one task, which ranks them and gives each block their ids."""
-        what, arguments = f"merging the counts of {kind}", {"stage": workspace.stage, "work": work}
-        [counts] = workspace.run([kind], merge, what, paths=staged.paths, settings=settings, **arguments)
+    def merge(task: Callable[..., Any], what: str) -> dict[str, int]:
+        """Merge the counts of all blocks in one task, which ranks what it counted and gives each block the ids."""
+        [counts] = workspace.run([staged.paths], task, f"merging the counts of {what}", work=work, settings=settings)
         return dict(counts)
 
     # 2. Labels: count those of each block, rank them, and give each block their ids.
     count(count_labels, "labels")
-    labels = merge_counts("labels")
+    labels = merge(merge_labels, "labels")
     if not labels["all"]:
         raise SettingsError(f"{describe_split('train')}: no document has a label; every record's `labels` is empty")
     if not labels["labels"]:
@@ -126,9 +123,10 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         replace(index, names=tuple(name_labels(index.labels, settings.label_names))).save(work / "labels.parquet")
 
     # Drop the documents without a label of the corpus, and lay out the others in files.
-    for block, split_of_document in zip(staged.paths, staged.splits, strict=True):
-        summary.drop_unlabelled(split_of_document, StagedBlock(Path(block)).array("labelled"))
-    layout = FileLayout.from_splits(staged.paths, staged.splits)
+    unlabelled = ~np.concatenate([StagedBlock(Path(path)).array("labelled") for path in staged.paths])
+    summary["left_out"]["without_label"] = by_split(staged.split[unlabelled])
+    staged.split[unlabelled] = DROPPED
+    layout = FileLayout.from_splits(staged.paths, staged.splits())
     documents = {split: layout.documents(split) for split in SPLITS}
     for name in SPLITS:
         if not documents[name] and (name != "test" or settings.has_test):
@@ -137,14 +135,15 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         log.info(
             "prepare: %s validation documents: %s drawn (corpus.valid_documents is %s, at most a tenth of train), "
             "those without a label left out",
-            f"{documents['valid']:,}", f"{summary.drawn_valid:,}", f"{settings.valid_documents:,}",
+            f"{documents['valid']:,}", f"{drawn_valid:,}", f"{settings.valid_documents:,}",
         )  # fmt: skip
-    summary.count_kept(staged.splits, staged.facts)
-    staged.facts.clear()  # not needed any more, and large
+    summary["empty_texts"] = by_split(staged.split[staged.facts["words"] == 0])
+    summary["cut_texts"] = by_split(staged.split[staged.facts["cut"]])
+    staged.facts = staged.facts[:0]  # not needed any more, and large
 
     # 3. Words: the same as for labels, for the words of training documents that have a label of the corpus.
     count(count_words, "words")
-    merge_counts("words")
+    merge(merge_words, "words")
     with pa.memory_map(str(workspace.stage / "vocabulary.arrow")) as file:
         vocabulary = pa.ipc.open_file(file).read_all()
     tokenizer = Tokenizer.from_words(vocabulary["word"].to_pylist(), settings.segmentation, subwords=settings.subwords)
@@ -174,9 +173,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         documents=documents["train"],
         max_tokens=settings.max_tokens,
     )
-    for split in SPLITS:
-        summary.tokens[split] = sum(int(row["tokens"]) for row in rows if row["split"] == split)
-        summary.assignments[split] = sum(int(row["labels"]) for row in rows if row["split"] == split)
+    for name, column in (("words", "tokens"), ("label_assignments", "labels")):
+        summary[name] = {split: sum(int(row[column]) for row in rows if row["split"] == split) for split in SPLITS}
 
     # 5. Label features: sum the documents' TF-IDF vectors over ranges of labels.
     feature_files = len(list(workspace.features.glob("*.offsets.npy")))
@@ -194,7 +192,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         shutil.rmtree(directory)
 
     # 6. Word vectors.
-    coverage, dimension = write_word_vectors(workspace, tokenizer, summary.tokens["train"])
+    coverage, dimension = write_word_vectors(workspace, tokenizer, summary["words"]["train"])
 
     # The report page, and the manifest, which makes the corpus complete.
     files_written = sorted(path for path in work.rglob("*") if path.is_file() and path.parent != workspace.stage)
@@ -212,10 +210,18 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
             "labels": labels["labels"],
             "trained_labels": labels["trained"],
             "words": len(tokenizer),
-            "rejected": sum(summary.rejected.values()),
-            "duplicates": summary.dropped_duplicates,
+            "rejected": rejected,
+            "duplicates": summary["left_out"]["duplicates"],
         },
-        "summary": summary.to_manifest(labels),
+        "summary": {
+            "records": len(given) + rejected,
+            "rejected": dict(sorted(rejections.items())),
+            "documents": documents,
+            **summary,
+            "labels_dropped_as_rare": labels["all"] - labels["labels"],
+            "warnings": list(filter(None, warnings)),
+            "labels_unseen_in_train": {"valid": labels["unseen_valid"], "test": labels["unseen_test"]},
+        },
         "word_vector_coverage": coverage,
         "word_vector_dimension": dimension,
         "seconds": time.monotonic() - start,
@@ -276,12 +282,16 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
             "with corpus.max_rejected_share"
         )
 
-    staged = StagedInput(sorted(row["path"] for row in rows), [], [], [part for _, part, _ in parts])
-    for block in staged.paths:
-        split = parts[reader_number(block)][0]
-        staged.facts.append(np.array(StagedBlock(Path(block)).array("facts")))
-        staged.splits.append(np.full(len(staged.facts[-1]), SPLITS.index(split) if split else TRAIN, dtype=np.int8))
-    return staged, reasons
+    paths = sorted(row["path"] for row in rows)
+    facts = [StagedBlock(Path(path)).array("facts") for path in paths]
+    given = [parts[reader_number(path)][0] for path in paths]
+    splits = np.array([SPLITS.index(split) if split else TRAIN for split in given], dtype=np.int8)
+    lengths = list(map(len, facts))
+    all_facts = np.concatenate([np.empty(0, DOCUMENT_FACTS), *facts])
+    readers_of_parts = [part for _, part, _ in parts]
+    return StagedInput(
+        paths, np.cumsum([0, *lengths]), np.repeat(splits, lengths), all_facts, readers_of_parts
+    ), reasons
 
 
 def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) -> tuple[float, int]:

@@ -83,16 +83,21 @@ class StagedInput:
 
     Attributes:
         paths: the staged blocks, in the order of the input.
-        splits: for each block, int8 [documents], the split for which each document was given; `assign_splits`
-            overwrites it.
-        facts: for each block, `DOCUMENT_FACTS` [documents].
+        starts: int64 [blocks + 1], the number of documents before each block.
+        split: int8 [documents], the split of each document.
+        facts: `DOCUMENT_FACTS` [documents].
         readers: the readers, by the number with which the names of their blocks begin.
     """
 
     paths: list[str]
-    splits: list[np.ndarray]
-    facts: list[np.ndarray]
+    starts: np.ndarray
+    split: np.ndarray
+    facts: np.ndarray
     readers: list[Reader]
+
+    def splits(self) -> list[np.ndarray]:
+        """Return the split of each document by block."""
+        return np.split(self.split, self.starts[1:-1])
 
 
 def reader_number(path: str) -> int:
