@@ -5,7 +5,7 @@ size, times and inode of a file are the same, its hash is taken from the manifes
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,11 +55,6 @@ class Inputs:
     def key(self) -> str:
         """Return the fingerprint of settings and contents; a corpus with the same key is up to date."""
         return fingerprint(self.settings.identity, [file.identity for file in self.files])
-
-
-def input_files(reader: Any) -> list[SourceFile]:
-    """Return the files that a reader reads."""
-    return [reader.path, *([reader.labels_path] if hasattr(reader, "labels_path") else [])]
 
 
 def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, str]) -> list[Input]:
@@ -120,11 +115,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def known_contents(manifest: Mapping[str, Any]) -> dict[Stamp, str]:
-    """Return the contents in the manifest of a corpus by their stamps."""
-    return {tuple(row["stamp"]): row["content"] for row in manifest["sources"] if row["stamp"]}
-
-
 def describe_changes(manifest: Mapping[str, Any], inputs: Inputs) -> str:
     """Describe for a log line why a corpus is out of date: other settings, else other inputs."""
     if keys := changed_settings(manifest, inputs.settings):
@@ -141,13 +131,3 @@ def changed_settings(manifest: Mapping[str, Any], settings: CorpusSettings) -> l
     now = settings.identity
     before = manifest.get("identity", now)
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-
-
-def old_files_first(readers: Iterable[tuple[str, Any]], inputs: Inputs, manifest: Mapping[str, Any]) -> list[Any]:
-    """Return readers with those of a continued corpus's files first, else in their order.
-
-    Of equal texts, the first one is kept where duplicates are dropped: an old text must keep its labels.
-    """
-    old = {row["content"] for row in manifest["sources"]}
-    content = {file.path: file.content for file in inputs.files}
-    return sorted(readers, key=lambda split_and_reader: content[portable(split_and_reader[1].path)] not in old)

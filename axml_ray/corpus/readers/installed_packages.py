@@ -53,7 +53,8 @@ class InstalledPackage:
         """
         for file in sorted(self.path.rglob("*.py")) if self.path.is_dir() else [self.path]:
             relative = file.relative_to(self.path.parent)
-            if not file.is_file() or _is_test(relative):
+            is_test = not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name)
+            if is_test or not file.is_file():
                 continue
             modules = module_labels(relative)
             for node, owner in _definitions(file.read_bytes()):
@@ -78,10 +79,6 @@ def module_labels(relative: Path) -> list[str]:
     """
     public = [storable(name) for name in relative.with_suffix("").parts if not name.startswith("_")]
     return [".".join(public[:depth]) for depth in range(1, min(MODULE_DEPTH, len(public)) + 1)]
-
-
-def _is_test(relative: Path) -> bool:
-    return not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name) is not None
 
 
 def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:
@@ -116,14 +113,8 @@ def _argument_names(node: Definition) -> list[str]:
     if isinstance(node, ast.ClassDef):
         methods = [member for member in node.body if isinstance(member, ast.FunctionDef)]
         return next((_argument_names(method) for method in methods if method.name == "__init__"), [])
-    signature = node.args
-    arguments = [
-        *signature.posonlyargs,
-        *signature.args,
-        signature.vararg,
-        *signature.kwonlyargs,
-        signature.kwarg,
-    ]
+    own = node.args
+    arguments = [*own.posonlyargs, *own.args, own.vararg, *own.kwonlyargs, own.kwarg]
     return [argument.arg for argument in arguments if argument and argument.arg not in {"self", "cls"}]
 
 

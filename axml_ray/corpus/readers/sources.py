@@ -153,7 +153,6 @@ def _saved_dataset(pattern: str | Path) -> Path | None:
 
 
 def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwise: str) -> Reader:
-    """Return the reader for the format of a file."""
     name: str = settings.source
     if name == "auto":
         plain = without_compression(file_name(file))
