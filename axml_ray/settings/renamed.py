@@ -28,6 +28,8 @@ RENAMED = {
     "training.averaging": "set training.average_after to training.epochs to train without stochastic weight averaging",
     "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
     "features.lead_weight": "leave it out; leading words count ten times",
+    "corpus.max_terms": "leave it out; labels keep 64 terms if there are more than 100,000 labels",
+    "corpus.vocabulary_size": "the limit is now 500,000 words; corpus.min_document_frequency drops rare ones",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
     "corpus.dictionary": "leave it out; texts are no longer translated",
     "corpus.dictionary_stemmer": "leave it out; texts are no longer translated",

@@ -15,10 +15,17 @@ from axml_ray.corpus.text.tokenizer import UNKNOWN
 
 RANGE_TERMS = 12_000_000
 """Approximate number of terms that are added in a range of labels."""
+MAX_TERMS, MANY_LABELS = 64, 100_000
+"""Terms that a label's features keep if there are more labels than this: the features of millions take much memory."""
 TABLE_TERMS = 1 << 19
 """Maximum number of terms of a dense table in which the largest terms of rows are selected."""
 FILE_DOCUMENTS = 1 << 15
 """Number of training documents of a feature file, except for the last one."""
+
+
+def max_terms(labels: int) -> int | None:
+    """Return how many of its strongest terms a label's features keep; None for all, with few labels."""
+    return MAX_TERMS if labels > MANY_LABELS else None
 
 
 def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) -> sparse.csr_matrix:

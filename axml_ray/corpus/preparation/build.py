@@ -23,7 +23,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, write_json
 from axml_ray.corpus.continued import check_kept_labels, keep_word_vectors, largest_valid_draw
 from axml_ray.corpus.labels import label_feature_sums
-from axml_ray.corpus.labels.label_features import label_ranges
+from axml_ray.corpus.labels.label_features import label_ranges, max_terms
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.name_files import name_labels
 from axml_ray.corpus.preparation import tasks
@@ -98,7 +98,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""
-        groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts), COUNTING_DOCUMENTS)
+        groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts).tolist(), COUNTING_DOCUMENTS)
         splits = workspace.share(staged.splits())
         workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=splits, **more)
 
@@ -181,7 +181,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     mean_terms = label_feature_sums.mean_terms(workspace.features, feature_files)
     ranges = label_ranges(label_feature_sums.train_counts(work / "labels.parquet"), mean_terms)
     groups = group_by_size(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
-    sizes: dict[str, Any] = {"files": feature_files, "words": len(tokenizer), "max_terms": settings.max_terms}
+    sizes: dict[str, Any] = {"files": feature_files, "words": len(tokenizer), "max_terms": max_terms(labels["trained"])}
     if len(ranges) == 1:  # not worth a task
         label_feature_sums.sum_ranges(groups[0], features=workspace.features, **sizes)
     else:

@@ -18,6 +18,8 @@ from axml_ray.corpus.preparation.staging import StagedBlock, write_table
 from axml_ray.corpus.text.tokenizer import LONGEST_WORD, SEPARATOR, UNKNOWN, Tokenizer
 from axml_ray.settings import SPLITS, CorpusSettings
 
+VOCABULARY_SIZE = 500_000
+"""Largest number of words, as in the paper, including the padding and unknown words."""
 ROWS = 4 << 20
 """Approximate number of strings that are processed at a time."""
 
@@ -36,7 +38,7 @@ def merge_words(paths: Sequence[str], work: Path, settings: CorpusSettings) -> l
     if settings.subwords:
         table = table.filter(pc.less_equal(pc.utf8_length(all_words), LONGEST_WORD))
     table = table.filter(pc.greater_equal(table["count"], max(settings.min_document_frequency, 1)))
-    table = _ranked(table, "count", "word").slice(0, settings.vocabulary_size - UNKNOWN - 1)
+    table = _ranked(table, "count", "word").slice(0, VOCABULARY_SIZE - UNKNOWN - 1)
     if settings.subwords:
         table = pa.concat_tables([table, _characters(all_words, table["word"])])
     write_table(work / "stage" / "vocabulary.arrow", word=table["word"], count=table["count"])
