@@ -86,9 +86,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def score(self, members: MemberWeights, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the ensemble's scores of given labels (ids, integer [n]) from those of the members, all float32 [N,
-        n].
-        """
+        """Compute the ensemble's scores of given labels (integer [n]) from those of the members, all float32 [N, n]."""
 
 
 class Mean(Combiner):

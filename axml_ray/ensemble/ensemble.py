@@ -114,9 +114,7 @@ class Ensemble:
     members: Mapping[str, Member]
 
     def rank(self, tokens: Ragged, allowed: np.ndarray | None = None) -> TopK:
-        """Return the best `top_labels` labels of each document, which has at least one word id; `allowed` as in
-        `Combination`.
-        """
+        """Return the best `top_labels` labels of each document, of at least one word; see `Combination.rank`."""
         return self.combination.rank(self.rank_members(tokens), allowed)
 
     def rank_members(self, tokens: Ragged) -> dict[str, TopK]:

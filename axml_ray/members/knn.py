@@ -89,9 +89,7 @@ class NearestNeighbours(SparseMember):
     def of(
         cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int, featurizer: Featurizer
     ) -> "NearestNeighbours":
-        """Index training texts, given their features (a `Featurizer.matrix`) and labels; ids of L (`trained`) and above
-        are ignored.
-        """
+        """Index training texts by their features, a `Featurizer.matrix`; labels of `trained` and above are ignored."""
         texts = keep_strongest(rows[:, :-1], FEATURES).T.tocsr()
         rare = np.diff(texts.indptr) <= max(COMMON_TEXTS, COMMON_SHARE * len(labels))
         texts = sparse.diags(rare.astype(np.float32)) @ texts

@@ -85,9 +85,7 @@ class LabelNames(SparseMember):
 
     @classmethod
     def of(cls, trie: Trie, tokens: Ragged, labels: Ragged, trained: int, fitted: int = FITTED) -> "LabelNames":
-        """Fit on given documents, the regression on at most `fitted` of them; label ids of L (`trained`) and above are
-        ignored.
-        """
+        """Fit on documents, the regression on at most `fitted`; labels of L (`trained`) and above are ignored."""
         own = labels.values[labels.values < trained]
         named, true = np.zeros(trained, dtype=np.int64), np.zeros(trained, dtype=np.int64)
         for rows in _steps(tokens):

@@ -209,8 +209,7 @@ class Member(ABC):
 
     @classmethod
     def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
-        """Copy a fitted member's files into an existing directory of a bundle, large matrices in the number format
-        `weights`.
+        """Copy a fitted member's files into a directory of a bundle, large matrices in the number format `weights`.
 
         Returns:
             Whether the member needs the corpus's word vectors from the bundle.
@@ -227,9 +226,7 @@ class Member(ABC):
 
     @abstractmethod
     def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """Return the scores of given labels (ids, integer [n]), float32 [N, n], whether or not `rank` would return
-        them.
-        """
+        """Return the scores of given labels (integer [n]), float32 [N, n], whether or not `rank` would return them."""
 
     def explain(self, text: ExplainedText, labels: Sequence[int], index: LabelIndex) -> list[TreePath] | None:
         """Return the path to each label in the tree, with attention to words; None if the member cannot explain."""

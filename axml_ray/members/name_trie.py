@@ -42,9 +42,7 @@ class Trie:
 
     @classmethod
     def of(cls, names: Ragged, labels: np.ndarray, stems: np.ndarray) -> "Trie":
-        """Build the trie of names (word ids, at least one per name) of `labels` (int32 [names]), with `stems` (int32
-        [V]).
-        """
+        """Build the trie of names, word ids of `labels` (int32 [names]), with the stem of each word (int32 [V])."""
         kinds, states = int(stems.max(initial=0)) + 1, np.zeros(len(names), dtype=np.int64)
         keys, count = [np.empty(0, np.int64)], 1
         for depth in range(int(names.lengths.max(initial=0))):

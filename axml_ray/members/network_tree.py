@@ -186,8 +186,7 @@ class NetworkTree(Member):
     def _log_probabilities(
         self, network: LevelNetwork, encodings: Tensor, lengths: Tensor, nodes: np.ndarray, parents: np.ndarray | None
     ) -> Tensor:
-        """Return the log-probabilities of `nodes` (int64 [n]) of a network's level given their `parents`, float32 [N,
-        n].
+        """Return the log-probabilities of `nodes` (int64 [n]) of a network's level given their parents, float32 [N, n].
 
         `parents` (int64 [n]) is None at the first level.
         """

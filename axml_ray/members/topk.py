@@ -32,9 +32,7 @@ class TopK(NamedTuple):
         return TopK(np.pad(self.labels, columns, constant_values=-1), np.pad(self.scores, columns))
 
     def scores_of(self, labels: np.ndarray) -> np.ndarray:
-        """Return the scores of given labels (integer [N, n], -1 for none), float32 [N, n]; 0 for a label that is not
-        ranked.
-        """
+        """Return the scores of labels (integer [N, n], -1 for none), float32 [N, n]; 0 for one that is not ranked."""
         same = (labels[:, :, None] == self.labels[:, None, :]) & (labels[:, :, None] >= 0)
         scores: np.ndarray = np.where(same, self.scores[:, None, :], np.float32(0)).sum(axis=2, dtype=np.float32)
         return scores
@@ -46,8 +44,7 @@ class TopK(NamedTuple):
 
 
 def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> TopK:
-    """Rank k labels by the weighted sum of their scores in M rankings; a label that one leaves out has the score 0 in
-    it.
+    """Rank k labels by the weighted sum of their scores in M rankings; a label that is not ranked has the score 0.
 
     The labels of a ranking are distinct in each row. Equal scores are ordered by label id.
     """

@@ -57,17 +57,13 @@ def indicator_matrix(rows: Ragged, columns: int) -> sparse.csr_matrix:
 
 
 def idf_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
-    """Compute the smoothed inverse document frequency, float32 [words], from the training documents with each word,
-    int64.
-    """
+    """Compute the smoothed inverse document frequency, float32 [words], from the documents with each word, int64."""
     weights: np.ndarray = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
     return weights
 
 
 def apply_tf_idf(counts: sparse.csr_matrix, weights: np.ndarray) -> None:
-    """Turn counts (float32 CSR, 1 or more) into TF-IDF vectors of length one, in place, with the weights of
-    `idf_weights`.
-    """
+    """Turn counts (float32 CSR) into TF-IDF vectors of length one, in place, with the weights of `idf_weights`."""
     counts.data = (np.log(counts.data) + 1) * weights[counts.indices]
     normalize_rows(counts)
 
@@ -103,8 +99,7 @@ def label_ranges(counts: np.ndarray, terms: float) -> list[tuple[int, int]]:
 
 
 def keep_strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
-    """Keep the `most` terms with the largest absolute values of each row (float32 CSR), and scale the rows to length
-    one.
+    """Keep the `most` terms of the largest absolute values in each row (float32 CSR), and scale rows to length one.
 
     Of equal terms, those of the lowest columns are kept. None keeps all.
     """

@@ -89,7 +89,5 @@ def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) ->
 
 
 def write_labels(path: Path, labels: pa.Array, counts: np.ndarray) -> None:
-    """Write `labels.parquet` from ranked labels (string [L]) and counts; each label is its own name. No Python
-    objects.
-    """
+    """Write `labels.parquet` from ranked labels (string [L]), their own names, and counts, without Python objects."""
     _write(path, labels, labels, counts)

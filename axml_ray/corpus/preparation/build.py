@@ -295,8 +295,7 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
 
 
 def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) -> tuple[float, int]:
-    """Write `word_vectors.safetensors`: read from a file, learned from the training texts (of `tokens` tokens), or
-    random.
+    """Write `word_vectors.safetensors`: read from a file, learned from the `tokens` of the training texts, or random.
 
     Returns the share of the words with a read or learned vector, and the dimension of the vectors.
 

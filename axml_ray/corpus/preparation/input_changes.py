@@ -88,8 +88,7 @@ def stamp_of(file: SourceFile) -> Stamp:
 
 
 def content_of(file: SourceFile) -> str:
-    """Return a digest of the content of a local file or of the source files of a package; of a file in a store, its
-    version.
+    """Return a digest of a local file or of the source files of a package; for a file in a store, its version there.
 
     Raises:
         OSError: the file cannot be read.

@@ -48,9 +48,7 @@ class InstalledPackage:
     path: Path
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Stream the docstrings, files in sorted order, with ids like `scipy/sparse/linalg/_norm.py:21`; nothing is
-        rejected.
-        """
+        """Stream the docstrings, files in sorted order, with ids like `scipy/sparse/linalg/_norm.py:21`."""
         for file in sorted(self.path.rglob("*.py")) if self.path.is_dir() else [self.path]:
             relative = file.relative_to(self.path.parent)
             is_test = not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name)
@@ -119,8 +117,7 @@ def _argument_names(node: Definition) -> list[str]:
 
 
 def installed_package_readers(site_packages: Path | None = None) -> list[InstalledPackage]:
-    """Return a reader for each top-level package or module of a directory, by default of this environment, sorted by
-    name.
+    """Return a reader for each top-level package or module, sorted by name, of a directory or of this environment.
 
     Installers, this project and packages with a leading underscore are excluded, and so is every entry that cannot be
     imported by its name, such as `numpy-2.4.6.dist-info`, `numpy.libs` and `yaml-stubs`.

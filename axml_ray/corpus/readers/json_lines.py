@@ -39,8 +39,7 @@ class JsonLines(LineRange):
 
 
 def parse_object(line: bytes | Damage, exact: Sequence[str] = ("id",)) -> dict[str, Any]:
-    """Parse a JSON object; integers of the fields `exact` of more than 64 bits must not become floats, as orjson reads
-    them.
+    """Parse a JSON object; integers of more than 64 bits in the fields `exact` must not become floats, as in orjson.
 
     Raises:
         ValueError: the line is not a JSON object; the message is the reason.

@@ -95,8 +95,7 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
 def read_lines(
     file: SourceFile, begin: int = 0, end: int | None = None, lines_before: int = 0
 ) -> Iterator[tuple[int, bytes | Damage]]:
-    """Stream the lines of a text file, or of a byte range of it, as `read_line_blocks`: number, from 1, and line or
-    `Damage`.
+    """Stream number, from 1, and line (or `Damage`) of a text file or a byte range of it, as `read_line_blocks` does.
 
     `lines_before` is the number of lines that begin before `begin`. A line has no line feed.
     """

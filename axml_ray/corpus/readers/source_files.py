@@ -32,8 +32,7 @@ def without_compression(name: str) -> str:
 
 
 def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFile]:
-    """List the files that a pattern names, sorted; local paths are absolute, because a task may run in another
-    directory.
+    """List the files that a pattern names, sorted; local paths are absolute, as tasks may run in other directories.
 
     Args:
         pattern: a file; a directory, whose direct files with one of `suffixes` are taken, compressed or not; or a glob
@@ -60,7 +59,7 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
             matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
             files = [file for file in map(Path, matches) if file.is_file()]
     if files:
-        return sorted(files)  # type: ignore[type-var]
+        return sorted(files)
     if not is_directory:
         raise FileNotFoundError(f"no file matches {str(pattern)!r}")
     patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
@@ -124,9 +123,7 @@ def file_size(file: SourceFile) -> int:
 
 
 def stored_version(url: str) -> str:
-    """Return what a store identifies the content of a file by: its size and entity tag, or else the time of its
-    change.
-    """
+    """Return what a store identifies a file's content by: its size and entity tag, or else the time of its change."""
     store, path = fs.FileSystem.from_uri(url)
     info = store.get_file_info(path)
     with store.open_input_stream(path) as stream:

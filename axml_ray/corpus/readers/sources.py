@@ -38,9 +38,7 @@ _JSON = (".jsonl", ".json")
 
 @dataclass(frozen=True)
 class Format:
-    """A format of files: the suffixes of its files, besides that of a compression, and what opens the reader of a
-    file.
-    """
+    """A format of files: the suffixes of its files, besides that of a compression, and a function that opens one."""
 
     suffixes: tuple[str, ...]
     open: Callable[[SourceFile, Fields, ReadingSettings], Reader]

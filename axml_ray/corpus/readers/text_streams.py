@@ -64,9 +64,7 @@ def open_text(file: SourceFile) -> BinaryIO:
 
 
 def is_stored_as_read(file: SourceFile) -> bool:
-    """Return whether `open_text` gives the bytes of a local file as they are stored, so that ranges of it can be
-    read.
-    """
+    """Return whether `open_text` gives the bytes of a local file as stored, so that ranges of it can be read."""
     try:
         with open_text(file) as stream:
             return isinstance(getattr(stream, "raw", None), io.FileIO)

@@ -143,9 +143,7 @@ def _read_indicator(
 
 
 def _read_rows(rows: list[Any]) -> list[list[Any]]:
-    """Return the labels of each text of a column: of lists, or of one label for each text; anything else is an
-    error.
-    """
+    """Return the labels of each text of a column, either lists or one label for each; anything else is an error."""
     present = [row for row in rows if not is_missing(row)]
     is_single = bool(present) and all(isinstance(row, str | Real) for row in present)
     labels: list[list[Any]] = []
