@@ -76,7 +76,7 @@ def _split_words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
     joined = "\n".join(texts)  # no word has a line feed
     table = _table()
     if joined.isascii():
-        points = np.frombuffer(joined.encode(), np.uint8)
+        points: np.ndarray = np.frombuffer(joined.encode(), np.uint8)
         table.learn(points)
         letters = table.lower[:128].astype(np.uint8)[points]
         inside = table.begins[letters]  # a word can continue with the characters with which it can begin
