@@ -22,9 +22,11 @@ import results_file
 import torch
 from results_file import Result
 from safetensors.numpy import save_file
+from scipy import sparse
 
 from axml_ray.core.files import whole_directory, write_json
 from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.labels.label_features import keep_strongest
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.evaluation.metrics.metrics import Scores, propensities
 from axml_ray.runs.run import Run
@@ -33,7 +35,9 @@ from axml_ray.settings.configuration import load
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.kinds import build_tree
 
-COPIED = ("labels.parquet", "tokenizer.json", "label_features.npz")
+COPIED = ("labels.parquet", "tokenizer.json")
+LABEL_TERMS = 128
+"""Terms that the features of a label keep in a compact copy."""
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
 
@@ -54,6 +58,8 @@ def write_compact(corpus: Corpus, to: Path, words: int) -> Corpus:
     with whole_directory(to) as work:
         for name in COPIED:
             shutil.copyfile(corpus.directory / name, work / name)
+        features = keep_strongest(corpus.label_features(), LABEL_TERMS)
+        sparse.save_npz(work / "label_features.npz", features, compressed=False)
         save_file({"word_vectors": corpus.word_vectors().astype(np.float16)}, work / "word_vectors.safetensors")
         for name in corpus.manifest["counts"]["documents"]:
             split = corpus.split(name).cut(words)

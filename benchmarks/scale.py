@@ -44,12 +44,12 @@ from rich.console import Console
 from scipy import sparse
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.labels.label_features import max_terms
 
 DOCUMENTS, TEST_DOCUMENTS = 1_700_000, 20_000
 LABELS, LABELS_OF_A_TEXT = 2_812_281, 36
 WORDS, WORDS_OF_A_TEXT = 1_500_000, 104
 PLAIN_DOCUMENTS = 40_000
-MAX_TERMS = 64
 CHUNK = 4096
 
 
@@ -217,11 +217,12 @@ def plain(path: Path, folder: Path) -> float:
     ends = np.cumsum([0, *map(len, label_ids)])
     given_matrix = sparse.csr_matrix((np.ones(len(flat), np.float32), flat, ends), shape=(len(texts), len(names)))
     sums = (given_matrix.T.tocsr() @ documents).tocsr()
+    most = max_terms(len(names)) or sums.shape[1]
     for row in range(len(names)):
         begin, end = sums.indptr[row], sums.indptr[row + 1]
         data = sums.data[begin:end]
-        if end - begin > MAX_TERMS:
-            data[np.argpartition(data, -MAX_TERMS)[:-MAX_TERMS]] = 0
+        if end - begin > most:
+            data[np.argpartition(data, -most)[:-most]] = 0
         data /= np.sqrt((data * data).sum()) or 1.0
     sums.eliminate_zeros()
     sparse.save_npz(folder / "label_features.npz", sums, compressed=False)
@@ -238,7 +239,6 @@ def measure(folder: Path, documents: int) -> dict[str, Any]:
             "test": [str(folder / "test.jsonl")],
             "valid_documents": 4000,
             "word_vectors": "random",
-            "max_terms": MAX_TERMS,
         },
     }
     config = folder / "scale.yaml"

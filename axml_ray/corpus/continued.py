@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.preparation.staging import text_digests
 from axml_ray.corpus.store import Corpus
-from axml_ray.corpus.text.composition import composed_strings
+from axml_ray.corpus.text.composition import composed
 from axml_ray.settings import CorpusSettings
 
 NAMED = 3
@@ -34,17 +34,11 @@ def previous_words(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
 
 
 def keep_word_vectors(vectors: np.ndarray, words: Sequence[str], directory: Path, *, align: bool) -> np.ndarray:
-    """Return word vectors in which the words of a continued corpus have the vectors that they had there.
+    """Return `vectors` (float32 [V, E]) with the vectors of the corpus in `directory` for the `words` that it knows.
 
-    Args:
-        vectors: float32 [V, E], vectors of the new corpus.
-        words: its words, by id.
-        directory: directory of the continued corpus.
-        align: whether `vectors` were learned anew, and so must be rotated into the space of the old ones: by the
-            orthogonal matrix that brings the words of both corpora closest together (Schönemann 1966).
-
-    Returns:
-        float32 [V, E]; `vectors` if those of the continued corpus have another dimension.
+    With `align`, `vectors` were learned anew, and are rotated into the space of the old ones by the orthogonal matrix
+    that brings the words of both corpora closest together (Schönemann 1966). They stay as they are if dimensions
+    differ.
     """
     corpus = Corpus.open(directory)
     before = corpus.word_vectors()
@@ -66,15 +60,14 @@ def trained_labels(directory: Path) -> pa.Array:
     They are composed here because those of a corpus that an earlier version prepared need not be.
     """
     table = pq.read_table(directory / "labels.parquet", columns=["label", "count"])
-    return composed_strings(table["label"].filter(pc.greater(table["count"], 0)).combine_chunks())
+    labels = table["label"].filter(pc.greater(table["count"], 0)).to_pylist()
+    return pa.array(map(composed, labels), pa.string())
 
 
 def keep_ids(table: pa.Table, kept: pa.Array) -> pa.Table:
     """Return ranked labels in another order: those of `kept` first and in its order, those without documents last.
 
-    Args:
-        table: columns `label` and `train`, the number of training documents, ranked.
-        kept: string, labels of the continued corpus in the order of their ids.
+    `table` has the columns `label` and `train`, the number of training documents.
     """
     before = pc.fill_null(pc.index_in(table["label"], kept), len(kept)).to_numpy()
     is_untrained = table["train"].to_numpy() == 0
@@ -115,5 +108,7 @@ def largest_valid_draw(settings: CorpusSettings) -> int | None:
             "those that its networks were trained on"
         )
     files = map(pq.ParquetFile, corpus.files("valid"))
-    groups = (file.read_row_group(i, ["text"])["text"] for file in files for i in range(file.num_row_groups))
+    groups = (
+        file.read_row_group(i, ["text"])["text"].to_pylist() for file in files for i in range(file.num_row_groups)
+    )
     return max(int(text_digests(texts)[1].max()) for texts in groups)

@@ -29,12 +29,7 @@ GIVEN_FEATURES = "given_label_features.npz"
 
 @dataclass(frozen=True)
 class Split:
-    """Documents as integers, one row per document.
-
-    Attributes:
-        tokens: word ids.
-        labels: label ids, sorted.
-    """
+    """Documents as integers, one row per document: word ids, and sorted label ids."""
 
     tokens: Ragged
     labels: Ragged
@@ -67,12 +62,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus; its parts are loaded when they are first used.
-
-    Attributes:
-        directory: directory of the corpus.
-        manifest: content of `corpus.json`.
-    """
+    """A prepared corpus; its parts are loaded when they are first used. `manifest` is the content of `corpus.json`."""
 
     directory: Path
     manifest: dict[str, Any]

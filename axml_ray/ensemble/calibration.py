@@ -61,22 +61,18 @@ class Calibration:
     """Mean number of labels of a document with at least the score of the cut."""
 
     def __post_init__(self) -> None:
-        curves = (self.scores, self.probabilities), (self.cuts, self.precisions, self.counts)
-        for curve in curves:
+        for curve in (self.scores, self.probabilities), (self.cuts, self.precisions, self.counts):
             if len({len(column) for column in curve}) != 1 or not curve[0]:
                 raise ValueError("its curves are empty or of different lengths")
-            if not all(math.isfinite(value) for column in curve for value in column):
+            if not np.isfinite(curve).all():
                 raise ValueError("a number in it isn't finite")
-        if any((np.diff(column) <= 0).any() for column in (self.scores, self.probabilities)) or self.scores[0] <= 0:
+        if (np.diff([self.scores, self.probabilities]) <= 0).any() or self.scores[0] <= 0:
             raise ValueError("its scores or probabilities don't rise, or a score isn't above 0")
         if not 0 < self.probabilities[0] <= self.probabilities[-1] < 1:
             raise ValueError("a probability in it isn't between 0 and 1")
-        rising = tuple(-cut for cut in self.cuts), self.counts
-        if (
-            any((np.diff(column) < 0).any() for column in rising)
-            or min(self.precisions) < 0
-            or max(self.precisions) > 1
-        ):
+        if (np.diff([np.negative(self.cuts), self.counts]) < 0).any() or not 0 <= min(self.precisions) <= max(
+            self.precisions
+        ) <= 1:
             raise ValueError("a curve in it turns, or a precision isn't from 0 to 1")
         if self.documents < 1:
             raise ValueError("it is of no documents")
@@ -129,12 +125,11 @@ class Calibration:
     def threshold(self, *, precision: float | None = None, count: float | None = None) -> float:
         """Return the lowest probability threshold with a given precision, or mean number of labels, on validation.
 
-        Args:
-            precision: required share of true labels at or above the threshold, 0 to 1.
-            count: mean number of labels of a document at or above the threshold.
+        Exactly one of the two is given: the share of true labels (0 to 1), or the mean number of labels of a document,
+        at or above the threshold.
 
         Raises:
-            SettingsError: not exactly one of the two is given, or validation never reached it.
+            SettingsError: not exactly one is given, or validation never reached it.
         """
         if (precision is None) == (count is None):
             raise SettingsError("threshold: give either precision, such as 0.8, or count, such as 5")
@@ -163,11 +158,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, content: Any) -> "Calibration":
-        """Read what `as_json` returned.
-
-        Raises:
-            ValueError: it is something else, or of another version.
-        """
+        """Read what `as_json` returned; a ValueError if it is something else, or of another version."""
         names = set(cls.__dataclass_fields__)
         if isinstance(content, dict) and content.get("version", 1) != VERSION:
             raise ValueError(f"it is of version {content.get('version', 1)!r}, and this program reads {VERSION}")
@@ -183,9 +174,8 @@ class Calibration:
 def _knots(scores: np.ndarray, hit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores and probabilities between which `Calibration.probability` interpolates, float64 [knots].
 
-    Args:
-        scores: scores from `LEAST_SCORE` to `GREATEST_SCORE`, float64 [N].
-        hit: whether each prediction is true, bool [N].
+    `scores` (float64 [N]) are from `LEAST_SCORE` to `GREATEST_SCORE`; `hit` (bool [N]) is whether each is of a true
+    label.
     """
     block = _rising_blocks(scores, hit)
     weights = np.bincount(block) + 1.0

@@ -9,7 +9,8 @@ Legend: N documents, k ranked labels per document, n given labels, M members, L 
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,21 +22,16 @@ from axml_ray.members.topk import TopK, weighted_sum
 
 @dataclass(frozen=True)
 class MemberWeights:
-    """Kinds and weights of the members that are combined.
-
-    Attributes:
-        kinds: kind of each member.
-        weights: weight of each member, positive.
-    """
+    """The kind and the positive weight of each member that is combined."""
 
     kinds: Sequence[str]
     weights: Sequence[float]
-    shares: Sequence[float] = field(init=False)
-    """The weights divided by their sum, so that scores are a mean even if members are missing."""
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def shares(self) -> list[float]:
+        """Return the weights divided by their sum, so that scores are a mean even if members are missing."""
         total = sum(self.weights)
-        object.__setattr__(self, "shares", [weight / total for weight in self.weights])
+        return [weight / total for weight in self.weights]
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,7 @@ class Combiner(ABC):
     @classmethod
     @abstractmethod
     def load(cls, directory: Path, counts: np.ndarray) -> "Combiner":
-        """Load what `save` wrote.
-
-        Args:
-            directory: directory of the combiner.
-            counts: int [L], training documents of each label.
+        """Load what `save` wrote; `counts` (int [L]) are the training documents of each label.
 
         Raises:
             OSError, ValueError: a file is missing or broken.
@@ -94,13 +86,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def score(self, members: MemberWeights, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the ensemble's scores of given labels, float32 [N, n].
-
-        Args:
-            members: kinds and weights of the M members.
-            labels: label ids, integer [n].
-            scores: scores by each member, float32 [N, n].
-        """
+        """Compute the ensemble's scores of given labels (integer [n]) from those of the members, all float32 [N, n]."""
 
 
 class Mean(Combiner):
@@ -138,12 +124,8 @@ FOLDS = 5
 def out_of_fold(combiner: type[Combiner], validation: Validation, k: int) -> TopK:
     """Rank the top k labels of each validation document by a combiner that was fitted without it.
 
-    Probabilities are calibrated on these rankings: scores of documents that the combiner was fitted on are too good.
-
-    Args:
-        combiner: the kind of combiner; one without parameters ranks all documents at once.
-        validation: as for `Combiner.fit`. A single document is ranked by the combiner that is fitted on it.
-        k: number of labels to rank.
+    Probabilities are calibrated on these rankings: scores of documents that the combiner was fitted on are too good. A
+    combiner without parameters ranks all documents at once, and a single document is ranked by its own fit.
     """
     documents = len(validation.truth)
     folds = min(FOLDS, documents)
@@ -167,11 +149,7 @@ COMBINERS = {
 
 
 def combiner_class(kind: str) -> type[Combiner]:
-    """Import and return the class of a kind of combiner.
-
-    Raises:
-        ValueError: the kind is not in `COMBINERS`.
-    """
+    """Import and return the class of a kind of combiner; a ValueError if it is not in `COMBINERS`."""
     if kind not in COMBINERS:
         raise ValueError(f"unknown combiner {kind!r}. Choose one of {', '.join(COMBINERS)}")
     module, _, name = COMBINERS[kind].partition(":")

@@ -74,12 +74,7 @@ class Combination:
         return self.combiner.score(weighted, labels, [scores[each.name] for each in present])
 
     def contributions(self, labels: np.ndarray, rankings: Mapping[str, TopK]) -> list[list[tuple[Contribution, ...]]]:
-        """Return each member's contribution to the scores of some labels of each document.
-
-        Args:
-            labels: integer [N, n], the labels of each document.
-            rankings: rankings of the members by name.
-        """
+        """Return each member's contribution to the scores of some labels of each document (integer [N, n])."""
         present, weighted = self._present(rankings)
         scores = [rankings[each.name].scores_of(labels).tolist() for each in present]
         return [
@@ -119,12 +114,7 @@ class Ensemble:
     members: Mapping[str, Member]
 
     def rank(self, tokens: Ragged, allowed: np.ndarray | None = None) -> TopK:
-        """Return the best `top_labels` labels of each document.
-
-        Args:
-            tokens: word ids, at least one per document.
-            allowed: whether each label is allowed, bool [L]; None allows all labels.
-        """
+        """Return the best `top_labels` labels of each document, of at least one word; see `Combination.rank`."""
         return self.combination.rank(self.rank_members(tokens), allowed)
 
     def rank_members(self, tokens: Ragged) -> dict[str, TopK]:

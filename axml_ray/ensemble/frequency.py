@@ -89,11 +89,7 @@ class FrequencyCalibration(Combiner):
         return self._calibrate(labels, Mean().score(members, labels, scores))
 
     def _calibrate(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Compute the module's equation for labels (integer [k] or [N, k]) with mean scores [N, k].
-
-        Returns:
-            float32 of the shape of `mean`; 0 where `labels` is padded with -1.
-        """
+        """Compute the module's equation for labels [k] or [N, k] of mean scores, float32 [N, k]; 0 for label -1."""
         c, f = self.coefficients, np.log1p(self.counts[labels])
         log_odds = c.intercept + (c.score + c.both * f) * logit(mean) + c.frequency * f
         scores: np.ndarray = np.where(labels >= 0, 1 / (1 + np.exp(-log_odds)), 0).astype(np.float32)
@@ -105,11 +101,7 @@ class FrequencyCalibration(Combiner):
 
     @classmethod
     def load(cls, directory: Path, counts: np.ndarray) -> "FrequencyCalibration":
-        """Load what `save` wrote.
-
-        Raises:
-            OSError, ValueError: the file is missing or broken.
-        """
+        """Load what `save` wrote; an OSError or ValueError if the file is missing or broken."""
         path = directory / FILE
         content = read_json(path)
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:

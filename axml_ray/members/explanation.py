@@ -24,7 +24,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Return the labels, and the number of further labels, as one line."""
+        """Return the labels and the number of further labels, as one line."""
         beyond = self.size - len(self.labels)
         return ", ".join(self.labels) + (f" and {beyond:,} more" if beyond else "")
 

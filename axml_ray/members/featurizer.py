@@ -1,12 +1,8 @@
 """TF-IDF features of a text, shared by all members of a run that use features.
 
-Not in the paper. A bag of words ignores the position of a word, and learns little about a rare word. The
-settings can therefore add features:
-
-- the first words, often the title, may count several times;
-- longer words may also count by their prefix, so that inflected words and compounds with the same beginning match;
-- the longer of the first words may also count by their letter n-grams ("runs"), so that compounds with a common part
-  match.
+Not in the paper. Settings add features to the bag of words: the first words, often the title, may count several times;
+longer words also by their prefix, so that inflected words match; the longer of the first words also by their letter
+n-grams ("runs"), so that compounds with a common part match.
 
 Legend: N documents, V words, P prefixes, R runs of letters, F = V + P + R features.
 """
@@ -32,6 +28,8 @@ from axml_ray.settings.members import FeatureSettings
 
 ABOUT = {"format": "axml-ray features", "version": "1"}
 FREQUENCY, PREFIXES, RUNS = "frequency", "prefixes", "runs"
+LEAD_WEIGHT = 10.0
+"""Number of times that each of the first `lead_words` of a text counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +41,7 @@ class Featurizer:
         documents: number of training documents.
         prefixes: V rows, the prefix ids (from 0) of each word; empty for short words.
         runs: V rows, the run ids (from 0) of each word; empty for short words.
-        lead_words: number of first words that count `lead_weight` times, and whose runs count.
-        lead_weight: weight of each of the first `lead_words`.
+        lead_words: number of first words that count `LEAD_WEIGHT` times, and whose runs count.
     """
 
     frequency: np.ndarray
@@ -52,22 +49,14 @@ class Featurizer:
     prefixes: Ragged
     runs: Ragged
     lead_words: int = 0
-    lead_weight: float = 1.0
 
     @classmethod
     def fit(cls, tokens: Ragged, words: Sequence[str], settings: FeatureSettings) -> "Featurizer":
-        """Count the features of training documents.
-
-        Args:
-            tokens: word ids of the documents.
-            words: words of the vocabulary, by id.
-            settings: choice of features.
-        """
+        """Count the features of training documents; `words` is the vocabulary, by id."""
         prefixes = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
         runs = _parts(words, settings.lead_letters, _runs)
         unfitted = np.zeros(len(words) + _kinds(prefixes) + _kinds(runs), dtype=np.int64)
-        lead = settings.lead_words, settings.lead_weight
-        featurizer = cls(unfitted, len(tokens), prefixes, runs, *lead)
+        featurizer = cls(unfitted, len(tokens), prefixes, runs, settings.lead_words)
         featurizer.frequency[:] = np.bincount(featurizer.counts(tokens).indices, minlength=len(unfitted))
         return featurizer
 
@@ -88,7 +77,7 @@ class Featurizer:
         times = None
         if self.lead_words:
             position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
-            times = np.where(position < self.lead_words, np.float32(self.lead_weight), np.float32(1))
+            times = np.where(position < self.lead_words, np.float32(LEAD_WEIGHT), np.float32(1))
         counts = bag_of_words(tokens, len(self.prefixes), times)
         if len(self) == len(self.prefixes):
             return counts
@@ -110,7 +99,7 @@ class Featurizer:
 
     def save(self, path: Path, key: str) -> None:
         """Write the featurizer, atomically, with the cache key of everything that it depends on."""
-        about = {name: str(getattr(self, name)) for name in ("documents", "lead_words", "lead_weight")}
+        about = {name: str(getattr(self, name)) for name in ("documents", "lead_words")}
         arrays = {FREQUENCY: self.frequency}
         for name, parts in {PREFIXES: self.prefixes, RUNS: self.runs}.items():
             arrays |= {name: parts.values, f"{name}.offsets": parts.offsets}
@@ -118,11 +107,7 @@ class Featurizer:
 
     @classmethod
     def load(cls, path: Path, words: int) -> "Featurizer":
-        """Open a featurizer that `save` wrote.
-
-        Args:
-            path: file to open.
-            words: expected V.
+        """Open a featurizer that `save` wrote, for a vocabulary of `words` words.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -130,23 +115,23 @@ class Featurizer:
         """
         try:
             arrays, about = open_arrays(path, ABOUT)
-            documents, lead = int(about["documents"]), (int(about["lead_words"]), float(about["lead_weight"]))
+            documents, lead_words = int(about["documents"]), int(about["lead_words"])
             frequency = arrays[FREQUENCY]
             counted = frequency.dtype == np.int64 and frequency.ndim == 1 and 1 <= documents < 2**31
             if not counted or frequency.min(initial=0) < 0 or frequency.max(initial=0) > documents:
                 raise ValueError("the document frequencies of the features are wrong")
             prefixes, runs = (Ragged(arrays[name], arrays[f"{name}.offsets"]) for name in (PREFIXES, RUNS))
-            if not all(map(is_ragged, (prefixes, runs))) or prefixes.offsets.shape != runs.offsets.shape:
-                raise ValueError("the parts of words are wrong")
-            if len(prefixes) + _kinds(prefixes) + _kinds(runs) != len(frequency):
+            fit = is_ragged(prefixes) and is_ragged(runs) and len(prefixes) == len(runs)
+            if not fit or len(prefixes) + _kinds(prefixes) + _kinds(runs) != len(frequency):
                 raise ValueError("the parts of words are wrong")
             if len(prefixes) != words:
                 raise ValueError(f"made for {len(prefixes):,} words, not {words:,}")
-            if lead[0] < 0 or not 1 <= lead[1] < np.inf:
-                raise ValueError(f"its first {lead[0]} words count {lead[1]} times")
+            # Older versions had a setting for the weight.
+            if lead_words < 0 or float(about.get("lead_weight", LEAD_WEIGHT)) != LEAD_WEIGHT:
+                raise ValueError(f"its first {lead_words} words count {about.get('lead_weight')} times")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no features of these words: {error}") from None
-        return cls(frequency, documents, prefixes, runs, *lead)
+        return cls(frequency, documents, prefixes, runs, lead_words)
 
     @cached_property
     def _weights(self) -> np.ndarray:
@@ -160,14 +145,7 @@ class Featurizer:
 
 
 def feature_texts(corpus: Corpus, train: Split, settings: FeatureSettings, max_tokens: int) -> Split:
-    """Return the texts that feature-based members are fitted on: training documents and, if set, label names.
-
-    Args:
-        corpus: a prepared corpus.
-        train: its training documents, or a part of them.
-        settings: settings of the features.
-        max_tokens: largest number of words of a name that are read.
-    """
+    """Return the texts that feature-based members are fitted on: training documents and, if set, names of labels."""
     if not settings.names_as_texts:
         return train
     return train.followed_by(name_texts(corpus.labels, corpus.tokenizer, max_tokens))

@@ -1,14 +1,10 @@
-"""k-nearest neighbours: the labels of the most similar training texts (kind `knn`).
+"""k-nearest neighbours: the labels of the most similar training texts (kind `knn`). Not in the paper.
 
-Not in the paper. Networks and linear classifiers learn what many texts have in common; a text that nearly repeats a
-training text usually has the same labels, however rare they are, and finding it needs no training.
-
-A text is represented by its strongest TF-IDF features; its similarity s to another is the cosine over those features
-that are not in more than a tenth of the training texts. Of the k most similar training texts (of equals, the first), a
-label's score is the sum of s⁴ over those that have it, divided by the sum of s⁴ over all of them.
-
-- The file is an inverted index from features to texts, memory-mapped and shared by the processes of a machine.
-- The score of a text does not depend on the other texts of its batch.
+Networks and linear classifiers learn what many texts have in common; a text that nearly repeats a training text usually
+has the same labels, however rare they are. A text is represented by its strongest TF-IDF features; its similarity s to
+another is the cosine over those that are not in more than a tenth of the training texts. Of the k most similar training
+texts (of equals, the first), a label's score is the sum of s⁴ over those that have it, divided by the sum over all. It
+does not depend on the other texts of a batch.
 
 Legend: N documents, D training documents, L trained labels, F features of a text.
 """
@@ -26,8 +22,7 @@ from axml_ray.core.ragged import Ragged, is_ragged
 from axml_ray.corpus.labels.label_features import indicator_matrix, keep_strongest
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
-from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
-from axml_ray.members.sparse_member import SparseMember
+from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec, SparseMember
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, KnnSettings
 
@@ -56,7 +51,7 @@ class KnnConfig(Settings):
 
 @dataclass(frozen=True, eq=False)
 class NearestNeighbours(SparseMember):
-    """An inverted index of the training texts, and their labels.
+    """An inverted index from features to training texts, memory-mapped, and the labels of these.
 
     Attributes:
         texts: float32 CSR [F, D], the strongest features of each training text.
@@ -94,15 +89,7 @@ class NearestNeighbours(SparseMember):
     def of(
         cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int, featurizer: Featurizer
     ) -> "NearestNeighbours":
-        """Index given training texts.
-
-        Args:
-            rows: features of the training texts, as returned by `Featurizer.matrix`.
-            labels: label ids of each text; ids of L and above are ignored.
-            trained: L.
-            count: k.
-            featurizer: featurizer that computed the rows.
-        """
+        """Index training texts by their features, a `Featurizer.matrix`; labels of `trained` and above are ignored."""
         texts = keep_strongest(rows[:, :-1], FEATURES).T.tocsr()
         rare = np.diff(texts.indptr) <= max(COMMON_TEXTS, COMMON_SHARE * len(labels))
         texts = sparse.diags(rare.astype(np.float32)) @ texts
@@ -117,21 +104,18 @@ class NearestNeighbours(SparseMember):
     def scores(self, rows: sparse.csr_matrix) -> sparse.csr_matrix:
         """Return the score of each label, float32 CSR [N, L]; empty for a text without a feature of a training text.
 
-        Args:
-            rows: features of the texts, as returned by `Featurizer.matrix`.
+        `rows` are features of the texts, as returned by `Featurizer.matrix`.
         """
         words = keep_strongest(rows[:, :-1], FEATURES)
         step = max(1, MOST_PAIRS // max(1, self.labels.shape[0]))
-        parts = [self._scores_of_rows(words[start : start + step]) for start in range(0, words.shape[0], step)]
-        empty = sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)
-        return sparse.vstack([empty, *parts], format="csr")
-
-    def _scores_of_rows(self, words: sparse.csr_matrix) -> sparse.csr_matrix:
-        nearest = keep_strongest(words @ self.texts, self.count)
-        nearest.data **= POWER
-        total = np.maximum(nearest.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
-        nearest.data /= np.repeat(total, np.diff(nearest.indptr))
-        return nearest @ self.labels
+        scores = [sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)]
+        for start in range(0, words.shape[0], step):
+            nearest = keep_strongest(words[start : start + step] @ self.texts, self.count)
+            nearest.data **= POWER
+            total = np.maximum(nearest.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
+            nearest.data /= np.repeat(total, np.diff(nearest.indptr))
+            scores.append(nearest @ self.labels)
+        return sparse.vstack(scores, format="csr")
 
     def save(self, path: Path, key: str) -> None:
         """Write the texts and their labels, atomically, with the cache key of everything that they depend on."""
@@ -149,8 +133,7 @@ class NearestNeighbours(SparseMember):
         """Open what `fit` wrote.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is not an index of this version, or has other features or labels.
+            OSError, ValueError: the file is missing, is not an index of this version, or has other features or labels.
         """
         path, features = directory / FILE, inputs.features
         try:

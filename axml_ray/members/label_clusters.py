@@ -24,14 +24,14 @@ each vector."""
 
 
 def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:
-    """Cluster labels into a tree whose nodes have at most about `most` children.
+    """Cluster labels into a tree whose nodes have at most about `most` children, a power of two.
 
     Args:
         rows: float32 CSR [N, F + 1], features of the training documents, as returned by `Featurizer.matrix`.
         labels: label ids of each document.
         trained: number of labels of the tree, which are those of the smallest ids.
-        most: largest number of children, a power of two.
-        seed: not negative; the same seed gives the same tree.
+        most: largest number of children.
+        seed: not negative.
     """
     depths = range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
     if not depths:
@@ -45,10 +45,7 @@ def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: 
 def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> sparse.csr_matrix:
     """Return the normalised sum of each label's documents, cut to its strongest terms: float32 CSR [trained, F].
 
-    Args:
-        rows: float32 CSR [N, F + 1], features of the documents, as returned by `Featurizer.matrix`.
-        labels: label ids of each document.
-        trained: number of labels that have a vector, which are those of the smallest ids.
+    The arguments are those of `cluster_labels`.
     """
     of_labels = indicator_matrix(labels, trained).T.tocsr()
     terms = max(MOST_TERMS // trained, FEWEST_TERMS)

@@ -27,9 +27,8 @@ from scipy import sparse
 from axml_ray.core.array_file import open_arrays, save_arrays
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec
+from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec, SparseMember
 from axml_ray.members.name_trie import Pairs, Trie, build_trie, check_trie
-from axml_ray.members.sparse_member import SparseMember
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import LabelNamesSettings
 
@@ -86,15 +85,7 @@ class LabelNames(SparseMember):
 
     @classmethod
     def of(cls, trie: Trie, tokens: Ragged, labels: Ragged, trained: int, fitted: int = FITTED) -> "LabelNames":
-        """Fit the member on given documents.
-
-        Args:
-            trie: trie of the names of the trained labels.
-            tokens: word ids of the documents.
-            labels: label ids of the documents; ids of L and above are ignored.
-            trained: L.
-            fitted: largest number of documents that the regression is fitted on.
-        """
+        """Fit on documents, the regression on at most `fitted`; labels of L (`trained`) and above are ignored."""
         own = labels.values[labels.values < trained]
         named, true = np.zeros(trained, dtype=np.int64), np.zeros(trained, dtype=np.int64)
         for rows in _steps(tokens):
@@ -145,9 +136,8 @@ class LabelNames(SparseMember):
     def _features(self, pairs: Pairs, is_true: np.ndarray | None = None) -> np.ndarray:
         """Return the features of pairs, float64 [P, `FEATURES`].
 
-        Args:
-            pairs: pairs of a document and a label.
-            is_true: bool [P], whether each label is true, for training documents: each is left out of its own counts.
+        `is_true`, bool [P], says whether each label is true for a training document, which is left out of its own
+        counts.
         """
         one, own = (0, 0) if is_true is None else (1, is_true)
         named, true, counts = (each[pairs.labels] for each in (self.named, self.true, self.counts))
@@ -177,8 +167,7 @@ class LabelNames(SparseMember):
         """Open what `fit` wrote.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is not one of this version, or has other words or labels.
+            OSError, ValueError: the file is missing, is not one of this version, or has other words or labels.
         """
         path, trained = directory / FILE, inputs.labels
         try:

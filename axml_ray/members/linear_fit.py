@@ -1,17 +1,14 @@
 """Training of the linear classifiers of a label tree's nodes.
 
-A node's positive documents are those with one of its labels. Its classifier separates them from the other documents of
-its parent; at level 1, these are all documents. Siblings share the matrix of their documents, cut to the features that
-occur in it.
+A node's classifier separates the documents with one of its labels (positive) from the others of its parent; at level 1,
+from all others. Siblings share the matrix of their documents, cut to the features that occur in it.
 
-A node has few positive documents among thousands of its parent, and most of the others are so unlike them that they do
-not move the classifier. So a classifier is fitted on a *working set*: the positive documents, the negative ones most
-similar to them, and a sample of all. The margins of all documents under all siblings are then one matrix product, and a
-classifier with negative documents above `VIOLATION` outside of its working set is fitted again with them. This gives
-the scores of a fit on all documents in a fraction of the time (docs/LOG.md).
-
-Nodes are fitted one after the other, because liblinear must not run in several threads. Trees are fitted in parallel,
-each in its own process.
+Most documents are so unlike a node's few positive ones that they do not move its classifier. So a classifier is fitted
+on a *working set*: the positive documents, the negative ones most similar to them, and a sample of all. The margins of
+all documents under all siblings are then one matrix product, and a classifier with negative documents above `VIOLATION`
+outside of its working set is fitted again with them. This gives the scores of a fit on all documents in a fraction of
+the time (docs/LOG.md). Nodes are fitted one after the other, because liblinear must not run in several threads; trees
+are fitted in parallel, each in its own process.
 
 Legend: N documents, F features of a text, n_d nodes of level d, s siblings.
 """
@@ -46,10 +43,10 @@ SparseRow = tuple[np.ndarray, np.ndarray]
 def fit_classifiers(
     tree: LabelTree, rows: sparse.csr_matrix, labels: Ragged, settings: LinearTreeSettings
 ) -> list[sparse.csr_matrix]:
-    """Fit the classifiers of all nodes.
+    """Fit the classifiers of all nodes of a tree over the trained labels.
 
     Args:
-        tree: a label tree over the trained labels.
+        tree: the label tree.
         rows: float32 CSR [N, F + 1], features of the training documents, as returned by `Featurizer.matrix`.
         labels: label ids of each document.
         settings: cost of misclassified documents.
@@ -59,7 +56,12 @@ def fit_classifiers(
     """
     weights = []
     for level, size in enumerate(tree.level_sizes, start=1):
-        of_nodes = _documents_of(Ragged(*tree.node_labels(level, labels.values, labels.offsets)), size)
+        # Invert the nodes of each document: the documents of each node, ascending.
+        nodes_of = Ragged(*tree.node_labels(level, labels.values, labels.offsets))
+        documents = np.repeat(np.arange(len(nodes_of), dtype=np.int32), nodes_of.lengths)
+        counts = np.bincount(nodes_of.values, minlength=size)
+        order = np.argsort(nodes_of.values, kind="stable")
+        of_nodes = Ragged(documents[order], np.concatenate([[0], np.cumsum(counts)]))
         classifiers: list[SparseRow] = []
         for nodes in pairwise(tree.first_child[level - 1].tolist()):
             siblings = _Siblings.of(rows, nodes, of_nodes, all_documents=level == 1)
@@ -69,14 +71,6 @@ def fit_classifiers(
         values, columns = (np.concatenate([row[part] for row in classifiers]) for part in (1, 0))
         weights.append(sparse.csr_matrix((values, columns.astype(np.int32), offsets), shape=(size, rows.shape[1])))
     return weights
-
-
-def _documents_of(nodes: Ragged, size: int) -> Ragged:
-    """Invert the nodes of each document: return the documents of each node, ascending."""
-    documents = np.repeat(np.arange(len(nodes), dtype=np.int32), nodes.lengths)
-    order = np.argsort(nodes.values, kind="stable")
-    counts = np.bincount(nodes.values, minlength=size)
-    return Ragged(documents[order], np.concatenate([[0], np.cumsum(counts)]))
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,13 @@ class _Siblings:
         documents, count = self.rows.shape[0], len(self.positive)
         weights = np.zeros((self.rows.shape[1], count), dtype=np.float32)
         working_sets: dict[int, np.ndarray] = {}
-        for sibling, similarity in enumerate(self._similarities()):
+        # The similarity of each document with a sibling's positive ones is the product of its features, without the
+        # bias, with the sum of theirs: float32 [s, N].
+        ones = np.ones(len(self.positive.values), dtype=np.float32)
+        of_siblings = sparse.csr_matrix((ones, self.positive.values, self.positive.offsets), shape=(count, documents))
+        sums = (of_siblings @ self.rows).tocsc()[:, :-1].toarray()
+        similarities = np.asarray(self.rows[:, :-1] @ np.ascontiguousarray(sums.T))
+        for sibling, similarity in enumerate(np.ascontiguousarray(similarities.T)):
             positive = self.positive[sibling]
             if 0 < len(positive) < documents:
                 working_sets[sibling] = _working_set(similarity, positive)
@@ -153,17 +153,6 @@ class _Siblings:
         kept = [np.flatnonzero(np.abs(column) > SMALLEST_WEIGHT) for column in weights.T]
         return [(self.columns[rows], weights[rows, sibling]) for sibling, rows in enumerate(kept)]
 
-    def _similarities(self) -> np.ndarray:
-        """Return the similarity of each document with each sibling's positive documents, float32 [s, N].
-
-        It is the product of the document's features, without the bias, with the sum of theirs.
-        """
-        ones = np.ones(len(self.positive.values), dtype=np.float32)
-        shape = len(self.positive), self.rows.shape[0]
-        sums = (sparse.csr_matrix((ones, self.positive.values, self.positive.offsets), shape=shape) @ self.rows).tocsc()
-        product = self.rows[:, :-1] @ np.ascontiguousarray(sums[:, :-1].toarray().T)
-        return np.ascontiguousarray(np.asarray(product).T)
-
 
 def _in_float64(rows: sparse.csr_matrix) -> sparse.csr_matrix:
     return sparse.csr_matrix((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
@@ -172,9 +161,7 @@ def _in_float64(rows: sparse.csr_matrix) -> sparse.csr_matrix:
 def _working_set(similarity: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """Choose the documents that a classifier is first fitted on, ascending; all if these would be half of them.
 
-    Args:
-        similarity: float32 [N], similarity with the positive documents; the positive ones are overwritten.
-        positive: positive documents.
+    `similarity` (float32 [N]) is that with the positive documents, whose own is overwritten.
     """
     documents, similar = len(similarity), max(SIMILAR, 2 * len(positive))
     if 2 * (similar + len(positive) + SAMPLED) >= documents:

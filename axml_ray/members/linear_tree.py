@@ -1,14 +1,13 @@
-"""Linear classifiers of a label tree's nodes on TF-IDF features (kind `linear_tree`).
+"""Linear classifiers of a label tree's nodes on TF-IDF features (kind `linear_tree`). Not in the paper.
 
-Not in the paper, whose networks learn what a rare word means from few texts or not at all. Every node of a tree has a
-classifier against its siblings, trained on the documents of its parent, as in Parabel (Prabhu et al., 2018). Its margin
-m gives the probability exp(-max(0, 1 - m)²) of the node given its parent. The probability of a label is the product
-along its path (the paper's equation 1), and beam search finds the best labels.
+Every node of a tree has a classifier against its siblings, trained on the documents of its parent, as in Parabel
+(Prabhu et al., 2018). Its margin m gives the probability exp(-max(0, 1 - m)²) of the node given its parent. The
+probability of a label is the product along its path (the paper's equation 1), and beam search finds the best labels.
+The clusters are wider than those of the networks, see `label_clusters.py`. The score of a text does not depend on the
+other texts of its batch.
 
-- The tree's clusters are wider than those of the networks, see `label_clusters.py`.
-- Weights are memory-mapped and shared by the processes of a machine, except those of the first level and of small
-  levels, of which each process has a transposed copy.
-- The score of a text does not depend on the other texts of its batch.
+Weights are memory-mapped and shared by the processes of a machine, except those of the first level and of small levels,
+of which each process has a transposed copy.
 
 Legend: N documents, F features of a text, n_d nodes of level d.
 """
@@ -53,21 +52,6 @@ class LinearTreeConfig(Settings):
 
     own: LinearTreeSettings
     features: FeatureSettings
-
-
-@dataclass(frozen=True, eq=False)
-class _WholeLevels:
-    """The classifiers of some levels, next to each other.
-
-    Attributes:
-        levels: numbers of the levels, from 0.
-        ends: int64, the number of classifiers up to and including each level.
-        by_feature: float32 CSR [F + 1, classifiers], the transposed weights.
-    """
-
-    levels: Sequence[int]
-    ends: np.ndarray
-    by_feature: sparse.csr_matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,15 +107,13 @@ class LinearTree(Member):
         return scores
 
     def rank_rows(self, rows: sparse.csr_matrix, k: int, children: int = BEAM_CHILDREN) -> TopK:
-        """Return the best k labels of each row of a feature matrix.
+        """Return the best k labels of each row of a feature matrix, float32 CSR [N, F + 1].
 
-        Args:
-            rows: float32 CSR [N, F + 1].
-            k: number of labels to return.
-            children: largest number of nodes of a level that are scored; the children of one node are always scored.
+        `children` is the largest number of nodes of a level that are scored; the children of one node are always
+        scored.
         """
         clusters = (self.tree.max_children(level) for level in range(len(self.tree.level_sizes)))
-        step = max(1, MOST_SCORES // max(children, *clusters, int(self._whole_levels.ends[-1])))
+        step = max(1, MOST_SCORES // max(children, *clusters, self._whole_levels[1].shape[1]))
         parts = [self._search(rows[start : start + step], children, k) for start in range(0, rows.shape[0], step)]
         empty = TopK.empty(0, k)
         return TopK(*(np.concatenate([each[part] for each in (empty, *parts)]) for part in (0, 1)))
@@ -173,24 +155,26 @@ class LinearTree(Member):
 
     def _margins_of_whole_levels(self, rows: sparse.csr_matrix) -> dict[int, np.ndarray]:
         """Return the margins of all nodes for each document, float32 [N, n_d], of each level in `_whole_levels`."""
-        whole = self._whole_levels
-        margins = np.empty((rows.shape[0], whole.by_feature.shape[1]), dtype=np.float32)
+        levels, by_feature = self._whole_levels
+        margins = np.empty((rows.shape[0], by_feature.shape[1]), dtype=np.float32)
         # Features of a few documents, as dense rows: up to 3.5 times faster than the product of two sparse matrices.
         for start in range(0, rows.shape[0], DOCUMENTS_OF_PRODUCT):
             part = rows[start : start + DOCUMENTS_OF_PRODUCT]
             features, columns = np.unique(part.indices, return_inverse=True)
             dense = sparse.csr_matrix((part.data, columns, part.indptr), (part.shape[0], len(features))).T.toarray()
-            margins[start : start + DOCUMENTS_OF_PRODUCT] = (whole.by_feature[features].T @ dense).T
-        return dict(zip(whole.levels, np.split(margins, whole.ends[:-1], axis=1), strict=True))
+            margins[start : start + DOCUMENTS_OF_PRODUCT] = (by_feature[features].T @ dense).T
+        ends = np.cumsum([self.tree.level_sizes[level] for level in levels])
+        return dict(zip(levels, np.split(margins, ends[:-1], axis=1), strict=True))
 
     @cached_property
-    def _whole_levels(self) -> "_WholeLevels":
-        """The levels of which all nodes are scored: the first one, and those with at most `WHOLE_LEVEL` nodes."""
-        sizes = self.tree.level_sizes
-        levels = [level for level, size in enumerate(sizes) if level == 0 or size <= WHOLE_LEVEL]
+    def _whole_levels(self) -> tuple[list[int], sparse.csr_matrix]:
+        """Return the levels (from 0) of which all nodes are scored, and their weights, float32 CSR [F + 1, nodes].
+
+        These are the first one, and those with at most `WHOLE_LEVEL` nodes.
+        """
+        levels = [level for level, size in enumerate(self.tree.level_sizes) if level == 0 or size <= WHOLE_LEVEL]
         # By feature, since a text has few of them.
-        by_feature = sparse.vstack([self.weights[level] for level in levels]).T.tocsr()
-        return _WholeLevels(levels, np.cumsum([sizes[level] for level in levels]), by_feature)
+        return levels, sparse.vstack([self.weights[level] for level in levels]).T.tocsr()
 
     def save(self, path: Path, key: str) -> None:
         """Write the classifiers, atomically, with the cache key of everything that they depend on."""
@@ -209,8 +193,8 @@ class LinearTree(Member):
         """Open classifiers that `fit` wrote.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file has no classifiers of this version, or has other labels or features.
+            OSError, ValueError: the file is missing, has no classifiers of this version, or has other labels or
+            features.
         """
         path, features = directory / FILE, inputs.features
         try:

@@ -1,10 +1,8 @@
 """The interface of an ensemble member: a model that ranks and scores labels for texts.
 
-A member can be fitted, return its best k labels of a text, score given labels, explain them if it supports that, be
-exported to a bundle and loaded again. `settings/members.py` maps the name of a kind to its class.
-
-Files: a fitted member is a directory. Its manifest, `member.json`, is written last and has the cache key of everything
-that the fit depended on; a directory without it, or with another key, is fitted again.
+`settings/members.py` maps the name of a kind to its class. A fitted member is a directory. Its manifest, `member.json`,
+is written last and has the cache key of everything that the fit depended on; a directory without it, or with another
+key, is fitted again.
 
 Legend: N documents, n given labels, k best labels.
 """
@@ -18,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from scipy import sparse
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, read_json, write_json
@@ -26,7 +25,7 @@ from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.featurizer import Featurizer
-from axml_ray.members.topk import TopK
+from axml_ray.members.topk import TopK, best_of_sparse
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
 from axml_ray.settings.members import kinds
@@ -117,21 +116,28 @@ class MemberSpec(MemberInfo):
         write_json(self.directory / MANIFEST, content)
 
 
-@dataclass(frozen=True)
-class FitInputs(TrainingInputs):
-    """The inputs of `Member.fit`: those of a training, and the run's featurizer if the kind `uses_features`."""
+class _Features:
+    """Inputs with the featurizer of the run, if the kind `uses_features`."""
 
-    featurizer: Featurizer | None = None
+    featurizer: Featurizer | None
 
     @property
     def features(self) -> Featurizer:
-        """Return the featurizer of a kind that `uses_features`."""
-        assert self.featurizer is not None, "only kinds with uses_features have one"
+        """Return the featurizer of a kind that `uses_features`; a ValueError if it is missing."""
+        if self.featurizer is None:
+            raise ValueError("the featurizer that it was fitted with is missing")
         return self.featurizer
 
 
 @dataclass(frozen=True)
-class LoadInputs:
+class FitInputs(_Features, TrainingInputs):
+    """The inputs of `Member.fit`: those of a training, and the run's featurizer if the kind `uses_features`."""
+
+    featurizer: Featurizer | None = None
+
+
+@dataclass(frozen=True)
+class LoadInputs(_Features):
     """The inputs of `Member.load` in addition to the member's own files, from a run or from a bundle.
 
     Attributes:
@@ -153,23 +159,8 @@ class LoadInputs:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - a device is immutable
 
     @property
-    def features(self) -> Featurizer:
-        """Return the featurizer of a kind that `uses_features`.
-
-        Raises:
-            ValueError: there is no featurizer.
-        """
-        if self.featurizer is None:
-            raise ValueError("the featurizer that it was fitted with is missing")
-        return self.featurizer
-
-    @property
     def label_tree(self) -> LabelTree:
-        """Return the label tree of a member of scope `tree`.
-
-        Raises:
-            ValueError: there is no label tree.
-        """
+        """Return the label tree of a member of scope `tree`; a ValueError if it is missing."""
         if self.tree is None:
             raise ValueError("its label tree is missing")
         return self.tree
@@ -218,12 +209,7 @@ class Member(ABC):
 
     @classmethod
     def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
-        """Copy a fitted member's files into a bundle.
-
-        Args:
-            spec: the fitted member.
-            to: existing directory in the bundle.
-            weights: number format of large matrices.
+        """Copy a fitted member's files into a directory of a bundle, large matrices in the number format `weights`.
 
         Returns:
             Whether the member needs the corpus's word vectors from the bundle.
@@ -240,13 +226,28 @@ class Member(ABC):
 
     @abstractmethod
     def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
-        """Return the scores of given labels, float32 [N, n], whether or not `rank` would return them.
-
-        Args:
-            texts: N texts.
-            labels: integer [n], ids of trained labels, in any order.
-        """
+        """Return the scores of given labels (integer [n]), float32 [N, n], whether or not `rank` would return them."""
 
     def explain(self, text: ExplainedText, labels: Sequence[int], index: LabelIndex) -> list[TreePath] | None:
         """Return the path to each label in the tree, with attention to words; None if the member cannot explain."""
         return None
+
+
+class SparseMember(Member):
+    """A member that scores few labels of a text: `rank` and `score` read one sparse matrix, computed once a batch."""
+
+    @abstractmethod
+    def scores_of(self, texts: TextViews) -> sparse.csr_matrix:
+        """Return the positive scores of each text's labels, float32 CSR [N, L]; labels that are left out score 0."""
+
+    def rank(self, texts: TextViews, k: int) -> TopK:
+        """Return the best k labels of each text, [N, k]; fewer where fewer labels have a positive score."""
+        return best_of_sparse(self._cached_scores(texts), k)
+
+    def score(self, texts: TextViews, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of given labels (integer [n]), float32 [N, n]."""
+        scores: np.ndarray = self._cached_scores(texts)[:, labels].toarray()
+        return scores
+
+    def _cached_scores(self, texts: TextViews) -> sparse.csr_matrix:
+        return texts.get_or_compute(("scores", id(self)), lambda: self.scores_of(texts))

@@ -42,13 +42,7 @@ class Trie:
 
     @classmethod
     def of(cls, names: Ragged, labels: np.ndarray, stems: np.ndarray) -> "Trie":
-        """Build the trie of some names.
-
-        Args:
-            names: word ids, at least one per name.
-            labels: int32 [names], the label of each name.
-            stems: int32 [V], the stem of each word.
-        """
+        """Build the trie of names, word ids of `labels` (int32 [names]), with the stem of each word (int32 [V])."""
         kinds, states = int(stems.max(initial=0)) + 1, np.zeros(len(names), dtype=np.int64)
         keys, count = [np.empty(0, np.int64)], 1
         for depth in range(int(names.lengths.max(initial=0))):
@@ -71,9 +65,6 @@ class Trie:
 
     def walk(self, tokens: Ragged) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find all names in documents.
-
-        Args:
-            tokens: word ids of documents.
 
         Returns:
             For each match, int64: the index of its first word in `tokens.values`, its number of words, and its state.
@@ -121,13 +112,7 @@ class Pairs:
 
     @classmethod
     def of(cls, trie: Trie, tokens: Ragged, trained: int) -> "Pairs":
-        """Find all pairs in some documents.
-
-        Args:
-            trie: trie of the names.
-            tokens: word ids of the documents.
-            trained: L.
-        """
+        """Find all pairs in some documents, given their word ids; `trained` is L."""
         starts, lengths, states = trie.walk(tokens)
         # `furthest`: where the longest name that begins at a word ends. `walk` returns lengths in ascending order,
         # so the longest is assigned last.
@@ -152,11 +137,7 @@ class Pairs:
         return cls(documents, labels, any_match(lead), times, any_match(lengths > 1), any_match(whole), words)
 
     def true(self, labels: Ragged) -> np.ndarray:
-        """Return whether the document of each pair has its label, bool [P].
-
-        Args:
-            labels: label ids of each document.
-        """
+        """Return whether the document of each pair has its label, bool [P], given the label ids of each document."""
         most = 1 + max(self.labels.max(initial=0), labels.values.max(initial=0))
         true_pairs = np.repeat(np.arange(len(labels)), labels.lengths) * most + labels.values
         is_true: np.ndarray = np.isin(self.documents * most + self.labels, true_pairs)
@@ -164,13 +145,10 @@ class Pairs:
 
 
 def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer: str | None) -> Trie:
-    """Build the trie of the names of a corpus's trained labels. Names with an unknown word are left out.
+    """Build the trie of the names of a corpus's trained labels, each its own name in a corpus without names.
 
-    Args:
-        index: labels and their names; in a corpus without names, a label is its own name.
-        tokenizer: tokenizer of the corpus.
-        max_tokens: largest number of words of a name that are read.
-        stemmer: language of the Snowball stemmer; None compares exact words.
+    Names with an unknown word are left out. At most `max_tokens` words of a name are read. `stemmer` is the language of
+    the Snowball stemmer; None compares exact words.
     """
     labels = np.array(named_labels(index), dtype=np.int32)
     names = tokenizer.encode([_BRACKETS.sub("", index.names[label]) for label in labels], max_tokens)
@@ -179,12 +157,7 @@ def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer
 
 
 def stems_of(words: Sequence[str], stemmer: str | None) -> np.ndarray:
-    """Return the id (from 0) of the stem of each word: int32 [V].
-
-    Args:
-        words: distinct words.
-        stemmer: as in `build_trie`.
-    """
+    """Return the id (from 0) of the stem of each of some distinct words, int32 [V]."""
     if stemmer is None:
         return np.arange(len(words), dtype=np.int32)
     stems: dict[str, int] = {}

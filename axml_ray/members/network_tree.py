@@ -181,14 +181,9 @@ class NetworkTree(Member):
     def _log_probabilities(
         self, network: LevelNetwork, encodings: Tensor, lengths: Tensor, nodes: np.ndarray, parents: np.ndarray | None
     ) -> Tensor:
-        """Return the log-probabilities of some nodes given their parents, float32 [N, n].
+        """Return the log-probabilities of `nodes` (int64 [n]) of a network's level given their parents, float32 [N, n].
 
-        Args:
-            network: network of the level.
-            encodings: encodings of the texts.
-            lengths: int64 [N], number of words of each text.
-            nodes: int64 [n], nodes of the level.
-            parents: int64 [n], the parent of each node; None at the first level.
+        `parents` (int64 [n]) is None at the first level.
         """
         columns, candidates = nodes, None
         if parents is not None:

@@ -40,7 +40,7 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
     Args:
         tokens: word ids, at least one per text.
         documents: largest number of documents of a batch; by default `BATCH_DOCUMENTS`.
-        places: largest number of tokens B·T of a batch, padding included; by default `BATCH_TOKENS`, or fewer if there
+        places: largest number of tokens of a batch, padding included; by default `BATCH_TOKENS`, or fewer if there
             would be less than one batch per thread. A longer text is a batch by itself.
 
     Yields:
@@ -49,26 +49,18 @@ def length_batches(tokens: Ragged, documents: int | None = None, places: int | N
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
     widths = -(-lengths[order] // 8) * 8
-    for start, end in _cheapest(widths, documents or BATCH_DOCUMENTS, places or _share(widths)):
-        yield order[start:end]
-
-
-def _share(widths: np.ndarray) -> int:
-    """Return the tokens of a batch with which each thread gets at least one, within the bounds above."""
     at_once = min(torch.get_num_threads(), MOST_AT_ONCE)
-    if at_once == 1:
-        return BATCH_TOKENS
-    share = -(-int(widths.sum()) // at_once) + int(widths.max(initial=0))
-    return min(BATCH_TOKENS, max(LEAST_TOKENS, share))
+    if places is None and at_once > 1:  # the tokens of a batch with which each thread gets at least one
+        share = -(-int(widths.sum()) // at_once) + int(widths.max(initial=0))
+        places = min(BATCH_TOKENS, max(LEAST_TOKENS, share))
+    for start, end in _cheapest(widths, documents or BATCH_DOCUMENTS, places or BATCH_TOKENS):
+        yield order[start:end]
 
 
 def _cheapest(widths: np.ndarray, documents: int, places: int) -> list[tuple[int, int]]:
     """Return the first and last row (exclusive) of each batch, by dynamic programming over the ends of batches.
 
-    Args:
-        widths: int64 [n], padded lengths of the texts, descending.
-        documents: largest number of documents of a batch.
-        places: largest number of tokens of a batch.
+    `widths` (int64 [n]) are the padded lengths of the texts, descending.
     """
     sizes = np.array([size for size in range(1, documents + 1) if size < 8 or size % 8 == 0])
     least, size_of = np.zeros(len(widths) + 1), np.zeros(len(widths) + 1, dtype=np.int64)

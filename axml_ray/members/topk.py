@@ -32,35 +32,21 @@ class TopK(NamedTuple):
         return TopK(np.pad(self.labels, columns, constant_values=-1), np.pad(self.scores, columns))
 
     def scores_of(self, labels: np.ndarray) -> np.ndarray:
-        """Return the scores of given labels.
-
-        Args:
-            labels: integer [N, n], -1 for none.
-
-        Returns:
-            float32 [N, n]; 0 for a label that is not ranked.
-        """
+        """Return the scores of labels (integer [N, n], -1 for none), float32 [N, n]; 0 for one that is not ranked."""
         same = (labels[:, :, None] == self.labels[:, None, :]) & (labels[:, :, None] >= 0)
         scores: np.ndarray = np.where(same, self.scores[:, None, :], np.float32(0)).sum(axis=2, dtype=np.float32)
         return scores
 
     def among(self, allowed: np.ndarray) -> "TopK":
-        """Return the ranking without the labels that are not allowed.
-
-        Args:
-            allowed: whether each label is allowed, bool [L].
-        """
+        """Return the ranking without the labels that are not `allowed` (bool [L])."""
         keep = np.append(allowed, False)[self.labels]  # the appended entry is what the padding -1 indexes
         return best_of(np.where(keep, self.labels, -1), self.scores, self.labels.shape[1])
 
 
 def weighted_sum(rankings: Sequence[TopK], weights: Sequence[float], k: int) -> TopK:
-    """Rank labels by the weighted sum of their scores; a label that a ranking leaves out has the score 0 in it.
+    """Rank k labels by the weighted sum of their scores in M rankings; a label that is not ranked has the score 0.
 
-    Args:
-        rankings: M rankings, whose labels are distinct in each row.
-        weights: weight of each ranking.
-        k: number of labels to keep. Equal scores are ordered by label id.
+    The labels of a ranking are distinct in each row. Equal scores are ordered by label id.
     """
     labels = np.concatenate([ranking.labels for ranking in rankings], axis=1)
     weighted = zip(rankings, weights, strict=True)

@@ -2,9 +2,7 @@
 
 - bfloat16: all matrices; half the size. Most machines compute products in it anyway.
 - int8: all matrices, in groups of about 64 neighbouring values with one float32 scale each; about a quarter of the
-  size. Products do not get faster, because a matrix is unpacked when it is opened. (Products of 8-bit integers are
-  faster where the hardware has them, but most of the time goes into the LSTM, whose fused kernel PyTorch has in float32
-  and bfloat16 only.)
+  size, but no faster: the LSTM's fused kernel has no 8-bit integers, so a matrix is unpacked when it is opened.
 - Vectors and single values, such as biases, stay float32 in every format.
 """
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.preparation.input_changes import changed_settings
+from axml_ray.corpus.preparation.merging import VOCABULARY_SIZE
 from axml_ray.corpus.preparation.split_assignment import valid_documents
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.corpus.text.vector_files import dimension_of
@@ -64,7 +65,7 @@ def count_corpus(settings: Experiment) -> Counts:
         documents=min(expected.documents, settings.training.documents or expected.documents),
         valid_documents=valid_documents(corpus, expected.documents),
         labels=expected.labels,
-        words=expected.words or corpus.vocabulary_size,
+        words=expected.words or VOCABULARY_SIZE,
         word_dimension=_expected_dimension(settings),
         tokens=min(expected.tokens, _max_tokens(settings)),
         longest=_max_tokens(settings),

@@ -26,7 +26,7 @@ class ExpectedCounts(Settings):
     labels: Positive | None = None
     """Labels with training documents."""
     words: Annotated[int, Field(ge=3)] | None = None
-    """Words of the vocabulary; by default the limit, `corpus.vocabulary_size`."""
+    """Words of the vocabulary; by default the limit, 500,000."""
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
 
@@ -95,25 +95,21 @@ class CorpusSettings(ReadingSettings):
     label_features: AbsolutePath | None = None
     """Features of the labels as in the Extreme Classification Repository: a line of two counts, then row i for label i.
     Label trees are clustered by them; by default by TF-IDF centroids of the training texts."""
-    max_terms: Positive | None = None
-    """Number of strongest terms that a label's features keep; by default all. Millions of labels need a limit."""
     segmentation: Literal["words", "characters"] = "words"
     """`characters` makes each character of scripts written without spaces, such as Chinese and Thai, one word."""
     max_tokens: Positive = 500
     """Texts are truncated to this number of words."""
-    vocabulary_size: Annotated[int, Field(ge=3)] = 500_000
-    """Largest number of words, ranked by document frequency, including the padding and unknown words."""
     min_document_frequency: Positive = 1
     """Words in fewer training documents become the unknown word (which is thereby trained) or, with `subwords`,
-    pieces."""
+    pieces. So do all but the 500,000 most frequent words."""
     subwords: bool = False
     """Split a word outside the vocabulary into the longest words of the vocabulary that compose it, at worst single
     characters, instead of mapping it to the unknown word; for languages with inflection or compounds. Words with a
     character that occurs in no training text, or of more than 100 characters, stay unknown. The characters are added
-    to `vocabulary_size`, and `max_tokens` counts pieces."""
+    to the vocabulary, and `max_tokens` counts pieces."""
     word_vectors: Literal["train", "random"] | AbsolutePath = "train"
     """`train` (from the words near each word in the training texts), `random`, or a file: GloVe, word2vec or fastText
-    `.vec` text, word2vec binary, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
+    `.vec` text, each also compressed; or an `.npy` file with `vocab.txt` in the same directory."""
     word_dimension: Positive = 300
     """Dimension of `train` and `random` word vectors."""
     continues: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)

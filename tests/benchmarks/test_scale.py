@@ -35,7 +35,8 @@ def test_equal_seeds_generate_equal_documents() -> None:
 def test_the_plain_loop_does_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed, (name, documents) in enumerate({"train": 300, "valid": 5, "test": 5}.items()):
         scale.write(tmp_path / f"{name}.jsonl", documents, seed=seed, names=400)
-    monkeypatch.setattr(scale, "MAX_TERMS", 20)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.MANY_LABELS", 1)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.MAX_TERMS", 20)
     assert scale.plain(tmp_path / "train.jsonl", tmp_path / "plain") > 0
     corpus = prepare(
         CorpusSettings(
@@ -44,7 +45,6 @@ def test_the_plain_loop_does_the_same_work(tmp_path: Path, monkeypatch: pytest.M
             test=(tmp_path / "test.jsonl",),
             word_vectors="random",
             word_dimension=2,
-            max_terms=20,
         ),
         tmp_path / "corpus",
     )

@@ -65,7 +65,7 @@ def error_of(run: Prepare, **settings: Any) -> str:
 
 BAD = b'{"text": "t", "labels": true}\n'
 UNLABELLED = [("a", []), ("b", []), ("c", []), ("d", [])]
-CUT = {"max_tokens": 8, "min_label_count": 2, "min_document_frequency": 2, "max_terms": 3, "drop_duplicates": True}
+CUT = {"max_tokens": 8, "min_label_count": 2, "min_document_frequency": 2, "drop_duplicates": True}
 
 
 def mixed(count: int, tag: str) -> list[Record]:

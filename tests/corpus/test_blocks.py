@@ -62,6 +62,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
+from axml_ray.corpus.labels import label_features
 from axml_ray.corpus.preparation import build, prepare, tasks
 from axml_ray.settings import CorpusSettings
 
@@ -72,10 +73,11 @@ for number in range(nodes):
 ray.init(address=cluster.address, log_to_driver=False)
 assert len([node for node in ray.nodes() if node["Alive"]]) == nodes
 tasks.SMALL_BYTES, build.BLOCK_BYTES = 1, 40_000
+label_features.MANY_LABELS, label_features.MAX_TERMS = 1, 3
 prepare.prepare(
     CorpusSettings(
         train=(folder / "train.jsonl",), test=(folder / "test.jsonl",), valid_documents=20,
-        word_vectors="train", word_dimension=4, max_tokens=8, max_terms=3, min_label_count=2,
+        word_vectors="train", word_dimension=4, max_tokens=8, min_label_count=2,
     ),
     folder / sys.argv[2],
 )
@@ -92,6 +94,8 @@ def test_the_number_of_blocks_changes_nothing(
     settings = {"train": mixed(400, "train"), "test": mixed(80, "test"), "subwords": subwords, **CUT}
     settings["word_vectors"] = "train"
     monkeypatch.setattr("axml_ray.corpus.text.cooccurrence.STRIPE_PAIRS", 5_000)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.MANY_LABELS", 1)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.MAX_TERMS", 3)
     whole = run(**settings)
     size = len(lines(settings["train"])) // blocks + 1
     # Not in this process, as so little would be.

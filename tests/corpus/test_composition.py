@@ -5,13 +5,12 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from corpus.preparing import Prepare, lines, many, written
 from tokenizers import Tokenizer as FastTokenizer
 
 from axml_ray.corpus.records.in_memory import label_of, labelled_texts
-from axml_ray.corpus.text.composition import composed, composed_strings
+from axml_ray.corpus.text.composition import composed
 from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
 from axml_ray.corpus.text.vector_files import load_known_vectors
 
@@ -74,16 +73,9 @@ def test_texts_in_memory() -> None:
     assert label_of(apart("Ökologie")) == "Ökologie"
 
 
-def test_strings_are_copied_only_if_one_changes() -> None:
-    for values in (["ascii", "Größe"], ["한국", "“quoted”"], []):
-        strings = pa.array(values, pa.string())
-        assert composed_strings(strings) is strings
-    assert composed_strings(pa.array(["a", apart("ü")])[1:]).to_pylist() == ["ü"]
-
-
 def test_labels_of_a_continued_corpus_keep_their_ids(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:  # as the version before this one prepared it
-        patch.setattr("axml_ray.corpus.records.records.composed_strings", lambda strings: strings)
+        patch.setattr("axml_ray.corpus.preparation.staging.composed", lambda string: string)
         old = run(train=APART, test_share=0, directory="old")
     assert apart("Ökologie") in old.labels.labels
     more = [*TEXTS, *many(30)]

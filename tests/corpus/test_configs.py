@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from axml_ray.corpus.preparation.merging import VOCABULARY_SIZE
 from axml_ray.settings.configuration import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -41,6 +42,6 @@ def test_configs_are_the_papers(name: str) -> None:
     )
     assert len(training.epochs) == 1
     assert settings.ensemble.trees == 3
-    assert (corpus.max_tokens, corpus.vocabulary_size) == (500, 500_000)
+    assert (corpus.max_tokens, VOCABULARY_SIZE) == (500, 500_000)
     assert not network.evidence
     assert network.label_vector_init == "random"

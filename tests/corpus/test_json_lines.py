@@ -1,10 +1,8 @@
-import codecs
 import gzip
 import json
 import random
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 from axml_ray.corpus.readers import json_lines, line_blocks
 from axml_ray.corpus.readers.json_lines import JsonLines
-from axml_ray.corpus.records.records import Block, Document, Fields, Rejection, read_blocks
+from axml_ray.corpus.records.records import Document, Fields, Rejection
 
 
 def good(number: int, size: int = 3) -> bytes:
@@ -25,59 +23,6 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def flat(found: list[Block]) -> tuple[list[Any], list[Rejection]]:
-    """The documents and the rejections of blocks."""
-    documents = [
-        (i, text, labels)
-        for block in found
-        for i, text, labels in zip(
-            block.ids.to_pylist(), block.texts.to_pylist(), block.labels.to_pylist(), strict=True
-        )
-    ]
-    return documents, [rejection for block in found for rejection in block.rejections]
-
-
-LINES = st.one_of(
-    st.binary(max_size=30),
-    st.sampled_from(
-        [
-            b'{"text": "t", "labels": ["a"]}',
-            b'{"text": "t", "labels": [" a "]}\r',
-            b'{"text": "t", "labels": ["a", "a"], "id": "\\u0000"}',
-            b'{"text": "t", "labels": [1]}',
-            b'{"text": "t", "labels": ["a", null]}',
-            b'{"text": "t", "text": "u", "labels": []}',
-            b'{"text": "\\ud800", "labels": ["b"]}',
-            b'{"text": "\\u0000", "labels": ["b"]}',
-            b'{"text": "n\xef", "labels": ["b"]}',
-            b'{"text": "t", "labels": "a"}',
-            b'{"text": "t", "labels": [" "]}',
-            b'{"text": "t", "labels": {"a": 1}}',
-            b'{"text": ["t", null], "labels": [["a"], 123456789012345678901234567890, 1.50]}',
-            b'{"text": "t", "labels": ["c"], "id": 123456789012345678901234567890}',
-            b'{"text": "t", "labels": ["c"], "x": NaN}',
-            b"null",
-            b"{} null {}",
-            b"[" * 5000,
-            b" ",
-            b"",
-            codecs.BOM_UTF8,
-        ]
-    ),
-)
-
-
-@given(lines=st.lists(LINES, max_size=8), size=st.integers(1, 200))
-def test_columns_and_records_are_the_same(lines: list[bytes], size: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        reader = JsonLines(write(Path(folder) / "any.jsonl", b"\n".join(lines)))
-        records = list(reader.read())
-        patch.setattr(json_lines, "BLOCK_BYTES", size)
-        documents, rejections = flat(list(read_blocks(reader, 1 << 20)))
-    assert rejections == [record for record in records if isinstance(record, Rejection)]
-    assert documents == [(r.id, r.text, list(r.labels)) for r in records if isinstance(r, Document)]
-
-
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12), size=st.integers(1, 300), ends=st.booleans())
 def test_ranges_of_a_file_are_the_file(sizes: list[int], size: int, ends: bool) -> None:
     lines = [good(number, length) if length else b"" for number, length in enumerate(sizes)]
@@ -85,9 +30,6 @@ def test_ranges_of_a_file_are_the_file(sizes: list[int], size: int, ends: bool) 
         reader = JsonLines(write(Path(folder) / "a.jsonl", b"\n".join(lines) + b"\n" * ends))
         parts = reader.split(size)
         assert [record for part in parts for record in part.read()] == list(reader.read())
-        assert flat([block for part in parts for block in part.read_blocks(50)]) == flat(
-            list(reader.read_blocks(1 << 20))
-        )
 
 
 def test_what_is_compressed_is_one_range(tmp_path: Path) -> None:
@@ -111,7 +53,7 @@ def test_truncated_zstd_ends_in_a_rejection(tmp_path: Path, kept: int) -> None:
 
 def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_blocks, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 200)
     lines = [good(0), good(1, 5000), good(2), good(3, 100), good(4, 400_000)]
     for content in (b"\n".join(lines), b"\n".join(lines) + b"\n"):
         records = list(JsonLines(write(tmp_path / "long.jsonl", content)).read())
@@ -122,7 +64,7 @@ def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: p
 def test_a_line_that_is_too_long_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in half a download of one huge array."""
     monkeypatch.setattr(line_blocks, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 200)
     content = gzip.compress(good(0) + b"\n" + random.Random(0).randbytes(300_000).hex().encode())
     path = write(tmp_path / "cut.json.gz", content[:-1_000])
     assert not json_lines.is_repository_json(path)

@@ -146,8 +146,9 @@ def test_labels_unseen_in_train_come_last_with_count_nought(run: Prepare) -> Non
     assert corpus.split("test").labels.values.tolist() == [0, 1]
 
 
-def test_rare_words_are_unknown(run: Prepare) -> None:
-    corpus = run(train=many(40), test=many(4, "test"), min_document_frequency=5, vocabulary_size=9)
+def test_rare_words_are_unknown(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("axml_ray.corpus.preparation.merging.VOCABULARY_SIZE", 9)
+    corpus = run(train=many(40), test=many(4, "test"), min_document_frequency=5)
     assert len(corpus.tokenizer) == 9
     assert "test" not in corpus.tokenizer.words
 
@@ -322,9 +323,12 @@ def test_each_record_is_in_the_summary_once(run: Prepare) -> None:
 # Label features
 
 
-def test_the_strongest_terms_are_kept(run: Prepare) -> None:
+def test_the_strongest_terms_are_kept(run: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"train": many(60), "test": many(4, "test")}
-    whole, cut = run(**settings).label_features(), run(**settings, max_terms=4, directory="cut").label_features()
+    whole = run(**settings).label_features()
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.MANY_LABELS", 1)
+    monkeypatch.setattr("axml_ray.corpus.labels.label_features.MAX_TERMS", 4)
+    cut = run(**settings, directory="cut").label_features()
     for label in range(whole.shape[0]):
         row, kept = whole[label].toarray()[0], cut[label].toarray()[0]
         assert np.count_nonzero(kept) == min(4, np.count_nonzero(row))

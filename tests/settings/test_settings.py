@@ -76,8 +76,8 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "  min_label_cuont: 2", "corpus.min_label_cuont: unknown setting; did you mean 'min_label_count'?"),
         (PACKAGES + "tre: {}", "tre: unknown setting; did you mean 'tree'?"),
         (PACKAGES + "tree: {qqqq: 1}", "tree.qqqq: unknown setting; known here: height, cluster_size, beam"),
-        (PACKAGES + "  vocabulary_size: many", "corpus.vocabulary_size: Input should be a valid integer"),
-        (PACKAGES + "  vocabulary_size: many", "(given: 'many')"),
+        (PACKAGES + "  max_tokens: many", "corpus.max_tokens: Input should be a valid integer"),
+        (PACKAGES + "  max_tokens: many", "(given: 'many')"),
         (PACKAGES + "  test_share: 1.5", "corpus.test_share: Input should be less than or equal to 1 (given: 1.5)"),
         (PACKAGES + "  expected: {lables: 5}", "corpus.expected.lables: unknown setting; did you mean 'labels'?"),
         (PACKAGES + "  name: ../up", "corpus.name: String should match pattern"),
@@ -355,7 +355,7 @@ def other(name: str, value: Any) -> Any:
         return f"{value}x"
     if isinstance(value, tuple) and value:
         return (*value, 1)
-    plain = {"threads": 1, "max_train_documents": 1, "max_terms": 1, "title_field": "title"}
+    plain = {"threads": 1, "max_train_documents": 1, "title_field": "title"}
     return plain.get(name, (Path("/new"),) if value == () else Path("/new"))
 
 

@@ -9,7 +9,7 @@ each file. A sum always adds documents in the order of the corpus, so its roundi
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,14 +23,8 @@ def save_documents(stem: Path, tokens: Ragged, labels: Ragged, first: int, weigh
     """Write the TF-IDF vectors of training documents, and their (label, document) pairs sorted by label.
 
     The files are `<stem>.words.npy` and `.weights.npy` (int32 and float32 [terms]) with `.offsets.npy` (int64
-    [documents + 1]), and `<stem>.labels.npy` with `.documents.npy` (int32 [pairs]).
-
-    Args:
-        stem: path of the files, without suffixes.
-        tokens: word ids of the documents.
-        labels: label ids of the documents.
-        first: number of the first document in the whole split.
-        weights: float32 [words], from `idf_weights`.
+    [documents + 1]), and `<stem>.labels.npy` with `.documents.npy` (int32 [pairs]). `first` is the number of the first
+    document in the whole split, and `weights` (float32 [words]) are those of `idf_weights`.
     """
     vectors = bag_of_words(tokens, len(weights))
     apply_tf_idf(vectors, weights)
@@ -64,18 +58,20 @@ def sum_ranges(
 ) -> list[dict[str, Any]]:
     """Sum numbered ranges of labels, as a task; writes `range-<number>.counts.npy`, `.indices.npy` and `.data.npy`.
 
-    Args:
-        ranges: number, first label and last label + 1 of each range.
-        features: directory of the files of `save_documents`.
-        files: number of files of training documents.
-        words: size of the vocabulary.
-        max_terms: maximum number of terms of a label; None for no limit.
+    `ranges` are number, first label and last label + 1. A label keeps at most `max_terms` terms.
     """
     for number, (begin, end) in ranges:
-        if end - begin == 1:
-            rows = _sum_label(features, files, begin, words)
+        parts = _parts(features, files, begin, end, words)
+        if end - begin == 1:  # summed densely, because it may have most documents of the corpus
+            total = np.zeros(words, dtype=np.float32)
+            for _, vectors in parts:
+                np.add.at(total, vectors.indices, vectors.data)
+            rows = sparse.csr_matrix(total[None])
+        elif of_files := list(parts):
+            assignments, vectors = zip(*of_files, strict=True)
+            rows = sparse.hstack(assignments, format="csr") @ sparse.vstack(vectors, format="csr")
         else:
-            rows = _sum_labels(features, files, begin, end, words)
+            rows = sparse.csr_matrix((end - begin, words), dtype=np.float32)
         rows = keep_strongest(rows, max_terms)
         stem = features / f"range-{number:06d}"
         np.save(f"{stem}.counts.npy", np.diff(rows.indptr).astype(np.int64))
@@ -84,65 +80,15 @@ def sum_ranges(
     return []
 
 
-def _sum_label(features: Path, files: int, label: int, words: int) -> sparse.csr_matrix:
-    """Sum one label densely, because it may have most documents of the corpus; float32 CSR [1, words]."""
-    total = np.zeros(words, dtype=np.float32)
-    for part in _parts(features, files, label, label + 1):
-        np.add.at(total, part.words, part.weights)
-    return sparse.csr_matrix(total[None])
+def _parts(
+    features: Path, files: int, begin: int, end: int, words: int
+) -> Iterator[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
+    """Yield the documents of each file that have one of the labels `begin` to `end - 1`.
 
-
-def _sum_labels(features: Path, files: int, begin: int, end: int, words: int) -> sparse.csr_matrix:
-    """Sum the labels `begin` to `end - 1` as a sparse product; float32 CSR [end - begin, words]."""
-    parts = list(_parts(features, files, begin, end))
-    if not parts:
-        return sparse.csr_matrix((end - begin, words), dtype=np.float32)
-    documents_before = np.cumsum([0, *(len(part.lengths) for part in parts)])
-    label_of_pair = np.concatenate([part.labels for part in parts]) - begin
-    document_of_pair = np.concatenate(
-        [part.documents + before for part, before in zip(parts, documents_before[:-1], strict=True)]
-    )
-    order = np.argsort(label_of_pair, kind="stable")
-    counts = np.bincount(label_of_pair, minlength=end - begin)
-    assignments = sparse.csr_matrix(
-        (
-            np.ones(len(order), np.float32),
-            document_of_pair[order].astype(np.int32),
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        ),
-        shape=(end - begin, documents_before[-1]),
-    )
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))])
-    vectors = sparse.csr_matrix(
-        (
-            np.concatenate([part.weights for part in parts]),
-            np.concatenate([part.words for part in parts]),
-            offsets.astype(np.int32),
-        ),
-        shape=(documents_before[-1], words),
-    )
-    return (assignments @ vectors).tocsr()
-
-
-class _Part(NamedTuple):
-    """The documents of one file that have a label of a range."""
-
-    labels: np.ndarray
-    """int32 [pairs], the label of each (label, document) pair."""
-    documents: np.ndarray
-    """int64 [pairs], the document of each pair, as a position among the documents of this part."""
-    words: np.ndarray
-    """int32 [terms], the words of the documents' TF-IDF vectors."""
-    weights: np.ndarray
-    """float32 [terms]."""
-    lengths: np.ndarray
-    """int64 [documents], number of terms of each document."""
-
-
-def _parts(features: Path, files: int, begin: int, end: int) -> Iterator[_Part]:
-    """Yield the part of each file that belongs to the labels `begin` to `end - 1`, if there is one."""
+    These are which label each has, float32 CSR [end - begin, documents], and their vectors, [documents, words].
+    """
     for number in range(files):
-        labels, pairs, offsets, words, weights = (
+        labels, pairs, offsets, terms, weights = (
             np.load(features / f"{number:06d}.{name}.npy", mmap_mode="r")
             for name in ("labels", "documents", "offsets", "words", "weights")
         )
@@ -150,22 +96,17 @@ def _parts(features: Path, files: int, begin: int, end: int) -> Iterator[_Part]:
         if low == high:
             continue
         documents, document_of_pair = np.unique(pairs[low:high], return_inverse=True)
+        starts = np.searchsorted(labels[low:high], np.arange(begin, end + 1))
+        ones = np.ones(high - low, np.float32)
+        assignments = sparse.csr_matrix((ones, document_of_pair, starts), shape=(end - begin, len(documents)))
         rows = documents - number * FILE_DOCUMENTS
-        lengths = offsets[1:][rows] - offsets[:-1][rows]
-        starts = np.cumsum(lengths) - lengths
-        positions = np.arange(int(lengths.sum())) + np.repeat(offsets[:-1][rows] - starts, lengths)
-        yield _Part(labels[low:high], document_of_pair, words[positions], weights[positions], lengths)
+        of_words, of_weights = (Ragged(values, offsets).take(rows) for values in (terms, weights))
+        vectors = (of_weights.values, of_words.values, of_words.offsets)
+        yield assignments, sparse.csr_matrix(vectors, shape=(len(documents), words))
 
 
 def assemble(path: Path, features: Path, ranges: int, words: int) -> None:
-    """Write the ranges as one file for `scipy.sparse.load_npz`, holding one range in memory at a time.
-
-    Args:
-        path: path of the file.
-        features: directory of the ranges.
-        ranges: number of ranges.
-        words: size of the vocabulary.
-    """
+    """Write the ranges as one file for `scipy.sparse.load_npz`, holding one range in memory at a time."""
 
     def parts(name: str) -> Iterator[np.ndarray]:
         return (np.load(features / f"range-{number:06d}.{name}.npy", mmap_mode="r") for number in range(ranges))

@@ -15,19 +15,23 @@ from axml_ray.corpus.text.tokenizer import UNKNOWN
 
 RANGE_TERMS = 12_000_000
 """Approximate number of terms that are added in a range of labels."""
+MAX_TERMS, MANY_LABELS = 64, 100_000
+"""Terms that a label's features keep if there are more labels than this: the features of millions take much memory."""
 TABLE_TERMS = 1 << 19
 """Maximum number of terms of a dense table in which the largest terms of rows are selected."""
 FILE_DOCUMENTS = 1 << 15
 """Number of training documents of a feature file, except for the last one."""
 
 
+def max_terms(labels: int) -> int | None:
+    """Return how many of its strongest terms a label's features keep; None for all, with few labels."""
+    return MAX_TERMS if labels > MANY_LABELS else None
+
+
 def bag_of_words(tokens: Ragged, words: int, times: np.ndarray | None = None) -> sparse.csr_matrix:
     """Count the words of documents, float32 CSR [documents, words]; padding and unknown words are not counted.
 
-    Args:
-        tokens: word ids.
-        words: size of the vocabulary.
-        times: float32 [tokens], the weight of each token; by default 1.
+    `times` (float32 [tokens]) is the weight of each token, by default 1.
     """
     if times is None:
         times = np.ones(len(tokens.values), np.float32)
@@ -53,23 +57,13 @@ def indicator_matrix(rows: Ragged, columns: int) -> sparse.csr_matrix:
 
 
 def idf_weights(frequency: np.ndarray, documents: int) -> np.ndarray:
-    """Compute the smoothed inverse document frequency of each word, float32 [words].
-
-    Args:
-        frequency: int64 [words], number of training documents that contain each word.
-        documents: number of training documents.
-    """
+    """Compute the smoothed inverse document frequency, float32 [words], from the documents with each word, int64."""
     weights: np.ndarray = np.log(np.float32(documents + 1) / (frequency.astype(np.float32) + 1)) + 1
     return weights
 
 
 def apply_tf_idf(counts: sparse.csr_matrix, weights: np.ndarray) -> None:
-    """Turn counts into TF-IDF vectors of length one, in place.
-
-    Args:
-        counts: float32 CSR with values of 1 or more.
-        weights: float32 [columns], from `idf_weights`.
-    """
+    """Turn counts (float32 CSR) into TF-IDF vectors of length one, in place, with the weights of `idf_weights`."""
     counts.data = (np.log(counts.data) + 1) * weights[counts.indices]
     normalize_rows(counts)
 
@@ -105,11 +99,9 @@ def label_ranges(counts: np.ndarray, terms: float) -> list[tuple[int, int]]:
 
 
 def keep_strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matrix:
-    """Keep the terms with the largest absolute values of each row, and scale the rows to length one.
+    """Keep the `most` terms of the largest absolute values in each row (float32 CSR), and scale rows to length one.
 
-    Args:
-        rows: float32 CSR.
-        most: maximum number of terms of a row; None for no limit. Of equal terms, those of the lowest columns are kept.
+    Of equal terms, those of the lowest columns are kept. None keeps all.
     """
     lengths = np.diff(rows.indptr)
     if most is not None and lengths.max(initial=0) > most:
@@ -117,23 +109,15 @@ def keep_strongest(rows: sparse.csr_matrix, most: int | None) -> sparse.csr_matr
         thresholds = _kth_largest(sizes, rows.indptr, most)
         kept = np.flatnonzero(sizes >= np.repeat(thresholds, lengths))
         offsets = np.searchsorted(kept, rows.indptr)
-        # Terms equal to the threshold can exceed the limit.
-        too_long = np.flatnonzero(np.diff(offsets) > most)
-        if len(too_long):
-            surplus = [_surplus(rows, kept[offsets[row] : offsets[row + 1]], thresholds[row], most) for row in too_long]
-            kept = np.setdiff1d(kept, np.concatenate(surplus), assume_unique=True)
+        if (np.diff(offsets) > most).any():  # terms equal to the threshold exceed the limit
+            row = np.repeat(np.arange(len(lengths)), np.diff(offsets))
+            order = np.lexsort((rows.indices[kept], -sizes[kept], row))
+            kept = np.sort(kept[order][np.arange(len(kept)) - offsets[row] < most])
             offsets = np.searchsorted(kept, rows.indptr)
         rows = sparse.csr_matrix((rows.data[kept], rows.indices[kept], offsets), shape=rows.shape)
     rows.sort_indices()
     normalize_rows(rows)
     return rows
-
-
-def _surplus(rows: sparse.csr_matrix, positions: np.ndarray, threshold: np.float32, most: int) -> np.ndarray:
-    """Return those of a row's `positions` that equal the threshold and exceed the limit of `most` terms."""
-    equal = positions[np.abs(rows.data[positions]) == threshold]
-    equal = equal[np.argsort(rows.indices[equal])]  # the columns of a sparse product are in no particular order
-    return equal[most - len(positions) :] if len(positions) > most else equal[:0]
 
 
 def _kth_largest(sizes: np.ndarray, offsets: np.ndarray, k: int) -> np.ndarray:

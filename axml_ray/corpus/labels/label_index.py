@@ -38,13 +38,7 @@ class LabelIndex:
         unseen: Sequence[str] = (),
         names: Mapping[str, str] | None = None,
     ) -> "LabelIndex":
-        """Build an index.
-
-        Args:
-            train_counts: number of training documents of each label.
-            unseen: labels of validation and test documents, of which some may be in `train_counts`.
-            names: readable names.
-        """
+        """Build an index from the number of training documents of each label, and labels of other documents."""
         counts = {**dict.fromkeys(unseen, 0), **train_counts}
         labels = sorted(counts, key=lambda label: (-counts[label], label))
         readable_names = tuple((names or {}).get(label, label) for label in labels)
@@ -95,11 +89,5 @@ def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) ->
 
 
 def write_labels(path: Path, labels: pa.Array, counts: np.ndarray) -> None:
-    """Write `labels.parquet` from ranked columns, without a Python object per label; each label is its own name.
-
-    Args:
-        path: path of the file.
-        labels: string [L].
-        counts: int64 [L], number of training documents.
-    """
+    """Write `labels.parquet` from ranked labels (string [L]), their own names, and counts, without Python objects."""
     _write(path, labels, labels, counts)

@@ -18,14 +18,9 @@ def named_labels(index: LabelIndex) -> list[int]:
 
 
 def name_texts(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int) -> Split:
-    """Return the names of the trained labels as documents, each with its label.
+    """Return the names of the trained labels, cut to `max_tokens` words, as documents, each with its label.
 
     Names without a word of the vocabulary are omitted.
-
-    Args:
-        index: labels and their names.
-        tokenizer: tokenizer of the corpus.
-        max_tokens: maximum number of words of a name.
     """
     named = named_labels(index)
     labels = Ragged(np.array(named, dtype=np.int32), np.arange(len(named) + 1))

@@ -40,9 +40,7 @@ Rows = list[tuple[int, list[str]]]
 
 
 def name_labels(labels: Sequence[str], path: Path) -> list[str]:
-    """Return the name of each label; the label itself if the file has none for it.
-
-    The share of the labels that are named is logged.
+    """Return the name of each label; the label itself if the file has none for it. The share that is named is logged.
 
     Raises:
         SettingsError: the file cannot be read, or names fewer than half of the labels.
@@ -123,11 +121,7 @@ def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Return the lines without their ends; storable and composed.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
+    """Return the lines without their ends; storable and composed. A file that cannot be read is a SettingsError."""
     blocks, content = [], b""
     try:
         for block in read_line_blocks(path, _BLOCK_BYTES):

@@ -25,13 +25,13 @@ from axml_ray.core.files import content_digest, write_json
 from axml_ray.corpus.continued import check_kept_labels, keep_word_vectors, largest_valid_draw
 from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_feature_rows import read_feature_rows, rows_of_labels
-from axml_ray.corpus.labels.label_features import keep_strongest, label_ranges
+from axml_ray.corpus.labels.label_features import keep_strongest, label_ranges, max_terms
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.name_files import name_labels
 from axml_ray.corpus.preparation import tasks
 from axml_ray.corpus.preparation.checks import check_ids, check_not_one_hot, segmentation_warning, separator_warning
 from axml_ray.corpus.preparation.input_changes import Inputs
-from axml_ray.corpus.preparation.merging import merge
+from axml_ray.corpus.preparation.merging import merge_labels, merge_words
 from axml_ray.corpus.preparation.passes import (
     count_cooccurrences,
     count_labels,
@@ -40,8 +40,8 @@ from axml_ray.corpus.preparation.passes import (
     encode_files,
     stage_inputs,
 )
-from axml_ray.corpus.preparation.split_assignment import TRAIN, FileLayout, assign_splits
-from axml_ray.corpus.preparation.staging import StagedBlock, StagedInput, reader_number
+from axml_ray.corpus.preparation.split_assignment import DROPPED, TRAIN, VALID, FileLayout, assign_splits, by_split
+from axml_ray.corpus.preparation.staging import DOCUMENT_FACTS, StagedBlock, StagedInput, reader_number
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
 from axml_ray.corpus.readers.source_files import file_size
 from axml_ray.corpus.readers.tables import SeparatedValues
@@ -66,10 +66,8 @@ VECTOR_SEED = 0
 def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs: Inputs) -> None:
     """Write a corpus into the directory of `workspace`.
 
-    Args:
-        workspace: settings and directory of the corpus.
-        readers: split and reader of each source; the split is empty for a source that has no splits.
-        inputs: what the corpus is prepared from, for the manifest.
+    `readers` are split and reader of each source, the split empty for a source that has none; `inputs` is for the
+    manifest.
 
     Raises:
         SettingsError: an input is unreadable or empty, has too many bad records, or a split has no labels.
@@ -81,43 +79,40 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 
     # 1. Stage: read every record once; write blocks of documents, with words and labels numbered per block.
     staged, rejections = stage_sources(workspace, readers)
-    given = [int(split[0]) for split in staged.splits]
+    given = staged.split.copy()
 
     # Decide duplicates and splits on the driver, and check what only the whole input shows.
     limit = largest_valid_draw(settings)
-    summary = assign_splits(settings, staged.splits, staged.facts, describe_split, limit)
-    summary.rejected = rejections
+    summary = assign_splits(settings, staged.split, staged.facts, describe_split, limit)
+    drawn_valid = int(((staged.split == VALID) & (given != VALID)).sum())
     if settings.source != "installed_packages":  # the ids of these are ours
         check_ids(staged, given)
     files = "1 file" if len(readers) == 1 else f"{len(readers):,} files"
-    rejected = f"{sum(rejections.values()):,}"
-    log.info("prepare: read %s documents from %s (%s rejected)", f"{summary.read:,}", files, rejected)
+    rejected = sum(rejections.values())
+    log.info("prepare: read %s documents from %s (%s rejected)", f"{len(given):,}", files, f"{rejected:,}")
     check_not_one_hot(staged.paths)
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
     warnings = [separator_warning(staged.paths, settings.label_separator if has_separator else "")]
     if settings.segmentation == "words":
-        train_paths = [path for path, split in zip(staged.paths, given, strict=True) if split == TRAIN]
-        warnings.append(segmentation_warning(train_paths))
+        of_blocks = zip(staged.paths, given[staged.starts[:-1]], strict=True)
+        warnings.append(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
     for warning in filter(None, warnings):
-        summary.warnings.append(warning)
         log.warning("prepare: WARNING: %s", warning)
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""
-        sizes = [len(split) for split in staged.splits]
-        groups = group_by_size(list(range(len(staged.paths))), sizes, COUNTING_DOCUMENTS)
-        splits = workspace.share(staged.splits)
+        groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts).tolist(), COUNTING_DOCUMENTS)
+        splits = workspace.share(staged.splits())
         workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=splits, **more)
 
-    def merge_counts(kind: str) -> dict[str, int]:
-        """Merge the counts of `labels` or `words` in one task, which ranks them and gives each block their ids."""
-        what, arguments = f"merging the counts of {kind}", {"stage": workspace.stage, "work": work}
-        [counts] = workspace.run([kind], merge, what, paths=staged.paths, settings=settings, **arguments)
+    def merge(task: Callable[..., Any], what: str) -> dict[str, int]:
+        """Merge the counts of all blocks in one task, which ranks what it counted and gives each block the ids."""
+        [counts] = workspace.run([staged.paths], task, f"merging the counts of {what}", work=work, settings=settings)
         return dict(counts)
 
     # 2. Labels: count those of each block, rank them, and give each block their ids.
     count(count_labels, "labels")
-    labels = merge_counts("labels")
+    labels = merge(merge_labels, "labels")
     if not labels["all"]:
         raise SettingsError(f"{describe_split('train')}: no document has a label; every record's `labels` is empty")
     if not labels["labels"]:
@@ -131,9 +126,10 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         replace(index, names=tuple(name_labels(index.labels, settings.label_names))).save(work / "labels.parquet")
 
     # Drop the documents without a label of the corpus, and lay out the others in files.
-    for block, split_of_document in zip(staged.paths, staged.splits, strict=True):
-        summary.drop_unlabelled(split_of_document, StagedBlock(Path(block)).array("labelled"))
-    layout = FileLayout.from_splits(staged.paths, staged.splits)
+    unlabelled = ~np.concatenate([StagedBlock(Path(path)).array("labelled") for path in staged.paths])
+    summary["left_out"]["without_label"] = by_split(staged.split[unlabelled])
+    staged.split[unlabelled] = DROPPED
+    layout = FileLayout.from_splits(staged.paths, staged.splits())
     documents = {split: layout.documents(split) for split in SPLITS}
     for name in SPLITS:
         if not documents[name] and (name != "test" or settings.has_test):
@@ -142,14 +138,15 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         log.info(
             "prepare: %s validation documents: %s drawn (corpus.valid_documents is %s, at most a tenth of train), "
             "those without a label left out",
-            f"{documents['valid']:,}", f"{summary.drawn_valid:,}", f"{settings.valid_documents:,}",
+            f"{documents['valid']:,}", f"{drawn_valid:,}", f"{settings.valid_documents:,}",
         )  # fmt: skip
-    summary.count_kept(staged.splits, staged.facts)
-    staged.facts.clear()  # not needed any more, and large
+    summary["empty_texts"] = by_split(staged.split[staged.facts["words"] == 0])
+    summary["cut_texts"] = by_split(staged.split[staged.facts["cut"]])
+    staged.facts = staged.facts[:0]  # not needed any more, and large
 
     # 3. Words: the same as for labels, for the words of training documents that have a label of the corpus.
     count(count_words, "words")
-    merge_counts("words")
+    merge(merge_words, "words")
     with pa.memory_map(str(workspace.stage / "vocabulary.arrow")) as file:
         vocabulary = pa.ipc.open_file(file).read_all()
     tokenizer = Tokenizer.from_words(vocabulary["word"].to_pylist(), settings.segmentation, subwords=settings.subwords)
@@ -179,16 +176,15 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         documents=documents["train"],
         max_tokens=settings.max_tokens,
     )
-    for split in SPLITS:
-        summary.tokens[split] = sum(int(row["tokens"]) for row in rows if row["split"] == split)
-        summary.assignments[split] = sum(int(row["labels"]) for row in rows if row["split"] == split)
+    for name, column in (("words", "tokens"), ("label_assignments", "labels")):
+        summary[name] = {split: sum(int(row[column]) for row in rows if row["split"] == split) for split in SPLITS}
 
     # 5. Label features: sum the documents' TF-IDF vectors over ranges of labels.
     feature_files = len(list(workspace.features.glob("*.offsets.npy")))
     mean_terms = label_feature_sums.mean_terms(workspace.features, feature_files)
     ranges = label_ranges(label_feature_sums.train_counts(work / "labels.parquet"), mean_terms)
     groups = group_by_size(list(enumerate(ranges)), [1] * len(ranges), max(1, len(ranges) // 16))
-    sizes: dict[str, Any] = {"files": feature_files, "words": len(tokenizer), "max_terms": settings.max_terms}
+    sizes: dict[str, Any] = {"files": feature_files, "words": len(tokenizer), "max_terms": max_terms(labels["trained"])}
     if len(ranges) == 1:  # not worth a task
         label_feature_sums.sum_ranges(groups[0], features=workspace.features, **sizes)
     else:
@@ -197,12 +193,12 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     label_feature_sums.assemble(work / "label_features.npz", workspace.features, len(ranges), len(tokenizer))
     if given_features is not None:
         chosen = rows_of_labels(given_features, LabelIndex.load(work / "labels.parquet").labels, labels["trained"])
-        sparse.save_npz(work / GIVEN_FEATURES, keep_strongest(chosen, settings.max_terms), compressed=False)
+        sparse.save_npz(work / GIVEN_FEATURES, keep_strongest(chosen, max_terms(labels["trained"])), compressed=False)
     for directory in filter(Path.is_dir, workspace.stage.iterdir()):  # blocks and features are as large as the input
         shutil.rmtree(directory)
 
     # 6. Word vectors.
-    coverage, dimension = write_word_vectors(workspace, tokenizer, summary.tokens["train"])
+    coverage, dimension = write_word_vectors(workspace, tokenizer, summary["words"]["train"])
 
     # The report page, and the manifest, which makes the corpus complete.
     files_written = sorted(path for path in work.rglob("*") if path.is_file() and path.parent != workspace.stage)
@@ -220,10 +216,18 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
             "labels": labels["labels"],
             "trained_labels": labels["trained"],
             "words": len(tokenizer),
-            "rejected": sum(summary.rejected.values()),
-            "duplicates": summary.dropped_duplicates,
+            "rejected": rejected,
+            "duplicates": summary["left_out"]["duplicates"],
         },
-        "summary": summary.to_manifest(labels),
+        "summary": {
+            "records": len(given) + rejected,
+            "rejected": dict(sorted(rejections.items())),
+            "documents": documents,
+            **summary,
+            "labels_dropped_as_rare": labels["all"] - labels["labels"],
+            "warnings": list(filter(None, warnings)),
+            "labels_unseen_in_train": {"valid": labels["unseen_valid"], "test": labels["unseen_test"]},
+        },
         "word_vector_coverage": coverage,
         "word_vector_dimension": dimension,
         "seconds": time.monotonic() - start,
@@ -239,10 +243,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tuple[StagedInput, dict[str, int]]:
     """Read all sources into staged blocks, and list the rejected records in `rejected.jsonl`.
 
-    Ray is started or joined if the input is large; `workspace.in_process` says whether it was not.
-
-    Returns:
-        The blocks, and the number of rejected records by reason.
+    Ray is started or joined if the input is large; `workspace.in_process` says whether it was not. Returns the blocks,
+    and the number of rejected records by reason.
 
     Raises:
         SettingsError: a file cannot be read, or too many records were rejected.
@@ -286,24 +288,22 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
             "with corpus.max_rejected_share"
         )
 
-    staged = StagedInput(sorted(row["path"] for row in rows), [], [], [part for _, part, _ in parts])
-    for block in staged.paths:
-        split = parts[reader_number(block)][0]
-        staged.facts.append(np.array(StagedBlock(Path(block)).array("facts")))
-        staged.splits.append(np.full(len(staged.facts[-1]), SPLITS.index(split) if split else TRAIN, dtype=np.int8))
-    return staged, reasons
+    paths = sorted(row["path"] for row in rows)
+    facts = [StagedBlock(Path(path)).array("facts") for path in paths]
+    given = [parts[reader_number(path)][0] for path in paths]
+    splits = np.array([SPLITS.index(split) if split else TRAIN for split in given], dtype=np.int8)
+    lengths = list(map(len, facts))
+    all_facts = np.concatenate([np.empty(0, DOCUMENT_FACTS), *facts])
+    readers_of_parts = [part for _, part, _ in parts]
+    return StagedInput(
+        paths, np.cumsum([0, *lengths]), np.repeat(splits, lengths), all_facts, readers_of_parts
+    ), reasons
 
 
 def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) -> tuple[float, int]:
-    """Write `word_vectors.safetensors`: read from a file, learned from the training texts, or random.
+    """Write `word_vectors.safetensors`: read from a file, learned from the `tokens` of the training texts, or random.
 
-    Args:
-        workspace: where the training documents are.
-        tokenizer: the tokenizer of the corpus.
-        tokens: number of tokens of the training documents.
-
-    Returns:
-        The share of the words with a read or learned vector, and the dimension of the vectors.
+    Returns the share of the words with a read or learned vector, and the dimension of the vectors.
 
     Raises:
         SettingsError: the file of word vectors is invalid.

@@ -28,42 +28,30 @@ MAX_PHRASE_BLOCKS = 16
 """Number of blocks in which phrases are looked for."""
 
 
-def check_ids(staged: StagedInput, given: Sequence[int]) -> None:
+def check_ids(staged: StagedInput, given: np.ndarray) -> None:
     """Check that no two documents that were given for the same split, and are kept, have the same id.
 
     Predictions are joined, and runs compared, by ids. Hashes of the ids are compared; the files are read again only to
-    name the lines of a repeated one.
-
-    Args:
-        staged: the input, after documents were assigned to splits.
-        given: the split for which the documents of each block were given.
+    name the lines of a repeated one. `given` (int8 [documents]) is the split for which each was given.
 
     Raises:
         SettingsError: an id is repeated.
     """
 
-    def read_again(block: int, row: int) -> Document:
-        reader = reader_number(staged.paths[block])
-        before = sum(len(staged.splits[i]) for i in range(block) if reader_number(staged.paths[i]) == reader)
-        documents = (record for record in staged.readers[reader].read() if isinstance(record, Document))
-        return next(islice(documents, before + row, None))
+    def read_again(document: int) -> Document:
+        block = int(np.searchsorted(staged.starts, document, side="right")) - 1
+        number = reader_number(staged.paths[block])
+        first_block = [reader_number(path) for path in staged.paths].index(number)
+        documents = (record for record in staged.readers[number].read() if isinstance(record, Document))
+        return next(islice(documents, document - int(staged.starts[first_block]), None))
 
     for split, name in enumerate(SPLITS):
-        blocks = [i for i, split_of_block in enumerate(given) if split_of_block == split]
-        if not blocks:
-            continue
-        starts = np.cumsum([0, *(len(staged.splits[i]) for i in blocks)])
-        hashes = np.concatenate([staged.facts[i]["id"] for i in blocks])
-        kept = np.flatnonzero(np.concatenate([staged.splits[i] for i in blocks]) != DROPPED)
-        order = kept[np.argsort(hashes[kept], kind="stable")]
-        repeated = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
+        kept = np.flatnonzero((given == split) & (staged.split != DROPPED))
+        order = kept[np.argsort(staged.facts["id"][kept], kind="stable")]
+        hashes = staged.facts["id"][order]
+        repeated = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
         for place in repeated[np.argsort(order[repeated])].tolist():  # the first in the order of the input
-            documents = order[place - 1 : place + 1]
-            numbers = np.searchsorted(starts, documents, side="right") - 1
-            first, second = (
-                read_again(blocks[number], int(document - starts[number]))
-                for number, document in zip(numbers, documents, strict=True)
-            )
+            first, second = map(read_again, order[place - 1 : place + 1].tolist())
             if first.id == second.id:  # else only the hashes are equal
                 raise SettingsError(
                     f"corpus.{name}: {first.file}:{first.line} and {second.file}:{second.line} have the same id, "
@@ -73,11 +61,7 @@ def check_ids(staged: StagedInput, given: Sequence[int]) -> None:
 
 
 def check_not_one_hot(paths: Sequence[str]) -> None:
-    """Check that the labels in staged blocks are not vectors of ones and zeros.
-
-    Raises:
-        SettingsError: they are.
-    """
+    """Check that the labels in staged blocks are not vectors of ones and zeros, which is a SettingsError."""
     blocks = [StagedBlock(Path(path)) for path in paths]
     if not all((block.directory / "indicators.npy").is_file() for block in blocks):
         return
@@ -95,11 +79,7 @@ def separator_warning(paths: Sequence[str], separator: str) -> str | None:
     """Return a warning if nearly every text has exactly one label and most of these contain another separator.
 
     If a cell such as `commands|git-man|file` is split at `;`, it is one label, which nearly no other text has. Nothing
-    fails, but the model is useless.
-
-    Args:
-        paths: paths of the staged blocks.
-        separator: `corpus.label_separator`; empty if the files contain lists of labels, which are not split.
+    fails, but the model is useless. `separator` is empty if the files contain lists of labels, which are not split.
     """
     blocks = [StagedBlock(Path(path)) for path in paths]
     labelled = sum(int((block.rows("label").lengths > 0).sum()) for block in blocks)
@@ -138,9 +118,6 @@ def segmentation_warning(paths: Sequence[str]) -> str | None:
     """Return a warning if phrases in scripts without blanks between words are a considerable share of the texts.
 
     Nothing fails, but nearly every phrase is another word, from which nothing can be learned.
-
-    Args:
-        paths: paths of the staged blocks of training texts, split into words at blanks.
     """
     characters = in_phrases = 0
     example = ""

@@ -1,12 +1,11 @@
 """Identifies the inputs of a corpus by their content, and says what changed since it was prepared.
 
-A path or a time is no content: a project may be moved or copied, and a file touched or downloaded again. Hashing reads
-a whole file, so it is done once: as long as size, times and inode of a file are the same, its hash is taken from the
-manifest of the corpus.
+A project may be moved or copied, and a file touched or downloaded again. Hashing reads a whole file, so as long as
+size, times and inode of a file are the same, its hash is taken from the manifest of the corpus.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +46,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The settings and inputs of a corpus.
-
-    Attributes:
-        settings: settings of the corpus.
-        files: the inputs.
-    """
+    """The settings and inputs of a corpus."""
 
     settings: CorpusSettings
     files: list[Input]
@@ -63,17 +57,8 @@ class Inputs:
         return fingerprint(self.settings.identity, [file.identity for file in self.files])
 
 
-def input_files(reader: Any) -> list[SourceFile]:
-    """Return the files that a reader reads."""
-    return [reader.path, *([reader.labels_path] if hasattr(reader, "labels_path") else [])]
-
-
 def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, str]) -> list[Input]:
-    """Return the state of inputs.
-
-    Args:
-        files: use and path of each.
-        known: contents of earlier states by their stamps; these are not read again.
+    """Return the state of inputs, given the use and path of each; contents in `known`, by stamp, are not read again.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -94,11 +79,7 @@ def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, s
 
 
 def stamp_of(file: SourceFile) -> Stamp:
-    """Return the stamp of a local file, or of the source files of a Python package; () for a file in a store.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the stamp of a local file, or of the source files of a Python package; () for a file in a store."""
     path = local_path(file)
     if path is None:
         return ()
@@ -108,9 +89,7 @@ def stamp_of(file: SourceFile) -> Stamp:
 
 
 def content_of(file: SourceFile) -> str:
-    """Return a digest of the content of a local file, or of the source files of a Python package.
-
-    For a file in a store, return its version there (`source_files.stored_version`).
+    """Return a digest of a local file or of the source files of a package; for a file in a store, its version there.
 
     Raises:
         OSError: the file cannot be read.
@@ -136,11 +115,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def known_contents(manifest: Mapping[str, Any]) -> dict[Stamp, str]:
-    """Return the contents in the manifest of a corpus by their stamps."""
-    return {tuple(row["stamp"]): row["content"] for row in manifest["sources"] if row["stamp"]}
-
-
 def describe_changes(manifest: Mapping[str, Any], inputs: Inputs) -> str:
     """Describe for a log line why a corpus is out of date: other settings, else other inputs."""
     if keys := changed_settings(manifest, inputs.settings):
@@ -157,13 +131,3 @@ def changed_settings(manifest: Mapping[str, Any], settings: CorpusSettings) -> l
     now = settings.identity
     before = manifest.get("identity", now)
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-
-
-def old_files_first(readers: Iterable[tuple[str, Any]], inputs: Inputs, manifest: Mapping[str, Any]) -> list[Any]:
-    """Return readers with those of a continued corpus's files first, else in their order.
-
-    Of equal texts, the first one is kept where duplicates are dropped: an old text must keep its labels.
-    """
-    old = {row["content"] for row in manifest["sources"]}
-    content = {file.path: file.content for file in inputs.files}
-    return sorted(readers, key=lambda split_and_reader: content[portable(split_and_reader[1].path)] not in old)

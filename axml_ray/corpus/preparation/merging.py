@@ -18,22 +18,19 @@ from axml_ray.corpus.preparation.staging import StagedBlock, write_table
 from axml_ray.corpus.text.tokenizer import LONGEST_WORD, SEPARATOR, UNKNOWN, Tokenizer
 from axml_ray.settings import SPLITS, CorpusSettings
 
+VOCABULARY_SIZE = 500_000
+"""Largest number of words, as in the paper, including the padding and unknown words."""
 ROWS = 4 << 20
 """Approximate number of strings that are processed at a time."""
 
 
-def merge(kind: str, paths: Sequence[str], work: Path, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
-    """Merge `words` or `labels`, as a task; the only row is what `merge_words` or `merge_labels` returns."""
-    blocks = [StagedBlock(Path(path)) for path in paths]
-    return [merge_words(blocks, stage, settings) if kind == "words" else merge_labels(blocks, work, settings)]
-
-
-def merge_words(blocks: Sequence[StagedBlock], stage: Path, settings: CorpusSettings) -> dict[str, Any]:
-    """Write `vocabulary.arrow` (word, count), without the two special words, and each block's `word_ids`.
+def merge_words(paths: Sequence[str], work: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    """Write `stage/vocabulary.arrow` (word, count), without the two special words, and each block's `word_ids`.
 
     With subwords, the vocabulary also gets the characters of all words of training documents, each of the block's words
     has several `word_ids`, delimited by `word_ids_offsets`, and counts are those of whole words.
     """
+    blocks = [StagedBlock(Path(path)) for path in paths]
     table = _sum_counts(
         pa.table({"word": block.table("words")["word"], "count": block.array("word_counts")}) for block in blocks
     )
@@ -41,10 +38,10 @@ def merge_words(blocks: Sequence[StagedBlock], stage: Path, settings: CorpusSett
     if settings.subwords:
         table = table.filter(pc.less_equal(pc.utf8_length(all_words), LONGEST_WORD))
     table = table.filter(pc.greater_equal(table["count"], max(settings.min_document_frequency, 1)))
-    table = _ranked(table, "count", "word").slice(0, settings.vocabulary_size - UNKNOWN - 1)
+    table = _ranked(table, "count", "word").slice(0, VOCABULARY_SIZE - UNKNOWN - 1)
     if settings.subwords:
         table = pa.concat_tables([table, _characters(all_words, table["word"])])
-    write_table(stage / "vocabulary.arrow", word=table["word"], count=table["count"])
+    write_table(work / "stage" / "vocabulary.arrow", word=table["word"], count=table["count"])
     vocabulary = table["word"].combine_chunks()
     tokenizer = Tokenizer.from_words(vocabulary.to_pylist(), settings.segmentation, subwords=settings.subwords)
 
@@ -64,7 +61,7 @@ def merge_words(blocks: Sequence[StagedBlock], stage: Path, settings: CorpusSett
             block.save("word_ids_offsets", np.concatenate([[0], np.cumsum(lengths)]))
 
     _look_up(blocks, "words", "word", vocabulary, save_ids)
-    return {"words": len(vocabulary)}
+    return [{"words": len(vocabulary)}]
 
 
 def _characters(words: pa.ChunkedArray, vocabulary: pa.ChunkedArray) -> pa.Table:
@@ -76,13 +73,13 @@ def _characters(words: pa.ChunkedArray, vocabulary: pa.ChunkedArray) -> pa.Table
     return pa.table({"word": added, "count": np.zeros(len(added), np.int64)})
 
 
-def merge_labels(blocks: Sequence[StagedBlock], work: Path, settings: CorpusSettings) -> dict[str, Any]:
+def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
     """Write `labels.parquet`, and each block's `label_ids` and `labelled` (bool [documents]).
 
-    Returns:
-        Numbers of labels: `all` before rare ones are dropped, `labels` of the corpus, `trained`, which have training
-        documents, and `unseen_valid` and `unseen_test`, which have none.
+    Returns numbers of labels: `all` before rare ones are dropped, `labels` of the corpus, `trained`, which have
+    training documents, and `unseen_valid` and `unseen_test`, which have none.
     """
+    blocks = [StagedBlock(Path(path)) for path in paths]
     table = _sum_counts(
         pa.table(
             {"label": block.table("labels")["label"], **dict(zip(SPLITS, block.array("label_counts"), strict=True))}
@@ -113,7 +110,7 @@ def merge_labels(blocks: Sequence[StagedBlock], work: Path, settings: CorpusSett
         block.save("labelled", np.diff(in_corpus[labels_of_documents.offsets]) > 0)
 
     _look_up(blocks, "labels", "label", labels, save_ids)
-    return counts_of_labels
+    return [counts_of_labels]
 
 
 def _sum_counts(tables: Iterator[pa.Table]) -> pa.Table:

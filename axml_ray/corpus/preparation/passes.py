@@ -5,7 +5,7 @@ Arrays stay in files, so the rows that a task returns are small.
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from axml_ray.corpus.labels.label_features import idf_weights
 from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS, TRAIN, FileLayout
 from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
 from axml_ray.corpus.preparation.tasks import resolve
-from axml_ray.corpus.records.records import Block, read_blocks
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.corpus.text.cooccurrence import cooccurrences
 from axml_ray.corpus.text.tokenizer import UNKNOWN
 from axml_ray.settings import SPLITS, CorpusSettings
@@ -37,8 +37,7 @@ def stage_inputs(
 ) -> list[dict[str, Any]]:
     """Read numbered readers into staged blocks of about `block_bytes` of text, and files of rejections.
 
-    Returns:
-        A row for each block, with its path and number of documents, or for each failure, with its message.
+    Returns a row for each block, with its path and number of documents, or for each failure, with its message.
     """
     rows: list[dict[str, Any]] = []
     prefixes = {f"{number:06d}" for number, _ in readers}
@@ -56,49 +55,32 @@ def stage_inputs(
     return rows
 
 
-def _blocks_of(reader: Any, size: int) -> Iterator[Block]:
-    """Read composed blocks, turning read errors into ValueErrors, so that an OSError in the caller is a write error."""
-    try:
-        for block in read_blocks(reader, size):
-            yield block.composed()
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from None
-
-
 def _stage_reader(
     number: int, reader: Any, stage: Path, settings: CorpusSettings, block_bytes: int
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    pending: list[Block] = []
-
-    def write_pending() -> None:
-        if not pending:
-            return
-        path = stage / f"{number:06d}-{len(rows):06d}"
-        block = Block(
-            ids=pa.concat_arrays([block.ids for block in pending]),
-            texts=pa.concat_arrays([block.texts for block in pending]),
-            labels=pa.concat_arrays([block.labels for block in pending]),
-        )
-        stage_block(path, block, settings)
-        rows.append({"path": str(path), "rows": len(block.texts), "failure": ""})
-        pending.clear()
-
+    documents: list[Document] = []
     size = 0
-    rejections = stage / f"{number:06d}.rejected.jsonl"
-    for block in _blocks_of(reader, block_bytes):
-        if block.rejections:
-            rejected = [{"file": r.file, "line": r.line, "reason": r.reason} for r in block.rejections]
-            with rejections.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in rejected)
-        if len(block.texts):
-            pending.append(block)
-            size += block.texts.nbytes
-        if size >= block_bytes:
-            write_pending()
-            size = 0
-    write_pending()
-    return rows
+    records = reader.read()
+    with (stage / f"{number:06d}.rejected.jsonl").open("w", encoding="utf-8") as rejections:
+        while True:
+            try:
+                record = next(records, None)
+            except OSError as error:  # any other OSError is one of writing
+                raise ValueError(error.strerror or str(error)) from None
+            if isinstance(record, Rejection):
+                rejected = {"file": record.file, "line": record.line, "reason": record.reason}
+                rejections.write(json.dumps(rejected, ensure_ascii=False) + "\n")
+            elif record is not None:
+                documents.append(record)
+                size += len(record.text)
+            if documents and (record is None or size >= block_bytes):
+                path = stage / f"{number:06d}-{len(rows):06d}"
+                stage_block(path, documents, settings)
+                rows.append({"path": str(path), "rows": len(documents), "failure": ""})
+                documents, size = [], 0
+            if record is None:
+                return rows
 
 
 def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
@@ -148,19 +130,10 @@ def encode_files(
     documents: int,
     max_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Write Parquet files of a split; for the training split also the files from which label features are summed.
+    """Write Parquet files of a split, given with their numbers; of the training split also those of label features.
 
-    Args:
-        files: split and numbers of the files.
-        layout: the `FileLayout`, or a reference to it.
-        work: directory of the corpus.
-        features: directory of label features (see `label_features`).
-        frequency: int64 [words], number of training documents that contain each word, or a reference to it.
-        documents: number of training documents.
-        max_tokens: maximum number of words of a document.
-
-    Returns:
-        A row for each file: its split and its numbers of tokens and labels.
+    `frequency` (int64 [words]) is the number of training documents with each word, `documents` that of all training
+    documents; it and `layout` may be references. Returns the split and the numbers of tokens and labels of each file.
     """
     split, numbers = files
     layout, frequency = resolve(layout), resolve(frequency)
@@ -174,14 +147,7 @@ def encode_files(
 
 
 def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> list[dict[str, Any]]:
-    """Count the contexts of the words of a stripe in the training documents; see `cooccurrence.cooccurrences`.
-
-    Args:
-        stripe: number of the stripe.
-        paths: the file to write for each stripe.
-        files: Parquet files of the training documents.
-        words: size of the vocabulary.
-    """
+    """Count the contexts of the words of a stripe in files of training documents, and write them to `paths[stripe]`."""
     documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
     save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
     return []
@@ -204,23 +170,16 @@ def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_to
         for group in np.unique(np.concatenate(group_of)):
             chosen = [(block, rows[of == group]) for (block, rows), of in zip(pieces, group_of, strict=True)]
             table = pa.concat_tables(block.table("documents").take(pa.array(rows)) for block, rows in chosen)
-            token_rows = Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen)
-            label_rows = Ragged.concatenate(
-                _label_ids(block.rows("label").take(rows), block.array("label_ids")) for block, rows in chosen
-            )
-            columns = {
-                "id": table["id"].combine_chunks(),
-                "tokens": token_rows.to_arrow(),
-                "labels": label_rows.to_arrow(),
+            tokens.append(Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen))
+            labels.append(Ragged.concatenate(_label_ids(block, rows) for block, rows in chosen))
+            content = pa.table({
+                "id": table["id"].combine_chunks(), "tokens": tokens[-1].to_arrow(), "labels": labels[-1].to_arrow(),
                 "text": table["text"].combine_chunks(),
-            }
-            content = pa.table(columns)
+            })  # fmt: skip
             if writer is None:
                 path = work / split / f"{number:06d}.parquet"
                 writer = stack.enter_context(pq.ParquetWriter(path, content.schema, use_dictionary=False))
             writer.write_table(content)
-            tokens.append(token_rows)
-            labels.append(label_rows)
     return Ragged.concatenate(tokens), Ragged.concatenate(labels)
 
 
@@ -239,9 +198,10 @@ def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> Ra
     return Ragged(values, offsets)
 
 
-def _label_ids(rows: Ragged, ids: np.ndarray) -> Ragged:
-    """Convert label numbers of a block to sorted label ids; labels outside the corpus are dropped."""
-    values = ids[rows.values]
+def _label_ids(block: StagedBlock, documents: np.ndarray) -> Ragged:
+    """Return the sorted label ids of some documents of a block; labels outside the corpus are dropped."""
+    rows = block.rows("label").take(documents)
+    values = block.array("label_ids")[rows.values]
     in_corpus = values >= 0
     kept_before = np.concatenate([[0], np.cumsum(in_corpus)])
     return distinct_values(Ragged(values[in_corpus], kept_before[rows.offsets]))

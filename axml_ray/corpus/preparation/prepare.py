@@ -1,7 +1,4 @@
-"""Prepares a corpus: checks the settings and inputs, and builds the corpus unless it is up to date.
-
-The passes themselves are in `build.py`.
-"""
+"""Prepares a corpus: checks the settings and inputs, and builds the corpus (`build.py`) unless it is up to date."""
 
 import json
 import logging
@@ -19,9 +16,6 @@ from axml_ray.corpus.preparation.input_changes import (
     Input,
     Inputs,
     describe_changes,
-    input_files,
-    known_contents,
-    old_files_first,
     read_inputs,
 )
 from axml_ray.corpus.preparation.tasks import Workspace
@@ -75,7 +69,10 @@ def prepare(
             return old
         log.info("prepare: %s; preparing %s anew", describe_changes(old.manifest, inputs), directory)
     if continued is not None:
-        readers = old_files_first(readers, inputs, continued.manifest)
+        # Of equal texts the first is kept if duplicates are dropped, and an old text must keep its labels.
+        old_contents = {row["content"] for row in continued.manifest["sources"]}
+        content_of = {file.path: file.content for file in inputs.files}
+        readers.sort(key=lambda split_and_reader: content_of[portable(split_and_reader[1].path)] not in old_contents)
     directory.parent.mkdir(parents=True, exist_ok=True)  # before Ray starts: it may not be writable
     with whole_directory(directory) as work:
         build_corpus(Workspace(settings, work), readers, inputs)
@@ -84,7 +81,7 @@ def prepare(
 
 
 def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
-    """Return split and reader of each source; the split of installed packages is empty.
+    """Return split and reader of each source, the split empty for installed packages.
 
     Raises:
         SettingsError: a file is missing, or two splits contain the same file.
@@ -113,15 +110,11 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
 def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepared: list[Corpus]) -> Inputs:
     """Check the files that the settings name, and return the state of all inputs.
 
-    Args:
-        settings: settings of the corpus.
-        readers: split and reader of each source.
-        prepared: corpora whose inputs need not be hashed again; the one that this corpus continues is the last.
-
-    Raises:
-        SettingsError: a file cannot be read, or has the wrong format.
+    Those of `prepared` corpora need not be hashed again; the one that this corpus continues is the last.
     """
-    files: list[tuple[str, SourceFile]] = [(split, file) for split, reader in readers for file in input_files(reader)]
+    files: list[tuple[str, SourceFile]] = []
+    for split, reader in readers:
+        files += [(split, getattr(reader, name)) for name in ("path", "labels_path") if hasattr(reader, name)]
     if settings.label_names:
         files.append(("label_names", settings.label_names))
         read_rows(settings.label_names)
@@ -132,7 +125,8 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
         files.append(("word_vectors", vectors))
         if vectors.suffix == ".npy":
             files.append(("word_vectors", vectors.with_name("vocab.txt")))
-    known = {stamp: content for corpus in prepared for stamp, content in known_contents(corpus.manifest).items()}
+    rows = [row for corpus in prepared for row in corpus.manifest["sources"] if row["stamp"]]
+    known = {tuple(row["stamp"]): row["content"] for row in rows}
     with Heartbeat("prepare: looking for changes in the inputs"):
         inputs = read_inputs(files, known)
     if settings.continues is not None:

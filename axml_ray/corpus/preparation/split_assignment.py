@@ -5,7 +5,7 @@ the same texts are drawn wherever they are in the input.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,118 +23,43 @@ MIN_TRAIN_PER_VALID = 10
 """Minimum number of training documents, before the draw, per document that is drawn for validation."""
 
 
-@dataclass
-class Summary:
-    """Counts for the manifest and the report page; every record that was read is counted in exactly one place.
-
-    Dictionaries are by split, `rejected` by reason.
-
-    Attributes:
-        read: documents read.
-        duplicates: documents whose text occurred before in the same split.
-        across: documents whose text occurred before in another split.
-        dropped_duplicates: duplicates that were left out.
-        drawn_valid: documents drawn for validation.
-        not_drawn: documents left out by `max_train_documents`.
-        unlabelled: documents left out because none of their labels is in the corpus.
-        empty: documents without a word.
-        cut: documents with more than `max_tokens` words.
-        kept: documents of the corpus.
-        rejected: rejected records.
-        warnings: messages for the user.
-        tokens: words.
-        assignments: labels, counted once per document.
-    """
-
-    read: int = 0
-    duplicates: dict[str, int] = field(default_factory=dict)
-    across: int = 0
-    dropped_duplicates: int = 0
-    drawn_valid: int = 0
-    not_drawn: int = 0
-    unlabelled: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    empty: dict[str, int] = field(default_factory=dict)
-    cut: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
-    rejected: dict[str, int] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    tokens: dict[str, int] = field(default_factory=dict)
-    assignments: dict[str, int] = field(default_factory=dict)
-
-    def drop_unlabelled(self, split: np.ndarray, labelled: np.ndarray) -> None:
-        """Drop the documents of a block that have no label of the corpus, in place.
-
-        Args:
-            split: int8 [documents], the split of each document.
-            labelled: bool [documents].
-        """
-        for number, name in enumerate(SPLITS):
-            self.unlabelled[name] += int(((split == number) & ~labelled).sum())
-        split[~labelled] = DROPPED
-
-    def count_kept(self, splits: list[np.ndarray], facts: list[np.ndarray]) -> None:
-        """Count the documents of the corpus; both lists have one array per block."""
-        for number, name in enumerate(SPLITS):
-            chosen = [rows[split == number] for split, rows in zip(splits, facts, strict=True)]
-            self.kept[name] = sum(map(len, chosen))
-            self.empty[name] = sum(int((rows["words"] == 0).sum()) for rows in chosen)
-            self.cut[name] = sum(int(rows["cut"].sum()) for rows in chosen)
-
-    def to_manifest(self, labels: dict[str, int]) -> dict[str, Any]:
-        """Return the manifest's `summary`; `labels` are the counts that `merging.merge_labels` returned."""
-        return {
-            "records": self.read + sum(self.rejected.values()),
-            "rejected": dict(sorted(self.rejected.items())),
-            "documents": self.kept,
-            "left_out": {
-                "duplicates": self.dropped_duplicates,
-                "not_drawn": self.not_drawn,
-                "without_label": self.unlabelled,
-            },
-            "duplicates": {"within": self.duplicates, "across_splits": self.across},
-            "empty_texts": self.empty,
-            "cut_texts": self.cut,
-            "words": self.tokens,
-            "label_assignments": self.assignments,
-            "labels_dropped_as_rare": labels["all"] - labels["labels"],
-            "warnings": self.warnings,
-            "labels_unseen_in_train": {"valid": labels["unseen_valid"], "test": labels["unseen_test"]},
-        }
-
-
 def valid_documents(settings: CorpusSettings, train: int) -> int:
     """Return how many of `train` documents to draw for validation: `valid_documents`, at most a tenth, at least 1."""
     return max(1, min(settings.valid_documents, train // MIN_TRAIN_PER_VALID))
 
 
+def by_split(splits: np.ndarray) -> dict[str, int]:
+    """Count documents by split, given the split of each, int8 [n]."""
+    return dict(zip(SPLITS, np.bincount(splits, minlength=DROPPED + 1).tolist(), strict=False))
+
+
 def assign_splits(
     settings: CorpusSettings,
-    splits: list[np.ndarray],
-    facts: list[np.ndarray],
+    split: np.ndarray,
+    facts: np.ndarray,
     describe_split: Callable[[str], str],
     largest_valid_draw: int | None = None,
-) -> Summary:
+) -> dict[str, Any]:
     """Draw test and validation documents and subsets.
 
     Args:
         settings: settings of the corpus.
-        splits: for each block, int8 [documents]: the split for which each document was given; overwritten with the
-            split to which it is assigned, or DROPPED.
-        facts: for each block, `staging.DOCUMENT_FACTS` [documents].
+        split: int8 [documents], the split for which each document was given; overwritten with that to which it is
+            assigned, or DROPPED.
+        facts: `staging.DOCUMENT_FACTS` [documents].
         describe_split: returns the setting and the files of a split, for error messages.
         largest_valid_draw: documents with a larger draw are not taken for validation; None for no limit.
+
+    Returns:
+        The counts of duplicates and of documents left out, for the manifest and the report page.
 
     Raises:
         SettingsError: a split is empty, or has too few documents to draw from.
     """
-    if not splits:
-        raise SettingsError(f"{describe_split('train')}: holds no documents")
-    split = np.concatenate(splits)
-    high, low, draw = (np.concatenate([rows[name] for rows in facts]) for name in ("high", "low", "draw"))
-    summary = Summary(read=len(split))
     for number, name in enumerate(SPLITS):
-        if getattr(settings, name) and not np.any(split == number):
+        if (name == "train" or getattr(settings, name)) and not np.any(split == number):
             raise SettingsError(f"{describe_split(name)}: holds no documents")
+    high, low, draw = facts["high"], facts["low"], facts["draw"]
     if settings.draws_test:
         # The leading bits of a digest are uniformly distributed.
         drawn = (split == TRAIN) & ((high >> np.uint64(32)) / 2**32 < settings.test_share)
@@ -144,47 +69,35 @@ def assign_splits(
                 f"corpus.test_share: {settings.test_share:g} of {len(split):,} documents draws none for the test "
                 "split; raise it, or give corpus.test"
             )
-    _mark_duplicates(split, high, low, summary, drop=settings.drop_duplicates)
+
+    # Count equal texts; those to drop are all but one: of test, else of validation, else the first of train.
+    order = np.lexsort((np.arange(len(split)), -split, low, high))
+    same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
+    repeated = np.concatenate([[False], same])
+    within = np.concatenate([[False], same & (split[order][1:] == split[order][:-1])])
+    duplicates = {"within": by_split(split[order[within]]), "across_splits": int((repeated & ~within).sum())}
+    left_out = {"duplicates": 0, "not_drawn": 0}
+    if settings.drop_duplicates:
+        split[order[repeated]] = DROPPED
+        left_out["duplicates"] = int(repeated.sum())
+
+    in_draw_order = np.argsort(draw, kind="stable")
     if not settings.valid:
-        train = np.flatnonzero(split == TRAIN)
+        train = in_draw_order[split[in_draw_order] == TRAIN]
         if len(train) < 2:
             raise SettingsError(
                 f"{describe_split('train')}: holds {len(train)} documents, too few to draw validation documents from; "
                 "give more, or corpus.valid"
             )
-        summary.drawn_valid = valid_documents(settings, len(train))
+        count = valid_documents(settings, len(train))
         if largest_valid_draw is not None:
-            eligible = int((draw[train] <= np.uint64(largest_valid_draw)).sum())
-            summary.drawn_valid = min(summary.drawn_valid, eligible)
-        split[_in_draw_order(train, draw)[: summary.drawn_valid]] = VALID
+            count = min(count, int((draw[train] <= np.uint64(largest_valid_draw)).sum()))
+        split[train[:count]] = VALID
     if settings.max_train_documents is not None:
-        surplus = _in_draw_order(np.flatnonzero(split == TRAIN), draw)[settings.max_train_documents :]
+        surplus = in_draw_order[split[in_draw_order] == TRAIN][settings.max_train_documents :]
         split[surplus] = DROPPED
-        summary.not_drawn = len(surplus)
-    begin = 0
-    for block in splits:
-        block[:] = split[begin : begin + len(block)]
-        begin += len(block)
-    return summary
-
-
-def _in_draw_order(documents: np.ndarray, draw: np.ndarray) -> np.ndarray:
-    return documents[np.argsort(draw[documents], kind="stable")]
-
-
-def _mark_duplicates(split: np.ndarray, high: np.ndarray, low: np.ndarray, summary: Summary, *, drop: bool) -> None:
-    """Count equal texts; with `drop`, keep only one: of test, else of validation, else the first of train."""
-    order = np.lexsort((np.arange(len(split)), -split, low, high))
-    same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
-    repeated = np.concatenate([[False], same])
-    sorted_split = split[order]
-    within = np.concatenate([[False], same & (sorted_split[1:] == sorted_split[:-1])])
-    for number, name in enumerate(SPLITS):
-        summary.duplicates[name] = int((within & (sorted_split == number)).sum())
-    summary.across = int((repeated & ~within).sum())
-    if drop:
-        split[order[repeated]] = DROPPED
-        summary.dropped_duplicates = int(repeated.sum())
+        left_out["not_drawn"] = len(surplus)
+    return {"duplicates": duplicates, "left_out": left_out}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ A staged block is a directory of memory-mapped arrays, so that a pass reads only
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.records.records import Block, Reader
+from axml_ray.corpus.records.records import Document, Reader
 from axml_ray.corpus.records.values import INDICATORS
+from axml_ray.corpus.text.composition import composed
 from axml_ray.corpus.text.words import split_texts
 from axml_ray.settings import CorpusSettings
 
@@ -81,16 +83,21 @@ class StagedInput:
 
     Attributes:
         paths: the staged blocks, in the order of the input.
-        splits: for each block, int8 [documents], the split for which each document was given; `assign_splits`
-            overwrites it.
-        facts: for each block, `DOCUMENT_FACTS` [documents].
+        starts: int64 [blocks + 1], the number of documents before each block.
+        split: int8 [documents], the split of each document.
+        facts: `DOCUMENT_FACTS` [documents].
         readers: the readers, by the number with which the names of their blocks begin.
     """
 
     paths: list[str]
-    splits: list[np.ndarray]
-    facts: list[np.ndarray]
+    starts: np.ndarray
+    split: np.ndarray
+    facts: np.ndarray
     readers: list[Reader]
+
+    def splits(self) -> list[np.ndarray]:
+        """Return the split of each document by block."""
+        return np.split(self.split, self.starts[1:-1])
 
 
 def reader_number(path: str) -> int:
@@ -98,21 +105,24 @@ def reader_number(path: str) -> int:
     return int(Path(path).name[:6])
 
 
-def stage_block(directory: Path, block: Block, settings: CorpusSettings) -> None:
-    """Split the texts of a block into words, number its words and labels, and write it to a new directory."""
+def stage_block(directory: Path, documents: Sequence[Document], settings: CorpusSettings) -> None:
+    """Split texts into words, number the words and labels of the block, and write it to a new directory."""
     directory.mkdir()
     staged = StagedBlock(directory)
-    words = split_texts(block.texts, settings.max_tokens, settings.segmentation)
-    facts = np.empty(len(block.texts), DOCUMENT_FACTS)
-    digests, draws = text_digests(block.texts)
-    facts["high"], facts["low"], facts["draw"] = digests[:, 0], digests[:, 1], draws
-    facts["id"] = id_hashes(block.ids)
+    ids = [document.id for document in documents]
+    texts = [composed(document.text) for document in documents]
+    words = split_texts(texts, settings.max_tokens, settings.segmentation)
+    facts = np.empty(len(documents), DOCUMENT_FACTS)
+    digests, facts["draw"] = text_digests(texts)
+    facts["high"], facts["low"] = digests.T
+    facts["id"] = id_hashes(ids)
     facts["words"], facts["cut"] = words.lengths, words.is_cut
-    write_table(directory / "documents.arrow", id=block.ids, text=block.texts)
+    write_table(directory / "documents.arrow", id=pa.array(ids), text=pa.array(texts))
     write_table(directory / "words.arrow", word=words.vocabulary)
-    encoded = block.labels.flatten().dictionary_encode()
+    names = [composed(label) for document in documents for label in document.labels]
+    encoded = pa.array(names, pa.string()).dictionary_encode()
     write_table(directory / "labels.arrow", label=encoded.dictionary)
-    lengths = np.diff(block.labels.offsets.to_numpy()).astype(np.int64)
+    lengths = np.array([len(document.labels) for document in documents], np.int64)
     if len(encoded.dictionary) <= len(INDICATORS) and INDICATORS.issuperset(encoded.dictionary.to_pylist()):
         staged.save("indicators", lengths)
     labels = distinct_values(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))
@@ -136,15 +146,14 @@ def distinct_values(rows: Ragged) -> Ragged:
     return Ragged((keys % size).astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
 
 
-def id_hashes(ids: pa.Array) -> np.ndarray:
-    """Return hashes of ids (string [n]), uint64 [n]."""
-    digests = [hashlib.blake2b(name.as_buffer(), digest_size=8).digest() for name in ids]
-    return np.frombuffer(b"".join(digests), np.uint64)
+def id_hashes(ids: Sequence[str]) -> np.ndarray:
+    """Return hashes of ids, uint64 [n]."""
+    return np.frombuffer(b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids), np.uint64)
 
 
-def text_digests(texts: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+def text_digests(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return digests of texts, uint64 [texts, 2], and hashes by which subsets are drawn, uint64 [texts]."""
-    digests = [hashlib.blake2b(text.as_buffer(), digest_size=16).digest() for text in texts]
+    digests = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
     # Trailing NULs are removed as numpy's byte strings did in earlier versions, because draws must not change.
     draws = [hashlib.blake2b(digest.rstrip(b"\0"), key=b"draw0").digest()[:8] for digest in digests]
     halves = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)

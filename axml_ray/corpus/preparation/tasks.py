@@ -25,17 +25,10 @@ IS_LAST = "is_last_row_of_part"
 def run_tasks(
     parts: Sequence[Any], task: Callable[..., Any], *, description: str, in_process: bool = False, **arguments: Any
 ) -> list[Any]:
-    """Run `task` for each of `parts`, each as a Ray Data task of its own.
+    """Run `task` for each of `parts`, as a Ray Data task of its own or, `in_process`, one after another.
 
-    Args:
-        parts: the parts of the work.
-        task: takes a part and `arguments`; returns rows, dictionaries of values that Arrow can hold.
-        description: name of the pass, for the log.
-        in_process: run the tasks one after another in this process.
-        arguments: arguments of every task; large ones are references into Ray's object store (`Workspace.share`).
-
-    Returns:
-        The rows of all tasks, in any order.
+    `task` takes a part and `arguments`, of which large ones are references into Ray's object store (`Workspace.share`).
+    It returns rows, dictionaries of values that Arrow can hold; those of all tasks are returned, in any order.
 
     Raises:
         RuntimeError: a task failed, for example because a disk is full.
@@ -95,13 +88,7 @@ def group_by_size(items: Sequence[Any], sizes: Sequence[int], limit: int) -> lis
 
 @dataclass
 class Workspace:
-    """The directory in which a corpus is prepared, and how its passes run.
-
-    Attributes:
-        settings: settings of the corpus.
-        directory: directory of the corpus, not yet visible under its final name.
-        in_process: whether the passes run in this process, because the input is small.
-    """
+    """The directory in which a corpus is prepared, not yet visible under its final name, and how its passes run."""
 
     settings: CorpusSettings
     directory: Path

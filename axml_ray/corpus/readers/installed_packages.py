@@ -1,8 +1,7 @@
 """Reads the docstrings of installed Python packages, a corpus that every environment has.
 
-- A docstring's labels are its module, its class and its arguments.
-- Sources are parsed with `ast`; nothing is imported or run.
-- Private and nested definitions and dunder methods are included: they add about a third more documents.
+A docstring's labels are its module, its class and its arguments. Sources are parsed with `ast`; nothing is imported or
+run. Private and nested definitions and dunder methods are included: they add about a third more documents.
 """
 
 import ast
@@ -39,12 +38,9 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 class InstalledPackage:
     """Reads a top-level package or module of a site-packages directory.
 
-    A document is the docstring of a function, method or class, of at least `MIN_WORDS` words. Its labels are, in this
-    order,
-
-    - the prefixes of its public module path, see `module_labels`;
-    - the class that contains the method, or the class itself;
-    - the arguments of the function, or of the class's own `__init__`, without `self` and `cls`.
+    A document is the docstring of a function, method or class, of at least `MIN_WORDS` words. Its labels are the
+    prefixes of its public module path (`module_labels`); the class that contains the method, or the class itself; and
+    the arguments of the function, or of the class's own `__init__`, without `self` and `cls`.
 
     Files that do not parse, such as templates and Python 2 sources, are skipped, because they are not the user's input.
     """
@@ -52,16 +48,11 @@ class InstalledPackage:
     path: Path
 
     def read(self) -> Iterator[Document | Rejection]:
-        """Stream the docstrings, files in sorted order; there are no rejections.
-
-        The id of a document is like `scipy/sparse/linalg/_norm.py:21`.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
+        """Stream the docstrings, files in sorted order, with ids like `scipy/sparse/linalg/_norm.py:21`."""
         for file in sorted(self.path.rglob("*.py")) if self.path.is_dir() else [self.path]:
             relative = file.relative_to(self.path.parent)
-            if not file.is_file() or _is_test(relative):
+            is_test = not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name)
+            if is_test or not file.is_file():
                 continue
             modules = module_labels(relative)
             for node, owner in _definitions(file.read_bytes()):
@@ -81,20 +72,11 @@ class InstalledPackage:
 def module_labels(relative: Path) -> list[str]:
     """Return the prefixes of the public module path of a source file, at most `MODULE_DEPTH` names deep.
 
-    Names with a leading underscore are omitted, because users import from the package above them.
-
-    Args:
-        relative: path of the file in site-packages, e.g. `scipy/sparse/linalg/_norm.py`.
-
-    Returns:
-        Prefixes, e.g. `["scipy", "scipy.sparse", "scipy.sparse.linalg"]`.
+    `scipy/sparse/linalg/_norm.py` gives `["scipy", "scipy.sparse", "scipy.sparse.linalg"]`: names with a leading
+    underscore are omitted, because users import from the package above them.
     """
     public = [storable(name) for name in relative.with_suffix("").parts if not name.startswith("_")]
     return [".".join(public[:depth]) for depth in range(1, min(MODULE_DEPTH, len(public)) + 1)]
-
-
-def _is_test(relative: Path) -> bool:
-    return not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name) is not None
 
 
 def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:
@@ -129,25 +111,16 @@ def _argument_names(node: Definition) -> list[str]:
     if isinstance(node, ast.ClassDef):
         methods = [member for member in node.body if isinstance(member, ast.FunctionDef)]
         return next((_argument_names(method) for method in methods if method.name == "__init__"), [])
-    signature = node.args
-    arguments = [
-        *signature.posonlyargs,
-        *signature.args,
-        signature.vararg,
-        *signature.kwonlyargs,
-        signature.kwarg,
-    ]
+    own = node.args
+    arguments = [*own.posonlyargs, *own.args, own.vararg, *own.kwonlyargs, own.kwarg]
     return [argument.arg for argument in arguments if argument and argument.arg not in {"self", "cls"}]
 
 
 def installed_package_readers(site_packages: Path | None = None) -> list[InstalledPackage]:
-    """Return a reader for each top-level package or module of a Python environment, sorted by name.
+    """Return a reader for each top-level package or module, sorted by name, of a directory or of this environment.
 
     Installers, this project and packages with a leading underscore are excluded, and so is every entry that cannot be
     imported by its name, such as `numpy-2.4.6.dist-info`, `numpy.libs` and `yaml-stubs`.
-
-    Args:
-        site_packages: the directory to list; by default those of the running interpreter.
 
     Raises:
         FileNotFoundError: `site_packages` is not a directory.

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from axml_ray.corpus.readers.source_files import SourceFile
+from axml_ray.corpus.readers.source_files import SourceFile, open_raw
 from axml_ray.corpus.readers.text_streams import is_stored_as_read, open_text, read_bytes
 from axml_ray.corpus.records.records import Fields
 
 LONGEST_LINE = 64 << 20
 """Maximum length of a line, in bytes."""
+BLOCK_BYTES = 1 << 20
+"""Bytes of lines that are read at a time."""
 _READ_BYTES = 128 << 10
 
 
@@ -36,31 +38,26 @@ class LineRange:
     fields: Fields = field(default_factory=Fields)
     begin: int = 0
     """First byte of the range; lines that begin before it belong to another reader."""
-    end: int = -1
-    """End of the range; lines that begin here or later belong to another reader. -1 is the end of the file."""
+    end: int | None = None
+    """End of the range; lines that begin here or later belong to another reader. None is the end of the file."""
     lines_before: int = 0
     """Number of lines that begin before `begin`."""
 
+    def lines(self) -> Iterator[tuple[int, bytes | Damage]]:
+        """Stream the lines; see `read_lines`."""
+        return read_lines(self.path, self.begin, self.end, self.lines_before)
+
     def split(self, size: int) -> list[Self]:
         """Return readers of about `size` bytes each that together read the same documents."""
-        if self.begin or self.end >= 0:
-            return [self]
         ranges = line_ranges(self.path, size)
         return [replace(self, begin=begin, end=end, lines_before=lines) for begin, end, lines in ranges]
 
 
 def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | None = None) -> Iterator[bytes | Damage]:
-    """Stream a text file as blocks of about `size` bytes of whole lines.
+    """Stream a text file as blocks of about `size` bytes (decompressed) of whole lines, and `Damage`, in order.
 
-    Args:
-        file: the file; a compressed one can only be read from beginning to end.
-        size: size of a block in bytes, decompressed.
-        begin: read only lines that begin at or after this byte.
-        end: read only lines that begin before this byte.
-
-    Yields:
-        Blocks of whole lines and `Damage`, in the order of the file. The last line may lack its line feed. A byte order
-        mark at the beginning is removed.
+    Only lines that begin at or after the byte `begin`, and before `end`, are read; a compressed file can only be read
+    from beginning to end. The last line may lack its line feed. A byte order mark at the beginning is removed.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -98,22 +95,12 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
 def read_lines(
     file: SourceFile, begin: int = 0, end: int | None = None, lines_before: int = 0
 ) -> Iterator[tuple[int, bytes | Damage]]:
-    """Stream the lines of a text file, or of a byte range of it; see `read_line_blocks`.
+    """Stream number, from 1, and line (or `Damage`) of a text file or a byte range of it, as `read_line_blocks` does.
 
-    Args:
-        file: the file.
-        begin: read only lines that begin at or after this byte.
-        end: read only lines that begin before this byte.
-        lines_before: number of lines that begin before `begin`.
-
-    Yields:
-        The number of each line, from 1, and the line without its line feed, or a `Damage`.
-
-    Raises:
-        OSError: the file cannot be opened or read.
+    `lines_before` is the number of lines that begin before `begin`. A line has no line feed.
     """
     number = lines_before + 1
-    for content in read_line_blocks(file, 1 << 20, begin, end):
+    for content in read_line_blocks(file, BLOCK_BYTES, begin, end):
         if isinstance(content, Damage):
             yield number, content
             number += content.lines
@@ -125,12 +112,10 @@ def read_lines(
         number += len(lines)
 
 
-def decode_line(line: bytes) -> str:
-    """Decode UTF-8.
-
-    Raises:
-        ValueError: it is not UTF-8; the message is the reason.
-    """
+def decode_line(line: bytes | Damage) -> str:
+    """Decode UTF-8; a ValueError gives the reason if it is none."""
+    if isinstance(line, Damage):
+        raise ValueError(line.reason)
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -167,21 +152,17 @@ def _skip_line(stream: BinaryIO) -> tuple[int, str]:
     return skipped, ""
 
 
-def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int, int]]:
-    """Cut a text file into byte ranges of about `size` bytes.
+def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int | None, int]]:
+    """Cut a text file into byte ranges of about `size` bytes: begin, end, and the number of lines that begin before it.
 
-    Returns:
-        For each range its begin, its end, and the number of lines that begin before its first line. A compressed or
-        remote file is one range `(0, -1, 0)`, because counting its lines would mean reading all of it.
+    A compressed or remote file is one range `(0, None, 0)`, because counting its lines would mean reading all of it.
     """
-    if not isinstance(file, Path) or not file.is_file():
-        return [(0, -1, 0)]
-    total = file.stat().st_size
+    total = file.stat().st_size if isinstance(file, Path) and file.is_file() else 0
     if total <= size or not is_stored_as_read(file):
-        return [(0, -1, 0)]
-    ranges: list[tuple[int, int, int]] = []
+        return [(0, None, 0)]
+    ranges: list[tuple[int, int | None, int]] = []
     lines, last = 0, b"\n"
-    with file.open("rb") as stream:
+    with open_raw(file) as stream:
         for begin in range(0, total, size):
             end = min(begin + size, total)
             # If the byte before `begin` is no line feed, the line that contains `begin` began in an earlier range.

@@ -20,13 +20,8 @@ _QUOTED_CELL = re.compile('"(?:[^"]|"")*"')
 class LineStream:
     """Iterates over the lines of a file as text, and can go back to the first line of the current row.
 
-    A byte that is not UTF-8 becomes a lone surrogate.
-
-    Args:
-        blocks: blocks of whole lines and damages, as `line_blocks.read_line_blocks` yields them.
-
-    Attributes:
-        damage: line number and reason of each unreadable part.
+    It takes what `line_blocks.read_line_blocks` yields. A byte that is not UTF-8 becomes a lone surrogate. `damage` has
+    line number and reason of each unreadable part.
     """
 
     def __init__(self, blocks: Iterable[bytes | Damage]):
@@ -90,11 +85,8 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str] | str]]:
     """Yield for each row that is not blank the number of its first line, and its cells or why it is none.
 
-    Args:
-        lines: the lines, from the first row on.
-        delimiter: separator of cells, one character.
-        width: number of cells of a row; by default that of the first.
-        literal: whether a quote is a character like others; by default, this is found out at the first quote.
+    `width` is the number of cells of a row, by default that of the first; `literal`, whether a quote is a character
+    like others, is by default found out at the first quote.
     """
     csv.field_size_limit(min(LONGEST_LINE, sys.maxsize))
     escape = re.compile(rf'\\["{re.escape(delimiter)}]')

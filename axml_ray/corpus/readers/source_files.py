@@ -3,7 +3,6 @@
 import fnmatch
 import glob
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,7 +32,7 @@ def without_compression(name: str) -> str:
 
 
 def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFile]:
-    """List the files that a pattern names.
+    """List the files that a pattern names, sorted; local paths are absolute, as tasks may run in other directories.
 
     Args:
         pattern: a file; a directory, whose direct files with one of `suffixes` are taken, compressed or not; or a glob
@@ -41,60 +40,55 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
             home directory. Hidden files are only matched if the pattern names them. All of these may be URLs.
         suffixes: suffixes of the files that are taken from a directory.
 
-    Returns:
-        The files, sorted; local paths are absolute, because a task may run in another working directory.
-
     Raises:
         FileNotFoundError: no file matches.
         ValueError: a directory has no such file, or pyarrow does not support the URL.
     """
+    files: list[SourceFile]
+    place: SourceFile = str(pattern)
     if is_url(pattern):
-        return _list_url(str(pattern), suffixes)
-    path = Path(pattern).expanduser().absolute()
-    if path.is_dir():
-        files = [file for file in path.iterdir() if _has_suffix(file.name, suffixes) and file.is_file()]
-        _check_not_empty(files, path, suffixes)
-    elif path.exists():
-        files = [path]
+        files, is_directory = _list_url(str(pattern), suffixes)
     else:
-        # Path.glob would also match hidden files, and it refuses absolute patterns.
-        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
-        files = [file for file in map(Path, matches) if file.is_file()]
-        if not files:
-            raise FileNotFoundError(f"no file matches {str(pattern)!r}")
-    return list(sorted(files))
+        place = path = Path(pattern).expanduser().absolute()
+        is_directory = path.is_dir()
+        if is_directory:
+            files = [file for file in path.iterdir() if _has_suffix(file.name, suffixes) and file.is_file()]
+        elif path.exists():
+            files = [path]
+        else:  # Path.glob would also match hidden files, and it refuses absolute patterns.
+            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+            files = [file for file in map(Path, matches) if file.is_file()]
+    if files:
+        return sorted(files)
+    if not is_directory:
+        raise FileNotFoundError(f"no file matches {str(pattern)!r}")
+    patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
+    raise ValueError(f"no file to read ({patterns}) in the directory {place}")
 
 
-def _list_url(url: str, suffixes: tuple[str, ...]) -> list[SourceFile]:
-    """List the files that a URL names; the query (`?endpoint_override=…`) is kept."""
+def _list_url(url: str, suffixes: tuple[str, ...]) -> tuple[list[SourceFile], bool]:
+    """List the files that a URL names, with its query (`?endpoint_override=…`); and return if it is a directory."""
     plain, mark, query = url.partition("?")
     parts = plain.split("/")
     fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    base = "/".join(parts[:fixed])
+    base, magic = "/".join(parts[:fixed]), parts[fixed:]
     try:
         store, path = fs.FileSystem.from_uri(base + mark + query)
         info = store.get_file_info(path)
-        if info.type == fs.FileType.File:
-            return [url]
-        if info.type == fs.FileType.NotFound:
-            raise FileNotFoundError(f"no file matches {url!r}")
+        if info.type != fs.FileType.Directory:
+            return [url] if info.type == fs.FileType.File else [], False
         # Not fsspec's glob: it silently omits subdirectories that it cannot list, and lists each one by a request.
-        deep = any("**" in part for part in parts[fixed:])
-        depth = len(parts) - fixed
-        selector = fs.FileSelector(path, recursive=deep or depth > 1)
+        selector = fs.FileSelector(path, recursive=len(magic) > 1 or "**" in "".join(magic))
         inside = [info.path for info in store.get_file_info(selector) if info.type == fs.FileType.File]
     except pa.ArrowInvalid as error:
         raise ValueError(f"{url}: {error}") from None
     below = [file.removeprefix(path).lstrip("/") for file in inside]
-    if depth:
+    if magic:
         visible = [name for name in below if not any(part.startswith(".") for part in name.split("/"))]
-        names = [name for name in visible if _parts_match(name.split("/"), parts[fixed:])]
-        if not names:
-            raise FileNotFoundError(f"no file matches {url!r}")
+        names = [name for name in visible if _parts_match(name.split("/"), magic)]
     else:
         names = [name for name in below if _has_suffix(name, suffixes)]
-        _check_not_empty(names, url, suffixes)
-    return [f"{base.rstrip('/')}/{name}{mark}{query}" for name in sorted(names)]
+    return [f"{base.rstrip('/')}/{name}{mark}{query}" for name in names], not magic
 
 
 def _parts_match(names: list[str], pattern: list[str]) -> bool:
@@ -109,12 +103,6 @@ def _parts_match(names: list[str], pattern: list[str]) -> bool:
 
 def _has_suffix(name: str, suffixes: tuple[str, ...]) -> bool:
     return without_compression(name).endswith(suffixes) and not name.startswith(".")
-
-
-def _check_not_empty(files: Sequence[SourceFile], directory: SourceFile, suffixes: tuple[str, ...]) -> None:
-    if not files:
-        patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
-        raise ValueError(f"no file to read ({patterns}) in the directory {directory}")
 
 
 def local_path(file: SourceFile) -> Path | None:
@@ -135,11 +123,7 @@ def file_size(file: SourceFile) -> int:
 
 
 def stored_version(url: str) -> str:
-    """Return what a store identifies the content of a file by: its size and entity tag, or else the time of its change.
-
-    Raises:
-        OSError: there is no such file, or the store does not answer.
-    """
+    """Return what a store identifies a file's content by: its size and entity tag, or else the time of its change."""
     store, path = fs.FileSystem.from_uri(url)
     info = store.get_file_info(path)
     with store.open_input_stream(path) as stream:
@@ -157,11 +141,7 @@ def is_unreachable(error: Exception, file: SourceFile) -> bool:
 
 
 def open_raw(file: SourceFile) -> BinaryIO:
-    """Open a file as stored, without decompression, as a seekable stream.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Open a file as stored, without decompression, as a seekable stream."""
     if isinstance(file, Path):
         return file.open("rb")
     store, path = fs.FileSystem.from_uri(file)

@@ -38,12 +38,7 @@ _JSON = (".jsonl", ".json")
 
 @dataclass(frozen=True)
 class Format:
-    """A format of files.
-
-    Attributes:
-        suffixes: suffixes of its files, besides that of a compression.
-        open: returns the reader of a file.
-    """
+    """A format of files: the suffixes of its files, besides that of a compression, and a function that opens one."""
 
     suffixes: tuple[str, ...]
     open: Callable[[SourceFile, Fields, ReadingSettings], Reader]
@@ -95,9 +90,7 @@ def open_readers(
         otherwise: format of a file that neither its name nor its first line tells, with source `auto`.
 
     Raises:
-        FileNotFoundError: a pattern matches no file; the message names it.
-        ValueError: a directory has no file of the format, or a file's name does not fit the format.
-        OSError: a file cannot be opened.
+        OSError, ValueError: a pattern matches no file, a file cannot be opened, or its name does not fit the format.
     """
     if settings.source == "installed_packages":
         return list(installed_package_readers())
@@ -158,7 +151,6 @@ def _saved_dataset(pattern: str | Path) -> Path | None:
 
 
 def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwise: str) -> Reader:
-    """Return the reader for the format of a file."""
     name: str = settings.source
     if name == "auto":
         plain = without_compression(file_name(file))

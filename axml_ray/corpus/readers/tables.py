@@ -10,11 +10,12 @@ metadata of each Arrow or Parquet file. It need not be installed.
 import csv
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -41,36 +42,54 @@ class MissingColumn(ValueError):
     """Raised if a table lacks a required column."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetRows:
-    """Reads a Parquet file, or consecutive row groups of it."""
+@dataclass(frozen=True)
+class _TableRows(ABC):
+    """Reads the rows of a table, or the part after its first `rows_before` rows."""
 
     path: SourceFile
     fields: Fields = field(default_factory=Fields)
-    groups: tuple[int, ...] | None = None
-    """The row groups to read; by default all."""
     rows_before: int = 0
-    """Number of rows in the file before these row groups."""
+
+    form: ClassVar[str]
 
     def read(self) -> Iterator[Document | Rejection]:
         """Stream the rows; see `Reader.read`."""
         with open_raw(self.path) as raw:
             row = self.rows_before
             try:
-                file = pq.ParquetFile(raw)
-                fields = _with_class_names(self.fields, file.schema_arrow)
-                columns = _columns_to_read(fields, file.schema_arrow.names)
-                groups = range(file.num_row_groups) if self.groups is None else self.groups
-                size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-                count = sum(file.metadata.row_group(group).num_rows for group in groups)
-                rows = _rows_at_a_time(size, count)
-                for batch in file.iter_batches(rows, row_groups=list(groups), columns=columns):
-                    yield from _documents(batch, self.path, fields, row)
-                    row += len(batch)
+                for fields, batch in self._batches(raw):
+                    for record in batch.to_pylist(maps_as_pydicts="lossy"):
+                        row += 1
+                        yield read_document(fields, self.path, row, record)
             except DAMAGE_ERRORS as error:
                 if is_unreachable(error, self.path):
                     raise
-                yield _damaged(self.path, row, "Parquet", error)
+                reason = f"not a {self.form} file, or damaged from here on: {' '.join(str(error).split())}"
+                yield Rejection(file=storable(str(self.path)), line=row + 1, reason=reason)
+
+    @abstractmethod
+    def _batches(self, raw: BinaryIO) -> Iterator[tuple[Fields, pa.RecordBatch]]:
+        """Yield batches of the columns that the fields name, and the fields with the names of class labels."""
+
+
+@dataclass(frozen=True)
+class ParquetRows(_TableRows):
+    """Reads a Parquet file, or consecutive row groups of it."""
+
+    groups: tuple[int, ...] | None = None
+    """The row groups to read; by default all."""
+
+    form: ClassVar[str] = "Parquet"
+
+    def _batches(self, raw: BinaryIO) -> Iterator[tuple[Fields, pa.RecordBatch]]:
+        file = pq.ParquetFile(raw)
+        fields = _with_class_names(self.fields, file.schema_arrow)
+        columns = _columns_to_read(fields, file.schema_arrow.names)
+        groups = list(range(file.num_row_groups) if self.groups is None else self.groups)
+        found = [file.metadata.row_group(group) for group in groups]
+        rows = _rows_at_a_time(sum(one.total_byte_size for one in found), sum(one.num_rows for one in found))
+        for batch in file.iter_batches(rows, row_groups=groups, columns=columns):
+            yield fields, batch
 
     def split(self, size: int) -> list["ParquetRows"]:
         """Return readers of consecutive row groups, each of about `size` bytes or one group."""
@@ -80,52 +99,38 @@ class ParquetRows:
         except DAMAGE_ERRORS:
             return [self]
         parts: list[ParquetRows] = []
-        groups: list[int] = []
-        size_so_far = rows = rows_before = 0
-        for group in range(metadata.num_row_groups):
-            groups.append(group)
-            size_so_far += metadata.row_group(group).total_byte_size
-            rows += metadata.row_group(group).num_rows
-            if size_so_far >= size:
-                parts.append(replace(self, groups=tuple(groups), rows_before=rows_before))
-                groups, size_so_far, rows_before = [], 0, rows
-        if groups:
-            parts.append(replace(self, groups=tuple(groups), rows_before=rows_before))
+        size_of_part = rows = 0
+        for number in range(metadata.num_row_groups):
+            if not parts or size_of_part >= size:
+                parts.append(replace(self, groups=(), rows_before=rows))
+                size_of_part = 0
+            parts[-1] = replace(parts[-1], groups=(*(parts[-1].groups or ()), number))
+            size_of_part += metadata.row_group(number).total_byte_size
+            rows += metadata.row_group(number).num_rows
         return parts or [self]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowRows:
+@dataclass(frozen=True)
+class ArrowRows(_TableRows):
     """Reads a file in Arrow's stream or file format, such as `data-00000-of-00001.arrow`."""
 
-    path: SourceFile
-    fields: Fields = field(default_factory=Fields)
+    form: ClassVar[str] = "Arrow"
 
-    def read(self) -> Iterator[Document | Rejection]:
-        """Stream the rows; see `Reader.read`."""
-        with open_raw(self.path) as raw:
-            row = 0
-            try:
-                magic = raw.peek(6)[:6]  # type: ignore[attr-defined]
-                if magic == b"ARROW1":
-                    table = pa.ipc.open_file(raw)
-                    schema, batches = table.schema, map(table.get_batch, range(table.num_record_batches))
-                else:
-                    stream = pa.ipc.open_stream(raw)
-                    schema, batches = stream.schema, iter(stream)
-                fields = _with_class_names(self.fields, schema)
-                columns = _columns_to_read(fields, schema.names)
-                for batch in batches:
-                    rows = _rows_at_a_time(batch.nbytes, len(batch))
-                    for begin in range(0, len(batch), rows):
-                        part = batch.select(columns).slice(begin, rows)
-                        part.validate(full=True)
-                        yield from _documents(part, self.path, fields, row)
-                        row += len(part)
-            except DAMAGE_ERRORS as error:
-                if is_unreachable(error, self.path):
-                    raise
-                yield _damaged(self.path, row, "Arrow", error)
+    def _batches(self, raw: BinaryIO) -> Iterator[tuple[Fields, pa.RecordBatch]]:
+        if raw.peek(6)[:6] == b"ARROW1":  # type: ignore[attr-defined]
+            table = pa.ipc.open_file(raw)
+            schema, batches = table.schema, map(table.get_batch, range(table.num_record_batches))
+        else:
+            stream = pa.ipc.open_stream(raw)
+            schema, batches = stream.schema, iter(stream)
+        fields = _with_class_names(self.fields, schema)
+        columns = _columns_to_read(fields, schema.names)
+        for batch in batches:
+            rows = _rows_at_a_time(batch.nbytes, len(batch))
+            for begin in range(0, len(batch), rows):
+                part = batch.select(columns).slice(begin, rows)
+                part.validate(full=True)
+                yield fields, part
 
 
 def _rows_at_a_time(size: int, rows: int) -> int:
@@ -168,10 +173,8 @@ def _with_class_names(fields: Fields, schema: pa.Schema) -> Fields:
 def _class_names(features: Mapping[str, Any] | None, column: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a column's class labels, by number; empty if it does not hold class labels.
 
-    Args:
-        features: features of a data set by column: `{"names": […], "_type": "ClassLabel"}`, or a list of these, which
-            is written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
-        column: name of the column.
+    The features of a data set by column are `{"names": […], "_type": "ClassLabel"}`, or a list of these, which is
+    written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
     """
     feature = (features or {}).get(column) if isinstance(column, str) else None
     if isinstance(feature, dict):
@@ -202,16 +205,6 @@ def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
     if repeated := [name for name in found if names.count(name) > 1]:
         raise ValueError(f"has several columns {repeated[0]!r}; rename them")
     return found
-
-
-def _documents(batch: pa.RecordBatch, path: SourceFile, fields: Fields, row: int) -> Iterator[Document | Rejection]:
-    for number, record in enumerate(batch.to_pylist(maps_as_pydicts="lossy"), start=row + 1):
-        yield read_document(fields, path, number, record)
-
-
-def _damaged(path: SourceFile, row: int, form: str, error: Exception) -> Rejection:
-    reason = f"not a {form} file, or damaged from here on: {' '.join(str(error).split())}"
-    return Rejection(file=storable(str(path)), line=row + 1, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

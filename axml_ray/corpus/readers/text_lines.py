@@ -22,19 +22,15 @@ class PlainText(LineRange):
 
     def read(self) -> Iterator[Document | Rejection]:
         """Stream a `Document` or a `Rejection` for each line that is not blank, in order; see `Reader.read`."""
-        file = storable(str(self.path))
-        end = self.end if self.end >= 0 else None
-        for number, line in read_lines(self.path, self.begin, end, self.lines_before):
-            try:
-                if isinstance(line, Damage):
-                    raise ValueError(line.reason)
-                text = storable(decode_line(line)).strip()
-            except ValueError as error:
-                yield Rejection(file=file, line=number, reason=str(error))
-                continue
-            if text:
-                document_id = f"{self.fields.file_name(self.path)}:{number}"
-                yield Document(text=text, labels=(), file=file, line=number, id=document_id)
+        fields = Fields(labelled=False, file=self.fields.file)
+        for number, line in self.lines():
+            record = read_document(fields, self.path, number, partial(self._record, line))
+            if isinstance(record, Rejection) or record.text:
+                yield record
+
+    @staticmethod
+    def _record(line: bytes | Damage) -> dict[str, str]:
+        return {"text": storable(decode_line(line)).strip()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,12 @@ class TextPairs:
         labels_of_texts = (line for _, line in read_lines(self.labels_path)) if fields.labelled else iter(())
 
         def record(text: bytes | Damage | None, labels: bytes | Damage | None) -> Mapping[str, object]:
+            decoded = []
             for line, path in ((text, self.path), (labels, self.labels_path)):
-                if isinstance(line, Damage):
-                    raise ValueError(line.reason)
                 if line is None:
                     raise ValueError(f"{file_name(path)} has no such line")
-            assert isinstance(text, bytes) and isinstance(labels, bytes)
-            return {"text": decode_line(text).rstrip("\r"), "labels": decode_line(labels).split()}
+                decoded.append(decode_line(line))
+            return {"text": decoded[0].rstrip("\r"), "labels": decoded[1].split()}
 
         for number, (text, labels) in enumerate(zip_longest(texts, labels_of_texts), start=1):
             parse = partial(record, text, labels if fields.labelled else b"")
@@ -69,11 +64,7 @@ class TextPairs:
 
 
 def labels_file_of(path: SourceFile) -> SourceFile:
-    """Return the label file that belongs to a text file.
-
-    Raises:
-        ValueError: the name of `path` does not have one of the suffixes `TEXT_SUFFIXES`.
-    """
+    """Return the label file that belongs to a text file; a ValueError if its name has none of the `TEXT_SUFFIXES`."""
     plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
     compression = plain[len(without_compression(plain)) :]
     for suffix in TEXT_SUFFIXES:

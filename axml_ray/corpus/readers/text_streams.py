@@ -24,9 +24,7 @@ _BUFFER_BYTES = 128 << 10
 
 
 def open_decompressed(file: SourceFile) -> BinaryIO:
-    """Open a file and decompress it if it is compressed.
-
-    Reading damaged content raises an EOFError, which says what is wrong.
+    """Open a file and decompress it if it is compressed. Reading damaged content raises an EOFError with the reason.
 
     Raises:
         OSError: it cannot be opened.
@@ -43,8 +41,8 @@ def open_decompressed(file: SourceFile) -> BinaryIO:
 def open_text(file: SourceFile) -> BinaryIO:
     """Open a text file as UTF-8 with line feeds: decompressed, decoded from UTF-16 or UTF-32, and with CR made LF.
 
-    CRLF stays as it is, and so does a byte order mark of UTF-8. Reading damaged content raises an EOFError, which says
-    what is wrong.
+    CRLF stays as it is, and so does a byte order mark of UTF-8. Reading damaged content raises an EOFError with the
+    reason.
 
     Raises:
         OSError: it cannot be opened.
@@ -66,11 +64,7 @@ def open_text(file: SourceFile) -> BinaryIO:
 
 
 def is_stored_as_read(file: SourceFile) -> bool:
-    """Return whether `open_text` gives the bytes of a local file as they are stored, so that ranges of it can be read.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Return whether `open_text` gives the bytes of a local file as stored, so that ranges of it can be read."""
     try:
         with open_text(file) as stream:
             return isinstance(getattr(stream, "raw", None), io.FileIO)

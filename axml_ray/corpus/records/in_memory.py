@@ -143,11 +143,7 @@ def _read_indicator(
 
 
 def _read_rows(rows: list[Any]) -> list[list[Any]]:
-    """Return the labels of each text of a column: of lists, or of one label for each text.
-
-    Raises:
-        TypeError, ValueError: a row is neither, or lists and single labels are mixed.
-    """
+    """Return the labels of each text of a column, either lists or one label for each; anything else is an error."""
     present = [row for row in rows if not is_missing(row)]
     is_single = bool(present) and all(isinstance(row, str | Real) for row in present)
     labels: list[list[Any]] = []
@@ -168,11 +164,7 @@ def _read_rows(rows: list[Any]) -> list[list[Any]]:
 
 
 def check_not_one_hot(labels: list[list[Any]]) -> None:
-    """Check that the labels of texts are not the rows of an indicator matrix.
-
-    Raises:
-        ValueError: they are.
-    """
+    """Check that the labels of texts are not the rows of an indicator matrix, which is a ValueError."""
     values = (each for row in labels for each in row)
     is_indicator = all(
         each in INDICATORS if isinstance(each, str) else isinstance(each, Real | np.bool_) and each in (-1, 0, 1)

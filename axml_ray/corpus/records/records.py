@@ -7,15 +7,12 @@
 """
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import pyarrow as pa
+from typing import Any, Protocol
 
 from axml_ray.corpus.records.values import MISSING, is_positive, labels_of, storable, text_of, value_at
-from axml_ray.corpus.text.composition import composed_strings
 from axml_ray.corpus.text.tokenizer import SEPARATOR
 
 
@@ -59,64 +56,6 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Consecutive records of a file, as columns.
-
-    Attributes:
-        ids: string [documents].
-        texts: string [documents], without unstorable characters.
-        labels: list<string> [documents], without unstorable characters, stripped, not empty; a document may repeat one.
-        rejections: the records that could not be read.
-    """
-
-    ids: pa.Array
-    texts: pa.Array
-    labels: pa.Array
-    rejections: tuple[Rejection, ...] = ()
-
-    @classmethod
-    def from_records(cls, records: Sequence[Document | Rejection]) -> "Block":
-        """Convert records to columns."""
-        documents = [record for record in records if isinstance(record, Document)]
-        return cls(
-            ids=pa.array([document.id for document in documents], pa.string()),
-            texts=pa.array([document.text for document in documents], pa.string()),
-            labels=pa.array([document.labels for document in documents], pa.list_(pa.string())),
-            rejections=tuple(record for record in records if isinstance(record, Rejection)),
-        )
-
-    def composed(self) -> "Block":
-        """Return the block with its texts and labels in Unicode's composed form."""
-        labels = pa.ListArray.from_arrays(self.labels.offsets, composed_strings(self.labels.values))
-        return replace(self, texts=composed_strings(self.texts), labels=labels)
-
-
-def read_blocks(reader: Reader, size: int) -> Iterator[Block]:
-    """Read the documents of a reader as blocks of about `size` bytes of text; raises what `Reader.read` raises."""
-    if isinstance(reader, ColumnarReader):
-        yield from reader.read_blocks(size)
-        return
-    records: list[Document | Rejection] = []
-    total = 0
-    for record in reader.read():
-        records.append(record)
-        total += len(record.text) + 100 if isinstance(record, Document) else 100
-        if total >= size:
-            yield Block.from_records(records)
-            records, total = [], 0
-    if records:
-        yield Block.from_records(records)
-
-
-@runtime_checkable
-class ColumnarReader(Protocol):
-    """A reader that can produce columns faster than documents."""
-
-    def read_blocks(self, size: int) -> Iterator[Block]:
-        """Read the documents and rejections of `Reader.read`, in the same order, as blocks of about `size` bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
     """The names of a record's fields, and how labels are written.
 
@@ -154,10 +93,8 @@ class Fields:
         """Return text, labels and id of a record; the id is None if it has none. A label may be repeated.
 
         Example: `{"text": "A cat.", "labels": ["pets", " cats", 4], "id": 7}` gives
-        `("A cat.", ("pets", "cats", "4"), "7")`.
-
-        Raises:
-            ValueError: a field is missing or has the wrong type; the message is the reason.
+        `("A cat.", ("pets", "cats", "4"), "7")`. A missing field, or one of a wrong type, is a ValueError with the
+        reason.
         """
         text = text_of(self._value(record, self.text), self.text)
         title = text_of(value_at(record, self.title), self.title) if self.title else None
@@ -197,12 +134,8 @@ def read_document(
 ) -> Document | Rejection:
     """Return the document of a record, or its rejection.
 
-    Args:
-        fields: the names of the record's fields.
-        path: the file.
-        line: line or row number of the record, from 1.
-        record: the record, or a function that parses it and raises a ValueError with the reason if it cannot.
-        at: position of the record in the id of a document without one; by default `line`.
+    `record` may be a function that parses it and raises a ValueError with the reason if it cannot. `line` is its line
+    or row number, from 1, which is also in the id of a document without one, unless `at` gives another position.
     """
     file = storable(str(path))
     try:

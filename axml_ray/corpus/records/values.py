@@ -156,11 +156,7 @@ def text_of(value: Any, field: str) -> str | None:
 def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the labels of a field, stripped and not empty, in the order of the source; a label may be repeated.
 
-    Args:
-        value: the value of the field.
-        field: path of the field, for messages.
-        separator: separator of labels in a string; the strings of a list are not split.
-        names: names of the classes whose numbers are the labels; if empty, the number itself is the name.
+    A string is split at `separator`, the strings of a list are not. If `names` are given, numbers are classes of them.
 
     Raises:
         ValueError: a label is neither a string nor a number, or no class has its number; the message is the reason.
@@ -237,11 +233,7 @@ def decimal_text(number: Any) -> str:
 
 
 def is_positive(value: Any, field: str) -> bool:
-    """Return whether a field of ones and zeros says that a record has the field's label; missing and blank are no.
-
-    Raises:
-        ValueError: the value is something else; the message is the reason.
-    """
+    """Return whether a field of ones and zeros says that a record has the field's label; missing and blank are no."""
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return False
     known = {"0": False, "1": True, "false": False, "true": True}
@@ -256,10 +248,7 @@ def are_one_hot(lengths: np.ndarray) -> bool:
     """Return whether lists of `INDICATORS` are vectors of ones and zeros, and not lists of the labels 0 and 1.
 
     Two labels make no list longer than two, unless one is repeated. A corpus whose texts all have both of two labels
-    has nothing to learn, so there, too, pairs must be vectors.
-
-    Args:
-        lengths: int [documents], number of values of each list.
+    has nothing to learn, so there, too, pairs must be vectors. `lengths` (int [documents]) are those of the lists.
     """
     lengths = lengths[lengths > 0]
     return len(lengths) > 0 and bool((lengths > 2).mean() >= 0.5 or (lengths == 2).all())

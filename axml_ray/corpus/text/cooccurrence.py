@@ -55,16 +55,9 @@ def number_of_stripes(tokens: int, words: int) -> int:
 
 
 def cooccurrences(documents: Iterable[Ragged], stripe: int, stripes: int, words: int) -> sparse.csr_matrix:
-    """Count the contexts of the words of a stripe.
+    """Count the contexts of the words of a stripe of R (`stripes`) in documents, some of them at a time; V is `words`.
 
-    Args:
-        documents: word ids of the documents, some documents at a time.
-        stripe: number of the stripe.
-        stripes: R.
-        words: size of the vocabulary, V.
-
-    Returns:
-        int64 CSR [words of the stripe, C], the counts #(w, c); row i is that of word `stripe + i · R`.
+    Returns int64 CSR [words of the stripe, C], the counts #(w, c); row i is that of word `stripe + i · R`.
     """
     shape = (len(range(stripe, words, stripes)), min(words, MAX_CONTEXTS))
     parts = [_count(tokens, stripe, stripes, shape).tocoo() for tokens in documents]
@@ -115,10 +108,7 @@ def ppmi(paths: Sequence[Path]) -> sparse.csr_matrix:
 def factorise(paths: Sequence[Path], dimension: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute word vectors from the counts in the files of all stripes.
 
-    Args:
-        paths: the files of the stripes' counts, R of them, by `scipy.sparse.save_npz`.
-        dimension: E. If there are fewer words or contexts, the last components are zero.
-        seed: seed of the randomised SVD.
+    If there are fewer words or contexts than E (`dimension`), the last components are zero.
 
     Returns:
         bool [V], whether a word has a vector, because its PPMI with a context is positive; float32 [such words, E].

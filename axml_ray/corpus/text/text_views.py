@@ -16,11 +16,7 @@ T = TypeVar("T")
 
 
 class TextViews:
-    """A batch of texts in every form that a member may read.
-
-    Args:
-        original: word ids of the texts, at least one per text.
-    """
+    """A batch of texts in every form that a member may read, from their word ids, at least one per text."""
 
     def __init__(self, original: Ragged):
         self.original = original
@@ -39,13 +35,9 @@ class TextViews:
             return result
 
     def padded(self, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the texts as a padded array, the input of the networks.
+        """Return the texts, cut after `most` words, as the input of the networks.
 
-        Args:
-            most: maximum number of words of a text, from its beginning; None for no limit.
-
-        Returns:
-            Word ids, int64 [N, T], padded with 0 on the right; and the number of words of each text, int64 [N].
+        That is word ids, int64 [N, T], padded with 0 on the right; and the number of words of each text, int64 [N].
         """
 
         def pad() -> tuple[np.ndarray, np.ndarray]:

@@ -70,12 +70,9 @@ class Tokenizer:
     def from_words(
         cls, ranked: Sequence[str], segmentation: Segmentation = "words", *, subwords: bool = False
     ) -> "Tokenizer":
-        """Build a tokenizer whose vocabulary is the two special words and `ranked`, in this order.
+        """Build a tokenizer whose vocabulary is the two special words and `ranked`, distinct words, in this order.
 
-        Args:
-            ranked: distinct words.
-            segmentation: how scripts without blanks are split.
-            subwords: whether to write a word outside the vocabulary as words of the vocabulary.
+        With `subwords`, a word outside the vocabulary is written as words of the vocabulary.
         """
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *ranked))}
         options = {"continuing_subword_prefix": "", "max_input_chars_per_word": LONGEST_WORD} if subwords else {}

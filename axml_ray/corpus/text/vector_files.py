@@ -3,8 +3,7 @@
 | format | recognised by |
 |---|---|
 | `.npy`, with the words in `vocab.txt` in the same directory | the suffix |
-| word2vec binary: `<words> <dimension>`, then word, blank, float32 values | the first line, and no text after it |
-| word2vec text, fastText `.vec`: the same first line, then lines of word and values | the first line |
+| word2vec text, fastText `.vec`: `<words> <dimension>`, then lines of word and values | the first line |
 | GloVe: lines of word and values | anything else |
 
 All but the first may be compressed; see `text_streams`.
@@ -57,21 +56,20 @@ def load_known_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.nda
     id_of = {word.encode(): i for i, word in enumerate(words)}
     with _opened(path) as file:
         try:
-            count, dimension, binary = _header(path, file)
+            count, dimension = _header(path, file)
             vectors = np.empty((len(words), dimension), dtype=np.float32)
             known = np.zeros(len(words), dtype=bool)
-            read = _binary if binary else _text
-            for word, content, line in read(path, file, count, dimension):
+            for word, values, line in _read_lines(path, file, count, dimension):
                 word_id = id_of.get(word)
                 if word_id is None and not word.isascii():
                     word_id = id_of.get(composed(word.decode(errors="ignore")).encode())
                 if word_id is not None and not known[word_id]:
                     # Only here, so that the vectors of words that are not needed cost no time.
                     try:
-                        values = np.array(content.split(b" "), np.float32) if line else np.frombuffer(content, "<f4")
+                        vectors[word_id] = np.array(values.split(b" "), np.float32)
                     except ValueError:
                         raise _wrong(path, f"line {line}: expected {dimension} numbers after the word") from None
-                    vectors[word_id], known[word_id] = values, True
+                    known[word_id] = True
         except (EOFError, OSError) as error:
             raise _wrong(path, f"truncated or corrupt: {error}") from None
     return known, vectors[known]
@@ -116,11 +114,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise _wrong(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _header(path: Path, file: BinaryIO) -> tuple[int | None, int, bool]:
-    """Read the number of words (None if not given), the dimension, and whether the file is binary.
-
-    Afterwards `file` is at the first word.
-    """
+def _header(path: Path, file: BinaryIO) -> tuple[int | None, int]:
+    """Read the number of words (None if not given) and the dimension; afterwards `file` is at the first word."""
     ahead = file.peek(_BUFFER_BYTES)[:_BUFFER_BYTES]  # type: ignore[attr-defined]
     first, _, rest = ahead.partition(b"\n")
     cells = first.split()
@@ -130,8 +125,9 @@ def _header(path: Path, file: BinaryIO) -> tuple[int | None, int, bool]:
             raise _wrong(path, "its first line gives a dimension of 0")
         file.readline(LONGEST_LINE)
         line = rest.partition(b"\n")[0].rstrip()
-        is_text = len(line.split(b" ")) > dimension and _is_number(line.rsplit(b" ", 1)[-1])
-        return count, dimension, not is_text and len(rest) > 0
+        if rest and not (len(line.split(b" ")) > dimension and _is_number(line.rsplit(b" ", 1)[-1])):
+            raise _wrong(path, f"line 2: expected a word and {dimension} values; convert binary word2vec to text")
+        return count, dimension
     # A word may contain blanks, so the dimension is the number of numbers at the end of the first line.
     cells = first.rstrip().split(b" ")
     dimension = 0
@@ -141,7 +137,7 @@ def _header(path: Path, file: BinaryIO) -> tuple[int | None, int, bool]:
         dimension += 1
     if dimension < 2:
         raise _wrong(path, "expected lines of a word and its values (GloVe), or a first line of two numbers (word2vec)")
-    return None, dimension, False
+    return None, dimension
 
 
 def _is_number(cell: bytes) -> bool:
@@ -152,8 +148,8 @@ def _is_number(cell: bytes) -> bool:
     return True
 
 
-def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield the words of a text file, GloVe or word2vec, their values as written, and the numbers of their lines."""
+def _read_lines(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the words, their values as written, and the numbers of their lines."""
     first = 1 if count is None else 2
     lines = 0
     while content := file.readline(LONGEST_LINE):
@@ -170,19 +166,3 @@ def _text(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iter
         yield parts[0], content[len(parts[0]) + 1 :], number
     if count is not None and lines != count:
         raise _wrong(path, f"has {lines} words, its first line says {count}; it is truncated")
-
-
-def _binary(path: Path, file: BinaryIO, count: int | None, dimension: int) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield the words of a word2vec binary file, their values as float32, and 0."""
-    size = 4 * dimension
-    for number in range(count or 0):
-        word = bytearray()
-        while (letter := file.read(1)) != b" ":
-            if not letter or len(word) > LONGEST_LINE:
-                raise _wrong(path, f"ends after {number} words, its first line says {count}; it is truncated")
-            if letter != b"\n" or word:
-                word += letter
-        content = file.read(size)
-        if len(content) < size:
-            raise _wrong(path, f"ends after {number} words, its first line says {count}; it is truncated")
-        yield bytes(word), content, 0

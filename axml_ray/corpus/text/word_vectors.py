@@ -39,15 +39,9 @@ def save_vectors(path: Path, vectors: np.ndarray) -> None:
 
 
 def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, float]:
-    """Read published word vectors; see `vector_files` for the formats.
+    """Read published word vectors (`vector_files`) of a vocabulary; those of words that are not in the file are drawn.
 
-    Args:
-        path: path of the file.
-        words: the vocabulary, by id.
-        seed: seed for the words that are not in the file.
-
-    Returns:
-        float32 [len(words), dimension], and the share of `words` that are in the file.
+    Returns float32 [len(words), dimension], and the share of `words` that are in the file.
 
     Raises:
         SettingsError: a file is missing or invalid, or contains none of the words.
@@ -64,11 +58,7 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
 def fill_unknown(known: np.ndarray, vectors: np.ndarray, words: int, seed: int) -> tuple[np.ndarray, float]:
     """Return all vectors, float32 [words, dimension], and the share of known words; see the module's docstring.
 
-    Args:
-        known: bool [words], whether a word has a vector.
-        vectors: float32 [known words, dimension].
-        words: size of the vocabulary.
-        seed: seed for the words without a vector.
+    `known` (bool [words]) is whether a word has a vector; `vectors` are those of known words.
     """
     # A uniform variable in (-s, s) has standard deviation s / sqrt(3).
     scale = float(vectors.std()) * 3**0.5 if len(vectors) else 1.0
