@@ -39,23 +39,21 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Draw:
-    """Draws the settings of one trial, whose values a trial of Optuna determines; each setting is drawn once."""
+    """Draws the settings of one trial by the methods of an Optuna trial, each setting once."""
 
     def __init__(self, trial: optuna.trial.BaseTrial):
         self._trial = trial
         self.parameters: dict[str, Any] = {}
         """Values drawn and fixed so far, by path."""
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Draw an integer from `low` to `high`, both included; with `log`, uniformly in its logarithm."""
-        value = self.parameters[name] = self._trial.suggest_int(name, low, high, step=step, log=log)
+    def suggest_int(self, name: str, low: int, high: int, **options: Any) -> int:
+        """Draw an integer from `low` to `high`, both included; options are Optuna's `step` and `log`."""
+        value = self.parameters[name] = self._trial.suggest_int(name, low, high, **options)
         return value
 
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        """Draw a number from `low` to `high`; with `log`, uniformly in its logarithm."""
-        value = self.parameters[name] = self._trial.suggest_float(name, low, high, step=step, log=log)
+    def suggest_float(self, name: str, low: float, high: float, **options: Any) -> float:
+        """Draw a number from `low` to `high`; options are Optuna's `step` and `log`."""
+        value = self.parameters[name] = self._trial.suggest_float(name, low, high, **options)
         return value
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
