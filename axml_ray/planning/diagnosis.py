@@ -65,20 +65,17 @@ def _software() -> Iterator[Finding]:
 
 def _cores() -> Iterator[Finding]:
     cores = available_cpus()
-    share, threads = tree_share(cores)
-    together = (
-        f"{TREES} trees train side by side with --resources.cpus_per_worker {share:g} --resources.threads {threads}"
+    yield Finding(
+        "cores", f"{cores}", f"{TREES} trees train side by side with --resources.cpus_per_worker {tree_share(cores):g}"
     )
-    yield Finding("cores", f"{cores}", together)
     faster = bool(fast_formats(torch.device("cpu")))
     meaning = f"--training.precision auto computes in {'bfloat16' if faster else 'float32'} on this CPU"
     yield Finding("bfloat16", "faster than float32" if faster else "not faster than float32", meaning)
 
 
-def tree_share(cores: int, trees: int = TREES) -> tuple[float, int]:
-    """Return the CPUs and threads of a worker with which `trees` trees of one worker each train side by side."""
-    share = math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
-    return share, max(1, int(share))
+def tree_share(cores: int, trees: int = TREES) -> float:
+    """Return the CPUs of a worker with which `trees` trees of one worker each train side by side."""
+    return math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
 
 
 def _memory() -> Iterator[Finding]:

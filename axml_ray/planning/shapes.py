@@ -64,7 +64,7 @@ def count_corpus(settings: Experiment) -> Counts:
         documents=min(expected.documents, settings.training.documents or expected.documents),
         valid_documents=valid_documents(corpus, expected.documents),
         labels=expected.labels,
-        words=expected.words or corpus.vocabulary_size,
+        words=corpus.vocabulary_size,
         word_dimension=_expected_dimension(settings),
         tokens=min(expected.tokens, _max_tokens(settings)),
         longest=_max_tokens(settings),

@@ -21,7 +21,7 @@ from ray.tune.search.optuna import OptunaSearch
 from axml_ray.cluster.connection import check_fits, max_processes
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.orchestration.members import END_SECONDS
+from axml_ray.orchestration.members import END_SECONDS, MAX_FAILURES
 from axml_ray.settings import Experiment, ResourceSettings
 from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
@@ -138,7 +138,7 @@ def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tu
             name=TRIALS,
             storage_path=str(sweep.directory),
             verbose=0,
-            failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
+            failure_config=tune.FailureConfig(max_failures=MAX_FAILURES),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
             sync_config=tune.SyncConfig(sync_period=SAVE_SECONDS),
             callbacks=[JsonLoggerCallback(), TrialLog()],

@@ -58,8 +58,8 @@ def test_a_scale_alone_changes_nothing(level):
     """In float32, where a power of two is exact, weights are equal to the last bit, also if gradients are clipped."""
     found = []
     for scale in (None, LossScale(2.0**20)):
-        training = training_of(level, "float32", clip=0.9)
-        training.loss_scale = scale
+        training = training_of(level, "float32")
+        training.clip.clip, training.loss_scale = 0.9, scale
         found.append((curve_of(training), training.run(), state_of(training)))
     (losses, best, state), (same_losses, same_best, same_state) = found
     assert (losses, best) == (same_losses, same_best)

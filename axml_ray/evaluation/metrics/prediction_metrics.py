@@ -88,7 +88,7 @@ def evaluate_predictions(
         "frequency": frequency.result(),
         "calibration": calibration.result(),
         **({} if probability is None else {"probabilities": probabilities.result()}),
-        "propensity": {"A": settings.propensity_a, "B": settings.propensity_b},
+        "propensity": dict(zip("AB", settings.propensity, strict=True)),
     }
 
 
@@ -98,8 +98,9 @@ def inverse_propensity(training: TrainingCounts, settings: EvaluationSettings) -
     Raises:
         SettingsError: the corpus is too small for the formula.
     """
+    a, b = settings.propensity
     try:
-        return 1 / propensities(training.counts, training.documents, a=settings.propensity_a, b=settings.propensity_b)
+        return 1 / propensities(training.counts, training.documents, a=a, b=b)
     except ValueError as error:
         raise SettingsError(f"evaluation: {error}") from None
 
