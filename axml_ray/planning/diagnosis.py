@@ -19,8 +19,8 @@ from axml_ray.core.extras import EXTRAS, missing_module
 from axml_ray.core.limits import available_cpus, available_memory, temporary_directory
 from axml_ray.core.paths import HOME_VARIABLE, absolute
 from axml_ray.network.backends.precision import fast_formats
-from axml_ray.planning.memory import GIB, copies
-from axml_ray.settings import NetworkSettings, TrainingSettings
+from axml_ray.planning.memory import GIB
+from axml_ray.settings import NetworkSettings
 from axml_ray.settings.configuration import SHIPPED
 
 TREES = 3
@@ -100,11 +100,10 @@ def _memory() -> Iterator[Finding]:
 def trainable_labels(memory_gib: float) -> int:
     """Return about how many labels a worker can train with half of its memory, to two digits.
 
-    A label has an attention vector of 2 · hidden floats (one for each direction of the LSTM), and every copy that
-    training keeps of it: gradient moments and averages.
+    A label has an attention vector of 2 · hidden floats (one for each direction of the LSTM), and four copies of it:
+    two moments of Adam, the best and the average.
     """
-    bytes_of_label = 2 * NetworkSettings().hidden * 4 * copies(TrainingSettings())
-    labels = int(memory_gib * GIB / 2 / bytes_of_label)
+    labels = int(memory_gib * GIB / 2 / (2 * NetworkSettings().hidden * 4 * 5))
     return round(labels, 2 - len(str(labels)))
 
 

@@ -46,9 +46,8 @@ class Work:
     document: float
     """Forward pass of one document."""
     training: float
-    """Training for all epochs."""
     validation: float
-    """Evaluations on the validation documents during training."""
+    """Evaluations during training."""
     scoring: float
     """Beams of the training and validation documents for the next level; 0 at the leaf level."""
 
@@ -124,11 +123,10 @@ def measured_rate(
     seconds: float,
     memory: int = MEASURED_BYTES,
 ) -> float:
-    """Measure the operations per second of training steps on generated documents of the level's shape.
+    """Measure the operations per second of training steps on generated documents: some `seconds`, at least one step.
 
     On a CPU a step is reduced to `Backend.step_operations`, and the table with it (`measured_shape`), which takes at
-    most `memory` bytes with what training holds of it. After a warm-up, steps are measured for some `seconds`, at least
-    one.
+    most `memory` bytes with what training holds of it.
     """
     backend = backend_for(device)
     if backend.step_operations < math.inf:
