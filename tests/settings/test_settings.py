@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.settings import (
@@ -19,7 +20,7 @@ from axml_ray.settings import (
     at_level,
     fingerprint,
 )
-from axml_ray.settings.configuration import from_command_line, load, read_yaml
+from axml_ray.settings.configuration import load, read_yaml
 from axml_ray.settings.members import KINDS
 from axml_ray.settings.renamed import RENAMED
 from serve_app.settings import ApplicationSettings
@@ -161,6 +162,7 @@ def test_an_unknown_setting_is_named_before_other_faults(tmp_path: Path) -> None
         (["--training.batch_sze=6"], "--training.batch_sze: unknown setting; did you mean '--training.batch_size'?"),
         (["--training.epoch", "6"], "--training.epoch: unknown setting; did you mean '--training.epochs'?"),
         (["--zzz", "6"], "--zzz: unknown setting; --help lists all"),
+        (["--tree", "6"], "--tree: unknown setting; did you mean '--tree.height'?"),
         (["configs/a.yaml"], "configs/a.yaml: belongs to no flag"),
         (["--training.epochs", "3", "4"], "4: belongs to no flag; write a list as 3,4"),
         (["--training.batch_size"], "argument --training.batch_size: expected one argument"),
@@ -261,9 +263,9 @@ def test_hyphens_serve_as_underscores(tmp_path: Path, flag: str) -> None:
 
 def test_a_repeated_flag_is_a_longer_list_or_another_value() -> None:
     flags = ["--corpus.train=/a", "--corpus.train", '["/b,c", "/d"]', "--seed", "1", "--seed", "2"]
-    read = from_command_line("A job.", [*flags, "--tree.height=3", "--tree", '{"height": 2, "beam": 5}'])
+    read = from_command_line("A job.", [*flags, "--tree.height=3", "--tree.height=2"])
     assert read.corpus.train == (Path("/a"), Path("/b,c"), Path("/d"))
-    assert (read.seed, read.tree.height, read.tree.beam) == (2, 3, 5)
+    assert (read.seed, read.tree.height) == (2, 2)
 
 
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:
