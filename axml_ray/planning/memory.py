@@ -117,14 +117,14 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     compute on their own padded copies of the word vectors, with words first, 4 E. The factors were measured on a CPU
     (tests/planning/test_plan.py); cuDNN's were not.
     """
-    words, hidden = counts.word_dimension, settings.network.hidden
-    padded_words = -(-words // INPUT_MULTIPLE) * INPUT_MULTIPLE
+    dimension, hidden = counts.word_dimension, settings.network.hidden
+    padded_dimension = -(-dimension // INPUT_MULTIPLE) * INPUT_MULTIPLE
     if accelerator:
-        workspace = width * 4 * padded_words
+        workspace = width * 4 * padded_dimension
     else:
-        workspace = FLOAT * (12 * max(words, hidden) + (2 * (words + hidden) if width < FLOAT else 0))
+        workspace = FLOAT * (12 * max(dimension, hidden) + (2 * (dimension + hidden) if width < FLOAT else 0))
     tokens = -(-settings.training.batch_size // workers) * padded(counts.longest)
-    return tokens * (width * (5 * words + 28 * hidden) + workspace)
+    return tokens * (width * (5 * dimension + 28 * hidden) + workspace)
 
 
 def padded(tokens: int) -> int:
@@ -183,9 +183,9 @@ def level_memory(
     network, hidden = settings.network, settings.network.hidden
     # Rank 0 has the most rows.
     table = FLOAT * -(-shape.rows // workers) * shape.block * 2 * hidden
-    words = FLOAT * counts.words * counts.word_dimension
+    word_table = FLOAT * counts.words * counts.word_dimension
     rest = FLOAT * network_values(network, counts.word_dimension)
-    trained = table + rest + (words if network.train_embeddings else 0)
+    trained = table + rest + (word_table if network.train_embeddings else 0)
     limits = cuda_backend.LIMITS if accelerator else cpu_backend.LIMITS
     stored = trained
     if accelerator:  # copies of large tables that are seldom read are in main memory, see `store_like`
@@ -193,12 +193,12 @@ def level_memory(
     encoder = encoder_bytes(settings, counts, workers, width, accelerator)
     return Memory(
         label_table=table,
-        word_table=words,
+        word_table=word_table,
         network=rest,
         moments=MOMENTS * trained,
         average=stored * settings.training.averages_at(shape.number),
         best=stored,
-        above=words + rest if shape.number > 1 else 0,
+        above=word_table + rest if shape.number > 1 else 0,
         gradients=gradient_bytes(settings, counts, shape, workers, accelerator),
         activations=encoder + pass_bytes(settings, counts, shape, workers, width, limits),
         corpus=0 if accelerator else corpus_bytes(counts),

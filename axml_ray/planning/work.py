@@ -181,7 +181,7 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
     """
     random = np.random.default_rng(0)
     tokens = max(1, round(counts.tokens))
-    words = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
+    token_ids = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
     parents, first = None, random.integers(0, shape.nodes, documents)
     if shape.parents is not None:
         draws = [random.choice(shape.rows, shape.parents, replace=False, shuffle=False) for _ in range(documents)]
@@ -189,4 +189,4 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
         first = parents[:, 0].astype(np.int64) * shape.block
     nodes = np.sort((first[:, None] + np.arange(3)) % shape.nodes, axis=1).astype(np.int32)
     offsets = np.arange(documents + 1, dtype=np.int64)
-    return LevelData(Ragged(words, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)
+    return LevelData(Ragged(token_ids, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)

@@ -48,7 +48,7 @@ def find_config(config: str | Path) -> Path:
         SettingsError: there is neither.
     """
     path = Path(config)
-    names = sorted(each.stem for each in SHIPPED.glob("*.yaml"))
+    names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     if path.exists() and not (path.is_dir() and str(config) in names):
         return path
     if str(config) in names:
@@ -185,16 +185,16 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
     `flags` are the keys of the settings that the command line gives.
     """
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in problem["loc"])
+    where = ".".join(str(key) for key in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
     # Validators of several settings name the key themselves, at the beginning of their message.
     names_key = not where or message.startswith(where + ".")
-    key = message.split()[0].rstrip(":") if names_key else ".".join(str(part) for part in problem["loc"][:2])
+    key = message.split()[0].rstrip(":") if names_key else ".".join(str(key) for key in problem["loc"][:2])
     place = "command line: " if {key, where} & flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":
         group: Any = Experiment
-        for part in problem["loc"][:-1]:
-            group = group.model_fields[str(part)].annotation
+        for key in problem["loc"][:-1]:
+            group = group.model_fields[str(key)].annotation
         return place + _unknown(where, group)
     value = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
     return place + message if names_key else f"{place}{where}: {message}{value}"

@@ -85,7 +85,9 @@ def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
         given: keys of settings or groups that the user gave; they are left alone.
     """
     choices = [*_tree(size), *_training(size), *_members(size)]
-    return [each for each in choices if not any(each.key == key or each.key.startswith(f"{key}.") for key in given)]
+    return [
+        choice for choice in choices if not any(choice.key == key or choice.key.startswith(f"{key}.") for key in given)
+    ]
 
 
 def _tree(size: CorpusSize) -> list[Choice]:

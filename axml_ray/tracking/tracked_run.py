@@ -79,8 +79,8 @@ class TrackedRun:
 
     def scores(self, scores: Mapping[str, float]) -> None:
         """Log the final metrics of the run by name."""
-        kept = dict(scores)
-        self._call(lambda tracker: tracker.log_scores(kept))
+        copy = dict(scores)
+        self._call(lambda tracker: tracker.log_scores(copy))
 
     def artifact(self, kind: Artifact, path: Path) -> None:
         """Upload a file or directory, if the tracker takes files."""

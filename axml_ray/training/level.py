@@ -169,7 +169,7 @@ class LevelTraining:
         local = batch.to(context.device)
         with autocast(context.device, self.settings.precision):
             encodings = self.network.encode(
-                local.tokens, local.own_lengths, local.words, self.dropout_seeds(local.documents)
+                local.tokens, local.own_lengths, local.unique_ids, self.dropout_seeds(local.documents)
             )
             # Barrier: every worker gets the encodings of the whole batch, and scores them against its shard.
             encodings = context.exchange(encodings, batch.size)

@@ -116,8 +116,8 @@ class Space:
     @property
     def short_name(self) -> str:
         """The name for a directory: `tree` for tune_spaces.tree, `tree-shape` for its function `shape`."""
-        parts = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
-        return "-".join(part.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for part in parts)
+        names = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
+        return "-".join(name.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for name in names)
 
     def of_settings(self, base: Experiment) -> dict[str, Any] | None:
         """Return the parameters that draw the settings of an experiment; None if the space cannot draw them."""

@@ -98,7 +98,7 @@ def test_without_a_scale_gradients_would_vanish():
         training.network.initialise_output_bias(1e-3)  # as for rare labels
         one = next(training.batches())
         with torch.autocast("cpu", torch.float16, enabled=precision == "float16"):
-            states = training.network.encode(one.tokens, one.own_lengths, one.words)
+            states = training.network.encode(one.tokens, one.own_lengths, one.unique_ids)
             scale = training.loss_scale.factor if training.loss_scale else None
             training.network.loss(states, one.lengths, one.positives, one.count, None, scale).backward()
         table[name] = training.parameters[TABLE].grad / (1 if scale is None else scale)

@@ -78,7 +78,7 @@ class TestLearning:
         losses = curve_of(training)
         plain = small_network(level, implementation="plain", **sizes).double()
         [batch] = [one.to(training.context.device) for one in training.batches()]
-        states = plain.encode(batch.tokens, batch.own_lengths, batch.words)
+        states = plain.encode(batch.tokens, batch.own_lengths, batch.unique_ids)
         expected = plain.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
         training.run()
         assert losses == [pytest.approx(expected.item(), rel=1e-5)]

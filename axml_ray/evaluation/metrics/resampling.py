@@ -73,7 +73,7 @@ def compare_paired(
         as_large += (swapped >= np.abs(points) - 1e-9).sum(0)
     p_values = (1 + as_large) / (1 + resamples)
     results = zip(points.tolist(), _percentile_intervals(sampled_BM), p_values.tolist(), strict=True)
-    return dict(zip(METRICS, (Difference(*each) for each in results), strict=True))
+    return dict(zip(METRICS, (Difference(*values) for values in results), strict=True))
 
 
 def _draw_sample(random: np.random.Generator, documents: int) -> NDArray[np.float64]:
