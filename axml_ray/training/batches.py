@@ -87,8 +87,8 @@ class Batch:
         rows: the documents' row numbers, int64 [B].
         documents: row numbers of the documents that this worker encodes, int64 [b].
         tokens: word ids, int64 [b, T], padded with 0 on the right.
-        unique_ids: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each of
-            this worker's tokens among them, int64 [b·T].
+        unique_ids: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each
+            of this worker's tokens among them, int64 [b·T].
         own_lengths: number of words of the documents that this worker encodes, int64 [b].
         lengths: number of words of all documents, int64 [B].
         candidates: the nodes that this worker scores; None where all nodes are scored.
