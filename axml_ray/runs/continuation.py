@@ -134,4 +134,7 @@ def describe_continuation(current: "Run", old: "Run") -> str:
     continued, labels = old.corpus.trained, current.corpus.trained
     anew = {info.kind.replace("_", " ") for info in current.member_infos if not info.implementation.continues}
     others = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
-    return f"continuing from {old.layout.directory}: {continued:,} labels with their weights, {labels - continued:,} new{others}"
+    return (
+        f"continuing from {old.layout.directory}: {continued:,} labels with their weights, "
+        f"{labels - continued:,} new{others}"
+    )
