@@ -50,11 +50,9 @@ def diagnose() -> list[Finding]:
 
 
 def _software() -> Iterator[Finding]:
-    python = (
-        f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()} {platform.machine()}"
-    )
-    configs = f"configs for --config are in {SHIPPED}"
-    yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", configs)
+    system = f"{platform.system()} {platform.machine()}"
+    python = f"Python {platform.python_version()}, PyTorch {torch.__version__}, {system}"
+    yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", f"configs for --config are in {SHIPPED}")
     installed = [extra for extra, modules in EXTRAS.items() if not missing_module(modules)]
     missing = [extra for extra in EXTRAS if extra not in installed]
     advice = (

@@ -82,7 +82,7 @@ def count_corpus(settings: Experiment) -> Counts:
         documents=min(expected.documents, at_most),
         valid_documents=valid_documents(settings.corpus, expected.documents),
         labels=expected.labels,
-        words=settings.corpus.vocabulary_size,
+        words=expected.words or settings.corpus.vocabulary_size,
         word_dimension=dimension_of(vectors) if vectors and has_file else settings.corpus.word_dimension,
         tokens=min(expected.tokens, max_tokens),
         longest=max_tokens,

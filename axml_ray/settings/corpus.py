@@ -25,6 +25,8 @@ class ExpectedCounts(Settings):
     """Training documents."""
     labels: Positive | None = None
     """Labels with training documents."""
+    words: Annotated[int, Field(ge=3)] | None = None
+    """Words of the vocabulary; by default the limit, `corpus.vocabulary_size`."""
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
 

@@ -34,7 +34,6 @@ RENAMED = {
     "resources.max_failures": "a worker group is always started again twice at most",
     "evaluation.propensity_a": "set both constants as evaluation.propensity: [A, B]",
     "evaluation.propensity_b": "set both constants as evaluation.propensity: [A, B]",
-    "corpus.expected.words": "leave it out; plans count the limit, corpus.vocabulary_size",
     "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
     "corpus.word_vector_epochs": "word vectors are now computed from word counts, without epochs",
     "corpus.dictionary": "leave it out; texts are no longer translated",
@@ -51,13 +50,9 @@ RENAMED = {
 
 
 def describe_renamed(key: str) -> str | None:
-    """Return the message for an old setting, or for one of an old group: its new name, or why it was removed.
+    """Return the message for the path of an old setting, or of one of an old group; None if there never was one.
 
-    Args:
-        key: path of a setting, such as `tree.height`.
-
-    Returns:
-        The message; None if no older version had the setting.
+    The message has its new name, or why it was removed.
     """
     group, rest = key, ""
     while group not in RENAMED:

@@ -83,8 +83,7 @@ class Space:
     def load(cls, names: Sequence[str]) -> "Space":
         """Load the spaces of some modules (`tune_spaces.tree`) or files (`my_space.py`).
 
-        Args:
-            names: names of modules or files, each with `:function` appended unless the function is `space`.
+        A name has `:function` appended unless the function is `space`.
 
         Raises:
             SettingsError: a module, file or function does not exist or cannot be imported.
@@ -155,11 +154,7 @@ class Space:
 
 
 def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with drawn values in place of its own.
-
-    Args:
-        base: settings that are not drawn.
-        parameters: drawn values by the paths of their settings.
+    """Return an experiment with drawn values, by the paths of their settings, in place of its own.
 
     Raises:
         SettingsError: a path is not a setting that a sweep may draw, or the settings are invalid together.

@@ -174,12 +174,9 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
 
 
 def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
-    """Return the mean nDCG@5 of an ensemble, in percent.
+    """Return the mean nDCG@5 of an ensemble on the validation documents, in percent.
 
-    Args:
-        ensemble: the trained ensemble.
-        valid: validation documents.
-        trained: number of labels with training documents; others are ignored, as in the score of a level.
+    Only labels with training documents count, the first `trained`, as in the score of a level.
     """
     labels = ensemble.rank(valid.tokens).labels
     rows = [row[row < trained] for row in (valid.labels[i] for i in range(len(valid)))]

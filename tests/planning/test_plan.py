@@ -366,7 +366,7 @@ def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
     result = job(
         tmp_path, "--config", str(ROOT / "configs/quickstart.yaml"), "--network.hidden=16",
         "--network.fully_connected=[16]", "--corpus.expected.documents=8000", "--corpus.expected.labels=6500",
-        "--corpus.expected.tokens=20", "--corpus.vocabulary_size=9000", "--json", "plan.json",
+        "--corpus.expected.tokens=20", "--corpus.expected.words=9000", "--json", "plan.json",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""

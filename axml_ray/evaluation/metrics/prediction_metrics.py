@@ -21,14 +21,10 @@ from axml_ray.settings import EvaluationSettings
 
 @dataclass(frozen=True, slots=True)
 class TrainingCounts:
-    """Label frequencies of the training split, from which propensities and bands are computed.
-
-    Attributes:
-        counts: int64[L], training documents of each label.
-        documents: number of training documents.
-    """
+    """Label frequencies of the training split, from which propensities and bands are computed."""
 
     counts: np.ndarray
+    """int64[L], training documents of each label."""
     documents: int
 
 
@@ -40,11 +36,7 @@ def evaluate_predictions(
 ) -> dict[str, Any]:
     """Compute all metrics of the ensemble and of each member.
 
-    Args:
-        predictions: predictions of a split.
-        training: label frequencies of the corpus.
-        settings: propensity constants.
-        probability: calibration of the ensemble's scores to probabilities, if there is one.
+    `probability` calibrates the ensemble's scores to probabilities, if there is a calibration.
 
     Returns:
         `documents` (those with a true label), `ensemble` and `members` (scores in percent by metric), `intervals` (with

@@ -29,17 +29,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between two rankings in one metric.
-
-    Attributes:
-        points: the difference in percentage points.
-        interval: its 95 % interval, in percentage points.
-        p: two-sided p-value of the paired permutation test.
-    """
+    """The difference between two rankings in one metric and its 95 % interval, in percentage points."""
 
     points: float
     interval: Interval
     p: float
+    """Two-sided p-value of the paired permutation test."""
 
 
 def bootstrap_intervals(scores: DocumentScores, *, resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Interval]:

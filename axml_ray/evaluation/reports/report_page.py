@@ -40,15 +40,10 @@ def write_page(
     best: Sequence[Example] = (),
     worst: Sequence[Example] = (),
 ) -> None:
-    """Write the report atomically.
+    """Write the report of the run `name` atomically.
 
-    Args:
-        path: file to write; its directories are created.
-        metrics: content of `metrics.json`.
-        name: name of the run.
-        journals: `training.jsonl` of each tree; missing files are skipped.
-        best: documents with the best predictions.
-        worst: documents with the worst predictions.
+    `metrics` is the content of `metrics.json`, `journals` are the files `training.jsonl` of the trees, of which missing
+    ones are skipped, and `best` and `worst` are the documents with the best and the worst predictions.
     """
     write_html(
         path,
