@@ -30,8 +30,6 @@ from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.corpus.text.tokenizer import SEPARATOR, UNKNOWN
 from axml_ray.settings.members import FeatureSettings
 
-LEAD_WEIGHT = 10.0
-"""Weight of each of the leading words, such as those of a title."""
 ABOUT = {"format": "axml-ray features", "version": "1"}
 FREQUENCY, PREFIXES, RUNS = "frequency", "prefixes", "runs"
 
@@ -68,7 +66,7 @@ class Featurizer:
         prefixes = _parts(words, settings.prefix_letters, lambda word, letters: [word[:letters]])
         runs = _parts(words, settings.lead_letters, _runs)
         unfitted = np.zeros(len(words) + _kinds(prefixes) + _kinds(runs), dtype=np.int64)
-        lead = settings.lead_words, LEAD_WEIGHT
+        lead = settings.lead_words, settings.lead_weight
         featurizer = cls(unfitted, len(tokens), prefixes, runs, *lead)
         featurizer.frequency[:] = np.bincount(featurizer.counts(tokens).indices, minlength=len(unfitted))
         return featurizer

@@ -71,7 +71,9 @@ class FeatureSettings(Settings):
     """TF-IDF features of a text, shared by all members that use features."""
 
     lead_words: NotNegative = 0
-    """Number of leading words of a text, for example its title, that count ten times."""
+    """Number of leading words of a text, for example its title, that count `lead_weight` times."""
+    lead_weight: Annotated[float, Field(ge=1)] = 10.0
+    """Weight of each of the first `lead_words`."""
     prefix_letters: Positive | None = None
     """Also count longer words by their first letters, this number of them, so that inflected forms and compounds
     match."""

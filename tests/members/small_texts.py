@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.text.tokenizer import UNKNOWN
-from axml_ray.members.featurizer import LEAD_WEIGHT, Featurizer
+from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.member import LoadInputs
 from axml_ray.settings.members import FeatureSettings
 from axml_ray.tree.label_tree import LabelTree
@@ -20,7 +20,7 @@ from axml_ray.tree.label_tree import LabelTree
 WORDS, LABELS, DOCUMENTS = 60, 24, 90
 VOCABULARY = ["<padding>", "<unknown>", *(f"{('to', 'ant', 'beetle')[word % 3]}{word:02d}" for word in range(2, WORDS))]
 WORDS_ALONE = FeatureSettings()
-EVERYTHING = FeatureSettings(lead_words=2, prefix_letters=4, lead_letters=3)
+EVERYTHING = FeatureSettings(lead_words=2, lead_weight=2.5, prefix_letters=4, lead_letters=3)
 """Words that begin with "beet" have one more feature, those with "ant0" another; "to02" and the like have none. In the
 lead they also have "bee", "eet" and so on, "ant", "nt0" and so on, or "to0" and "o02"."""
 FLAT = LabelTree(label_order=np.arange(LABELS, dtype=np.int32), first_child=(np.array([0, LABELS]),))
@@ -54,7 +54,7 @@ def literal_counts(text: Any, settings: FeatureSettings) -> Counter[str]:
     for place, token in enumerate(text):
         if token <= UNKNOWN:
             continue
-        word, times = VOCABULARY[token], LEAD_WEIGHT if place < settings.lead_words else 1
+        word, times = VOCABULARY[token], settings.lead_weight if place < settings.lead_words else 1
         counts[word] += times
         if settings.prefix_letters is not None and len(word) > settings.prefix_letters:
             counts[f"^{word[: settings.prefix_letters]}"] += times
