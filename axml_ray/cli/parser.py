@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NoReturn, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -87,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
                 name, kind = f"{prefix}{key}", field.annotation
                 if isinstance(kind, type) and issubclass(kind, BaseModel):
                     options = self.add_argument_group(f"{name} options", field.description)
-                    add(cast(type[BaseModel], kind), f"{name}.", options)
+                    add(kind, f"{name}.", options)
                     continue
                 about = argparse.SUPPRESS
                 if shown is None or any(f"{name}.".startswith(f"{one}.") for one in shown):

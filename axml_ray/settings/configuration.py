@@ -193,8 +193,8 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
     place = "command line: " if {key, where} & flags else f"{config}: " if config else ""
     if problem["type"] == "extra_forbidden":
         group: Any = Experiment
-        for key in problem["loc"][:-1]:
-            group = group.model_fields[str(key)].annotation
+        for name in problem["loc"][:-1]:
+            group = group.model_fields[str(name)].annotation
         return place + _unknown(where, group)
     value = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
     return place + message if names_key else f"{place}{where}: {message}{value}"
