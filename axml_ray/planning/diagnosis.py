@@ -55,10 +55,8 @@ def _software() -> Iterator[Finding]:
     yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", f"configs for --config are in {SHIPPED}")
     installed = [extra for extra, modules in EXTRAS.items() if not missing_module(modules)]
     missing = [extra for extra in EXTRAS if extra not in installed]
-    advice = (
-        f'pip install "axml-ray[{",".join(missing)}]" adds {", ".join(missing)}' if missing else "all are installed"
-    )
-    yield Finding("extras", ", ".join(installed) or "none", advice)
+    install = f'pip install "axml-ray[{",".join(missing)}]" adds {", ".join(missing)}'
+    yield Finding("extras", ", ".join(installed) or "none", install if missing else "all are installed")
 
 
 def _cores() -> Iterator[Finding]:
@@ -66,9 +64,8 @@ def _cores() -> Iterator[Finding]:
     yield Finding(
         "cores", f"{cores}", f"{TREES} trees train side by side with --resources.cpus_per_worker {tree_share(cores):g}"
     )
-    faster = bool(fast_formats(torch.device("cpu")))
-    meaning = f"--training.precision auto computes in {'bfloat16' if faster else 'float32'} on this CPU"
-    yield Finding("bfloat16", "faster than float32" if faster else "not faster than float32", meaning)
+    here, fastest = ("faster", "bfloat16") if fast_formats(torch.device("cpu")) else ("not faster", "float32")
+    yield Finding("bfloat16", f"{here} than float32", f"--training.precision auto computes in {fastest} on this CPU")
 
 
 def tree_share(cores: int, trees: int = TREES) -> float:
@@ -79,13 +76,9 @@ def tree_share(cores: int, trees: int = TREES) -> float:
 def _memory() -> Iterator[Finding]:
     memory = available_memory() / GIB
     small = memory < LEAST_MEMORY_GIB
-    hidden = NetworkSettings().hidden
-    meaning = (
-        f"less than {LEAST_MEMORY_GIB:g} GiB: set --corpus.max_train_documents and --network.hidden lower"
-        if small
-        else f"room to train about {trainable_labels(memory):,} labels of --network.hidden {hidden}; axml-ray plan "
-        "computes it for a config"
-    )
+    fix = f"less than {LEAST_MEMORY_GIB:g} GiB: set --corpus.max_train_documents and --network.hidden lower"
+    room = f"room to train about {trainable_labels(memory):,} labels of --network.hidden {NetworkSettings().hidden}"
+    meaning = fix if small else f"{room}; axml-ray plan computes it for a config"
     yield Finding("memory", f"{memory:.1f} GiB", meaning, small)
     if SHARED_MEMORY.is_dir():
         shared = shutil.disk_usage(SHARED_MEMORY).free / GIB
@@ -149,6 +142,6 @@ def _disk() -> Iterator[Finding]:
     if not os.access(base, os.W_OK):
         meaning, is_problem = f"{home} cannot be written; set {HOME_VARIABLE} to a directory of yours", True
     elif free < LEAST_DISK_GIB:
-        fix = f"less than {LEAST_DISK_GIB:g} GiB are left at {home}; set {HOME_VARIABLE} to a larger disk"
-        meaning, is_problem = fix, True
+        meaning = f"less than {LEAST_DISK_GIB:g} GiB are left at {home}; set {HOME_VARIABLE} to a larger disk"
+        is_problem = True
     yield Finding("disk", f"{free:,.0f} GiB free", meaning, is_problem)
