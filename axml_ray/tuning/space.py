@@ -39,31 +39,23 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Draw:
-    """Draws the settings of one trial by the methods of an Optuna trial, each setting once."""
+    """Draws the settings of one trial with the methods of an Optuna trial: `suggest_int`, `suggest_float` and
+    `suggest_categorical`, each with the path of a setting as name."""
 
     def __init__(self, trial: optuna.trial.BaseTrial):
-        self._trial = trial
-        self.parameters: dict[str, Any] = {}
-        """Values drawn and fixed so far, by path."""
+        self._trial, self._fixed = trial, dict[str, Any]()
 
-    def suggest_int(self, name: str, low: int, high: int, **options: Any) -> int:
-        """Draw an integer from `low` to `high`, both included; options are Optuna's `step` and `log`."""
-        value = self.parameters[name] = self._trial.suggest_int(name, low, high, **options)
-        return value
-
-    def suggest_float(self, name: str, low: float, high: float, **options: Any) -> float:
-        """Draw a number from `low` to `high`; options are Optuna's `step` and `log`."""
-        value = self.parameters[name] = self._trial.suggest_float(name, low, high, **options)
-        return value
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Draw one of `choices` (strings, numbers, booleans), which must be the same whenever the name is drawn."""
-        value = self.parameters[name] = self._trial.suggest_categorical(name, choices)
-        return value
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trial, name)
 
     def fix(self, name: str, value: Any) -> None:
         """Set a setting to a value that follows from earlier draws; it replaces the config's."""
-        self.parameters[name] = value
+        self._fixed[name] = value
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Values drawn and fixed so far, by path."""
+        return {**self._trial.params, **self._fixed}
 
 
 Function = Callable[[Draw], None]
@@ -144,13 +136,14 @@ class Space:
         draw = Draw(trial)
         for function in self.functions:
             function(draw)
-        for name, value in draw.parameters.items():
+        parameters = draw.parameters
+        for name, value in parameters.items():
             if not isinstance(value, str | int | float | None):
                 raise SettingsError(
                     f"the space draws {value!r} for {name}, which is no string, number, boolean or None; draw the "
                     f"items of a list one by one, from {name}.0 on"
                 )
-        return draw.parameters
+        return parameters
 
 
 def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
