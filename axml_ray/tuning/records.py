@@ -111,4 +111,7 @@ def read_trial(directory: Path) -> Trial:
     elif end.get("done"):
         state, reason = "stopped", f"ASHA, {curve[-1]}"
     seconds = end.get("seconds", end.get("time_total_s"))
-    return Trial(**config, state=state, reason=reason, score=score, seconds=seconds, curve=curve)
+    return Trial(
+        number=config["number"], parameters=config["parameters"], state=state, reason=reason, score=score,
+        seconds=seconds, curve=curve,
+    )  # fmt: skip

@@ -19,7 +19,9 @@ SCORINGS = [scoring(1, 30, 80.0), scoring(1, 60, 85.0), scoring(2, 30, 20.0), sc
 
 def write(directory: Path, *results: dict[str, Any], number: int = 0) -> Path:
     directory.mkdir()
-    (directory / "params.json").write_text(json.dumps({"number": number, "parameters": {"tree.height": 1}}))
+    drawn = {"tree.height": 1}
+    # Tune adds what Optuna drew to what the space returned.
+    (directory / "params.json").write_text(json.dumps({"number": number, "parameters": drawn, **drawn}))
     (directory / "result.json").write_text("".join(json.dumps(result) + "\n" for result in results))
     return directory
 
