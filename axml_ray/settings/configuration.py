@@ -15,7 +15,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute, paths_below
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import project_of, read_run_manifest
-from axml_ray.settings import Experiment, Settings
+from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import PRESETS
 from axml_ray.settings.renamed import describe_renamed
@@ -156,7 +156,6 @@ def build(
     for given, place in ((content, f"{config}: "), (overrides, "")):
         if renamed := [message for key in _keys(given) if (message := describe_renamed(key))]:
             raise SettingsError(place + "; ".join(renamed))
-    _check_groups(content, config)
     kinds()  # so that the model has the settings of plugins
     flags = flags or {}
     chosen = merged(merged(content, overrides), flags)
@@ -164,19 +163,9 @@ def build(
     # The model refuses an unknown preset, like any other wrong value.
     values = merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen
     try:
-        return Experiment(**values).with_given(_keys(chosen))
+        return Experiment(**{str(key): value for key, value in values.items()}).with_given(_keys(chosen))
     except ValidationError as error:
         raise SettingsError(_explain(error, config, set(_keys(flags)))) from None
-
-
-def _check_groups(content: dict[str, Any], config: str | Path | None) -> None:
-    """Check that a file's top-level keys are known, and that groups of settings are mappings."""
-    for key in content.keys() - Experiment.model_fields.keys():
-        raise SettingsError(f"{config}: {_unknown(str(key), Experiment)}")
-    for key, field in Experiment.model_fields.items():
-        is_group = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
-        if is_group and not isinstance(content.get(key, {}), dict):
-            raise SettingsError(f"{config}: {key}: expected a group of 'key: value' lines")
 
 
 def _explain(error: ValidationError, config: str | Path | None, flags: set[str]) -> str:
@@ -184,18 +173,21 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
 
     `flags` are the keys of the settings that the command line gives.
     """
-    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    unknown = ("extra_forbidden", "invalid_key")  # an unknown key, and one that is no string
+    problem = min(error.errors(), key=lambda problem: problem["type"] not in unknown)
     where = ".".join(str(key) for key in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
     # Validators of several settings name the key themselves, at the beginning of their message.
     names_key = not where or message.startswith(where + ".")
     key = message.split()[0].rstrip(":") if names_key else ".".join(str(key) for key in problem["loc"][:2])
     place = "command line: " if {key, where} & flags else f"{config}: " if config else ""
-    if problem["type"] == "extra_forbidden":
+    if problem["type"] in unknown:
         group: Any = Experiment
         for name in problem["loc"][:-1]:
             group = group.model_fields[str(name)].annotation
         return place + _unknown(where, group)
+    if problem["type"] == "model_type":
+        message = "expected a group of 'key: value' lines"
     value = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
     return place + message if names_key else f"{place}{where}: {message}{value}"
 
