@@ -28,7 +28,7 @@ RENAMED = {
     "training.averaging": "set training.average_after to training.epochs to train without stochastic weight averaging",
     "training.clip": "gradients are always clipped at five times the largest of the last five norms",
     "training.patience": "set training.patience_steps, which counts steps instead of evaluations",
-    "resources.threads": "a worker has as many threads as resources.cpus_per_worker, and at least one",
+    "resources.threads": "a worker has a thread for each of resources.cpus_per_worker, and at least one",
     "resources.memory_gib": "leave it out; workers reserve CPUs and GPUs only",
     "resources.max_failures": "a worker group is always started again twice at most",
     "evaluation.propensity_a": "set both constants as evaluation.propensity: [A, B]",
