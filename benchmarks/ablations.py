@@ -46,8 +46,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.cli.parser import with_flags
 from axml_ray.core.errors import SettingsError
-from axml_ray.settings import Experiment, configuration, fingerprint
+from axml_ray.settings import Experiment, fingerprint
 from axml_ray.training.progress import JOURNAL
 from axml_ray.workflow.train import run
 
@@ -167,9 +168,7 @@ def _of_last_level(line: Mapping[str, Any]) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the rows, print the tables, write the results; an error exits 2 with one message."""
-    settings, given = configuration.with_flags(
-        "Score settings with other trees, and with other K and H.", _flags, arguments
-    )
+    settings, given = with_flags("Score settings with other trees, and with other K and H.", _flags, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     rows: list[dict[str, Any]] = []

@@ -303,7 +303,7 @@ def _one_step(
     if precision == "float64":
         training.network.double()
     with autocast(device, "float32" if precision == "float64" else precision):
-        states = training.network.encode(batch.tokens, batch.own_lengths, batch.words)
+        states = training.network.encode(batch.tokens, batch.own_lengths, batch.unique_ids)
         logits = training.network.logits(states.detach(), batch.lengths, batch.candidates)
         loss = training.network.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
     loss.backward()

@@ -28,6 +28,7 @@ from axml_ray.core.files import whole_directory, write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.labels.label_features import keep_strongest
 from axml_ray.corpus.store import MANIFEST, Corpus
+from axml_ray.corpus.text.tokenizer import UNKNOWN
 from axml_ray.evaluation.metrics.metrics import Scores, propensities
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
@@ -47,30 +48,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("corpus", type=Path, help="directory of a prepared corpus")
     parser.add_argument("to", type=Path, help="directory to write or replace")
     parser.add_argument("--words", type=int, default=500, help="words of a document that are kept; default: 500")
+    parser.add_argument("--vocabulary", type=int, default=30_000, help="most frequent words that are kept; 30,000")
     given = parser.parse_args(arguments)
-    copy = write_compact(Corpus.open(given.corpus), given.to, given.words)
+    copy = write_compact(Corpus.open(given.corpus), given.to, given.words, given.vocabulary)
     sizes = [*copy.manifest["files"].values()]
     print(f"{given.to}: {sum(sizes) / 2**20:.1f} MiB, the largest file {max(sizes) / 2**20:.1f} MiB")
 
 
-def write_compact(corpus: Corpus, to: Path, words: int) -> Corpus:
-    """Write a copy of a corpus without texts, whose documents are cut to a number of words, and open it."""
+def write_compact(corpus: Corpus, to: Path, words: int, vocabulary: int) -> Corpus:
+    """Write a copy of a corpus without texts and rare words, whose documents are cut to some words, and open it."""
     with whole_directory(to) as work:
         for name in COPIED:
             shutil.copyfile(corpus.directory / name, work / name)
         features = keep_strongest(corpus.label_features(), LABEL_TERMS)
         sparse.save_npz(work / "label_features.npz", features, compressed=False)
-        save_file({"word_vectors": corpus.word_vectors().astype(np.float16)}, work / "word_vectors.safetensors")
+        save_file(
+            {"word_vectors": corpus.word_vectors()[:vocabulary].astype(np.float16)}, work / "word_vectors.safetensors"
+        )
         for name in corpus.manifest["counts"]["documents"]:
             split = corpus.split(name).cut(words)
+            tokens = Ragged(
+                np.where(split.tokens.values < vocabulary, split.tokens.values, UNKNOWN), split.tokens.offsets
+            )
             (work / name).mkdir()
-            table = pa.table({"tokens": _narrow(split.tokens), "labels": _narrow(split.labels)})
+            table = pa.table({"tokens": _narrow(tokens), "labels": _narrow(split.labels)})
             pq.write_table(
                 table, work / name / "0.parquet", use_dictionary=False, compression="zstd", compression_level=9
             )
         files = sorted(path for path in work.rglob("*") if path.is_file())
         manifest = {key: value for key, value in corpus.manifest.items() if key not in ("inputs", "sources")}
-        manifest["fingerprint"] = fingerprint(corpus.fingerprint, words)
+        manifest["fingerprint"] = fingerprint(corpus.fingerprint, words, vocabulary)
         manifest["files"] = {path.relative_to(work).as_posix(): path.stat().st_size for path in files}
         write_json(work / MANIFEST, manifest)
     return Corpus.open(to)

@@ -221,7 +221,7 @@ def open_run(directory: Path) -> Run:
         raise SettingsError(f"{path}: holds no scores of an ensemble on the test split; evaluate the run on it")
     experiment = configuration.load(directory / "settings.yaml")
     corpus = Corpus.open(experiment.corpus_directory)
-    judged = {"A": experiment.evaluation.propensity_a, "B": experiment.evaluation.propensity_b}
+    judged = dict(zip("AB", experiment.evaluation.propensity, strict=True))
     propensity = {**judged, **metrics.get("propensity", {})}
     labelled = int(np.count_nonzero(Ragged.from_arrow(corpus.table("test", ["labels"])["labels"]).lengths))
     if metrics.get("documents") not in (labelled, corpus.documents("test")):

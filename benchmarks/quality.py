@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.cli.parser import with_flags
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
@@ -45,7 +46,7 @@ from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inver
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.members.topk import TopK
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment, configuration
+from axml_ray.settings import Experiment
 from axml_ray.workflow.evaluate import current_predictions
 from axml_ray.workflow.train import run
 
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     first.add_argument("--corpus")
     known, rest = first.parse_known_args(words)
     config = ["--config", str(results_file.ROOT / "configs" / f"{known.corpus}.yaml")] if known.corpus else []
-    settings, given = configuration.with_flags("Score a corpus' config.", _flags, [*config, *rest])
+    settings, given = with_flags("Score a corpus' config.", _flags, [*config, *rest])
     if not known.corpus:
         print("error: --corpus: name one of configs/*.yaml", file=sys.stderr)
         raise SystemExit(2)

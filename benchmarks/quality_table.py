@@ -94,8 +94,14 @@ TEST_KNOWN = {
 }
 """Results whose settings were chosen by someone who knew test scores, and the reason, by part of the file's name."""
 
+PATIENCE = ("--training.patience 100", "--training.patience_steps 40000")  # an evaluation was every 400 steps
 COMMANDS = {
-    "eurlex57k-refit-longest": ("--linear.name_matches_weight 0.1", "--members.label_names.weight 0.1"),
+    "eurlex57k-refit-longer": PATIENCE,
+    "eurlex57k-refit-longest": (
+        *PATIENCE,
+        "--linear.name_matches_weight 0.1",
+        "--members.label_names.weight 0.1",
+    ),
 }
 """Old flags of a recorded command and their present names, in turns."""
 

@@ -40,13 +40,14 @@ import training_tasks
 from process_costs import costs_of_descendants
 from rich.console import Console
 
+from axml_ray.cli.parser import with_flags
 from axml_ray.cluster.connection import connect
 from axml_ray.core.limits import available_cpus
 from axml_ray.corpus.store import Corpus
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
 from axml_ray.network.tree_level import Level
-from axml_ray.settings import Experiment, configuration
+from axml_ray.settings import Experiment
 from axml_ray.training.batches import LevelData, Validation
 from axml_ray.training.level import LevelTraining
 
@@ -60,7 +61,7 @@ START_SECONDS = 25
 
 def main() -> None:
     """Measure all sides in turn, or the one given by `--side`."""
-    settings, given = configuration.with_flags("What Ray costs a level's training.", _flags)
+    settings, given = with_flags("What Ray costs a level's training.", _flags)
     if given.side:
         print(json.dumps(side(settings, given.side, given.seconds, given.concurrent)))
         return

@@ -32,9 +32,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.cli.parser import with_flags
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
-from axml_ray.settings import configuration
 from axml_ray.tuning.early_stopping import LevelwiseASHA
 from axml_ray.tuning.outcome import best_trial
 from axml_ray.tuning.records import Trial
@@ -107,7 +107,7 @@ def replayed(trials: Sequence[Trial], epoch: int, side_by_side: int, sweep: Swee
 
 def main(arguments: list[str] | None = None) -> None:
     """Run both sweeps, print what they took, write the results; an error exits 2 with one message."""
-    settings, given = configuration.with_flags("What early stopping saves a sweep.", _flags, arguments)
+    settings, given = with_flags("What early stopping saves a sweep.", _flags, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     rows: list[dict[str, Any]] = []

@@ -29,6 +29,7 @@ from environments import Requirements, checked, environment
 from rich.console import Console
 from rich.text import Text
 
+from axml_ray.cli.parser import with_flags
 from axml_ray.core.files import read_json
 from axml_ray.core.limits import available_cpus
 from axml_ray.corpus.preparation.passes import count_cooccurrences
@@ -39,7 +40,7 @@ from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment, configuration
+from axml_ray.settings import Experiment
 from axml_ray.workflow.train import prepare_corpus
 
 KINDS = ("ppmi", "skip_gram")
@@ -124,9 +125,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Compute both kinds of vectors, train from each, and write the results after each training."""
-    settings, given = configuration.with_flags(
-        "Compare word vectors of PPMI and SVD with skip-gram's.", _flags, arguments
-    )
+    settings, given = with_flags("Compare word vectors of PPMI and SVD with skip-gram's.", _flags, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     use_threads(given.threads)

@@ -40,7 +40,7 @@ def experiment(directory: Path, **groups: dict[str, object]) -> dict[str, object
         "network": {"hidden": 16, "fully_connected": [16], "embedding_dropout": 0.0, "encoder_dropout": 0.0},
         "training": {"epochs": [2], "average_after": [1], "batch_size": 16, "learning_rate": 0.01},
         "ensemble": {"trees": 2, "top_labels": 10},
-        "resources": {"cpus_per_worker": 0.5, "threads": 1},
+        "resources": {"cpus_per_worker": 0.5},
     }
     merged = {name: {**default, **groups.pop(name, {})} for name, default in defaults.items()}
     return {

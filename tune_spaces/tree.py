@@ -14,7 +14,7 @@ CANDIDATES = 1024
 
 
 def space(draw: Draw) -> None:
-    """Draw the shape and the number of trees; suited to the objective accuracy,cost."""
+    """Draw the shape and the number of trees."""
     shape(draw)
     draw.suggest_int("ensemble.trees", 1, 3)
 

@@ -18,25 +18,17 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import axml_ray
+from axml_ray.cli.parser import VERBOSE, AddFlags, from_command_line, only_flags, with_flags
 from axml_ray.cluster.connection import keep_logs
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment
-from axml_ray.settings.configuration import (
-    FREE,
-    VERBOSE,
-    from_command_line,
-    moved_to,
-    only_flags,
-    read_settings,
-    with_flags,
-)
+from axml_ray.settings.configuration import FREE, moved_to, read_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Work = Callable[[], None]
 PROGRAM = "axml-ray"
 """Name of the installed command."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -64,42 +56,28 @@ class Command:
         run_command(lambda: self.work(*self.parse(argv)), verbose=VERBOSE in sys.argv[1:])
 
 
-def job(description: str | None, config: str | None = None) -> Callable[[Callable[[Experiment], None]], Command]:
-    """Return a decorator that makes a command of a function of the settings.
+Decorator = Callable[[Callable[..., None]], Command]
+"""Makes a command of a function. `description` says what it does, for `--help`; `add` adds its flags to a parser."""
 
-    Args:
-        description: what the job does, for `--help`.
-        config: config to use if the command line names none.
-    """
 
+def job(description: str | None, config: str | None = None) -> Decorator:
+    """Decorate a function of the settings; `config` is used if the command line names none."""
     default = [] if config is None else ["--config", config]  # a later --config wins
     return lambda work: Command(lambda argv: (from_command_line(description or "", [*default, *argv]),), work)
 
 
-def job_with_flags(
-    description: str | None, add: Callable[[argparse.ArgumentParser], None], shown: tuple[str, ...] | None = None
-) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
-    """Return a decorator like `job` for a function of the settings and of the job's own flags.
-
-    Args:
-        description: what the job does, for `--help`.
-        add: adds the job's own flags to a parser.
-        shown: settings and groups of settings that `--help` lists; by default all.
-    """
+def job_with_flags(description: str | None, add: AddFlags, shown: tuple[str, ...] | None = None) -> Decorator:
+    """Decorate a function of the settings, of which `--help` lists those in `shown`, and of its own flags."""
     return lambda work: Command(lambda argv: with_flags(description or "", add, argv, shown), work)
 
 
-def job_of_flags(
-    description: str | None, add: Callable[[argparse.ArgumentParser], None]
-) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
-    """Return a decorator like `job` for a function of the job's own flags only, which `add` adds to a parser."""
+def job_of_flags(description: str | None, add: AddFlags) -> Decorator:
+    """Decorate a function of its own flags only."""
     return lambda work: Command(lambda argv: (only_flags(description or "", add, argv),), work)
 
 
-def job_on_run(
-    description: str | None, add: Callable[[argparse.ArgumentParser], None]
-) -> Callable[[Callable[[Experiment, argparse.Namespace], None]], Command]:
-    """Return a decorator like `job_with_flags` for a job on a finished run, with the settings of `--run DIRECTORY`.
+def job_on_run(description: str | None, add: AddFlags) -> Decorator:
+    """Decorate a function of the settings of the finished run `--run DIRECTORY`, and of its own flags.
 
     Flags can change only the groups in `configuration.FREE`: resources, evaluation, tracking and paths.
     """
@@ -108,49 +86,51 @@ def job_on_run(
         parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="directory of a run, with its settings")
         add(parser)
 
-    return lambda work: Command(lambda argv: _settings_of_run(description or "", add_run, argv), work)
+    def parse(argv: list[str]) -> tuple[Experiment, argparse.Namespace]:
+        directory = find_flag(argv, "--run")
+        if directory is None:
+            if {"-h", "--help"} & set(argv):
+                with_flags(description or "", add_run, argv, FREE)
+            raise SettingsError("command line: --run: name the directory of a run")
+        before = read_settings(directory)
+        config = ["--config", str(RunLayout(directory).settings)]
+        settings, given = with_flags(description or "", add_run, [*config, *argv], FREE)
+        now = moved_to(settings, directory)
+        if changed := [key for key, value in now if key not in FREE and value != getattr(before, key)]:
+            raise SettingsError(
+                f"command line: the settings of {directory} cannot be changed, except for {', '.join(FREE)}; remove "
+                f"the flags of {', '.join(changed)}"
+            )
+        return now, given
+
+    return lambda work: Command(parse, work)
 
 
-def _settings_of_run(
-    description: str, add: Callable[[argparse.ArgumentParser], None], argv: list[str]
-) -> tuple[Experiment, argparse.Namespace]:
-    """Return the settings of the run that `--run` names, with changes by flags, and the job's own flags."""
+def find_flag(argv: list[str], flag: str) -> Path | None:
+    """Return the directory that one flag names, before the other flags can be parsed; None without it."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--run", type=absolute)
-    directory = finder.parse_known_args(argv)[0].run
-    if directory is None:
-        if {"-h", "--help"} & set(argv):
-            with_flags(description, add, argv, FREE)
-        raise SettingsError("command line: --run: name the directory of a run")
-    stored = read_settings(directory)
-    settings, given = with_flags(description, add, ["--config", str(RunLayout(directory).settings), *argv], FREE)
-    now = moved_to(settings, directory)
-    changed = [key for key, value in now if key not in FREE and value != getattr(stored, key)]
-    if changed:
-        raise SettingsError(
-            f"command line: the settings of {directory} cannot be changed, except for {', '.join(FREE)}; remove the "
-            f"flags of {', '.join(changed)}"
-        )
-    return now, given
+    finder.add_argument(flag, type=absolute, dest="directory")
+    directory: Path | None = finder.parse_known_args(argv)[0].directory
+    return directory
 
 
-def count(word: str) -> int:
-    """Convert a word to a whole number above 0, as the `type` of a flag."""
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {word!r})")
-    return int(word)
+def count(text: str) -> int:
+    """Convert text to a whole number above 0, as the `type` of a flag."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0 (given: {text!r})")
+    return int(text)
 
 
 def number(expected: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
     """Return the `type` of a flag whose value is `expected`, such as "a number from 0 to 1"."""
 
-    def convert(word: str) -> float:
+    def convert(text: str) -> float:
         try:
-            value = float(word)
+            value = float(text)
         except ValueError:
             value = math.nan
         if not is_valid(value):
-            raise argparse.ArgumentTypeError(f"expected {expected} (given: {word!r})")
+            raise argparse.ArgumentTypeError(f"expected {expected} (given: {text!r})")
         return value
 
     return convert
@@ -185,16 +165,12 @@ def _typed_command() -> str:
     return shlex.join([PROGRAM, *argv[1:]] if argv and Path(argv[0]).name == PROGRAM else [python, *argv])
 
 
-def run_command(work: Work, *, verbose: bool = False) -> None:
+def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
     """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
-    An error that the program does not explain, such as one of PyTorch, is written to a file with its traceback; the
-    line names the file. Ctrl-C exits with 130 and one line that repeats the command, which continues from what is
-    finished.
-
-    Args:
-        work: function that does the work.
-        verbose: print the traceback of a failure instead of writing it to a file.
+    An error that the program does not explain, such as one of PyTorch, is written to a file with its traceback, or
+    printed if `verbose`; the line names the file. Ctrl-C exits with 130 and one line that repeats the command, which
+    continues from what is finished.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:

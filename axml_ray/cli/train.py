@@ -11,16 +11,18 @@ trains a new run that goes on from the weights of a finished one, with its texts
 """
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from axml_ray.cli.console import Command, table_console
+from axml_ray.cli.console import Command, find_flag, table_console
+from axml_ray.cli.parser import with_flags
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.runs.continuation import continued_settings
 from axml_ray.settings import Experiment
-from axml_ray.settings.configuration import read_settings, with_flags
+from axml_ray.settings.configuration import read_settings
 
 if TYPE_CHECKING:
     from axml_ray.inference.predict.first_scores import FirstScores
@@ -54,9 +56,7 @@ def parse(argv: list[str]) -> tuple[Experiment]:
     Raises:
         SettingsError: `--continue` does not name a run, or a run that cannot be continued with these settings.
     """
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _add_continue(finder)
-    directory = finder.parse_known_args(argv)[0].continue_run
+    directory = find_flag(argv, "--continue")
     if directory is None or {"-h", "--help"} & set(argv):
         return (with_flags(__doc__ or "", _add_continue, argv)[0],)
     read_settings(directory)  # raises if there is no run, while `with_flags` would speak of a missing config
@@ -89,15 +89,13 @@ def next_steps(settings: Experiment) -> str:
         ("predict", "--bundle", bundle, "--input", "new.jsonl", "--output", "predictions"),
         ("serve", "--bundle", bundle),
     )
-    lines = [f"  axml-ray {shlex.join(map(str, _as_typed(command)))}" for command in commands]
+    here = Path.cwd()  # paths below it are shown relative to it
+    lines = []
+    for command in commands:
+        argv = [
+            os.path.relpath(one) if isinstance(one, Path) and one.is_relative_to(here) else str(one) for one in command
+        ]
+        lines.append(f"  axml-ray {shlex.join(argv)}")
     if settings.corpus.source == "installed_packages":
         lines.append(OWN_TEXTS)
     return "\n".join(["Next:", *lines])
-
-
-def _as_typed(command: tuple[str | Path, ...]) -> list[str | Path]:
-    """Return the words of a command, with paths below the current directory made relative."""
-    here = Path.cwd()
-    return [
-        word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word for word in command
-    ]

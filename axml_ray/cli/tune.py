@@ -38,8 +38,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--part", type=_above(0, 1), default=0.25, metavar="SHARE",
         help="share of the training documents that a trial trains on (0.25); or set --training.documents")  # fmt: skip
     add("--search", choices=("tpe", "random"), default="tpe", help="how settings are drawn (tpe)")
-    add("--objective", choices=("accuracy", "accuracy,cost"), default="accuracy",
-        help="nDCG@5 on validation, alone or with CPU milliseconds per text (accuracy)")  # fmt: skip
     add("--no-early-stopping", action="store_true", help="let every trial train to its end")
     add("--grace", type=_above(0, 1e6), default=1.0, metavar="EPOCHS",
         help="epochs of a level before a trial may be stopped (1)")  # fmt: skip
@@ -59,7 +57,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.cluster.connection import connect
     from axml_ray.tracking.kinds import check_installed
     from axml_ray.tracking.tracked_run import CLOSE_SECONDS
-    from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, front, table, write_outcome
+    from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, table, write_outcome
     from axml_ray.tuning.run_sweep import run_sweep, track_sweep
     from axml_ray.tuning.space import Space
     from axml_ray.tuning.sweep import Sweep
@@ -74,7 +72,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         trials=given.trials,
         part=given.part,
         search=given.search,
-        objective=given.objective,
         early_stopping=not given.no_early_stopping,
         grace=given.grace,
         reduction=given.reduction,
@@ -89,8 +86,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         tracked.scores({"valid_nDCG@5": best.score or 0.0, "best_trial": best.number})
         for name in (OUTCOME, PAGE, BEST):
             tracked.artifact("report", sweep.directory / name)
-    pareto = front(trials)
-    table_console().print(table(trials, pareto or [best]))
+    table_console().print(table(trials, best))
     print(f"Pictures: {sweep.directory / PAGE}")
     print(f"Next: axml-ray train --config {sweep.directory / BEST}")
 

@@ -279,8 +279,8 @@ def check_fits(resources: ResourceSettings) -> None:
     """Raise if the cluster is too small for the workers of one tree, for which Ray would wait indefinitely.
 
     Raises:
-        SettingsError: the cluster has fewer CPUs or GPUs, or less memory, than the workers of one tree require, or its
-            nodes are too small for all of them.
+        SettingsError: the cluster has fewer CPUs or GPUs than the workers of one tree require, or its nodes are too
+            small for all of them.
     """
     import ray
 
@@ -288,17 +288,14 @@ def check_fits(resources: ResourceSettings) -> None:
     for kind, per_worker in resources.of_a_worker.items():
         required = resources.workers * per_worker
         if required > available.get(kind, 0):
-            name, unit, scale = (
-                ("memory_gib", "GiB", 2**30) if kind == "memory" else (f"{kind.lower()}s_per_worker", kind, 1)
-            )
             raise SettingsError(
-                f"resources: {resources.workers} workers × {per_worker / scale:g} {unit} require {required / scale:g} "
-                f"{unit}, but the cluster has {available.get(kind, 0) / scale:.4g}. Lower resources.workers or "
-                f"resources.{name}"
+                f"resources: {resources.workers} workers × {per_worker:g} {kind} require {required:g} {kind}, but the "
+                f"cluster has {available.get(kind, 0):.4g}. Lower resources.workers or "
+                f"resources.{kind.lower()}s_per_worker"
             )
     possible = max_processes(resources.of_a_worker)
     if possible < resources.workers:
         raise SettingsError(
             f"resources: {possible} of {resources.workers} workers fit on the cluster's nodes, each on one node. Lower "
-            "resources.workers or the resources of a worker (cpus_per_worker, gpus_per_worker, memory_gib)"
+            "resources.workers or the resources of a worker (cpus_per_worker, gpus_per_worker)"
         )

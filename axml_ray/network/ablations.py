@@ -46,7 +46,7 @@ class PooledNetwork(LevelNetwork, ABC):
 
     @abstractmethod
     def pool(
-        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
+        self, tokens_BT: Tensor, lengths_B: Tensor, unique_ids: tuple[Tensor, Tensor] | None, seeds: Seeds | None
     ) -> Tensor:
         """Return the bottleneck's input, [B, F]; arguments are as in `encode`."""
 
@@ -54,11 +54,11 @@ class PooledNetwork(LevelNetwork, ABC):
         self,
         tokens_BT: Tensor,
         lengths_B: Tensor,
-        words: tuple[Tensor, Tensor] | None = None,
+        unique_ids: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the vector x of each text, [B, 1, D], whose last entry is one; see `LevelNetwork.encode`."""
-        x = functional.relu(self.bottleneck(self.pool(tokens_BT, lengths_B, words, seeds)))
+        x = functional.relu(self.bottleneck(self.pool(tokens_BT, lengths_B, unique_ids, seeds)))
         x = dropout(x, self.dropout, self.training, seeds, BOTTLENECK_LAYER)
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return functional.pad(x, (0, 1), value=1.0)[:, None]
@@ -86,10 +86,10 @@ class MaxPooledBiLSTM(PooledNetwork):
         self.encoder = FastEncoder(vectors, settings)
 
     def pool(
-        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
+        self, tokens_BT: Tensor, lengths_B: Tensor, unique_ids: tuple[Tensor, Tensor] | None, seeds: Seeds | None
     ) -> Tensor:
         """Return the largest value of each hidden unit over the words of a text, [B, F]."""
-        states_BTF: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)
+        states_BTF: Tensor = self.encoder(tokens_BT, lengths_B, unique_ids, seeds)
         is_padding_BT = ~_is_word(tokens_BT, lengths_B)
         return states_BTF.masked_fill(is_padding_BT[..., None], float("-inf")).max(1).values
 
@@ -102,10 +102,10 @@ class XMLCNN(PooledNetwork):
         self.encoder = Convolutions(vectors, settings)
 
     def pool(
-        self, tokens_BT: Tensor, lengths_B: Tensor, words: tuple[Tensor, Tensor] | None, seeds: Seeds | None
+        self, tokens_BT: Tensor, lengths_B: Tensor, unique_ids: tuple[Tensor, Tensor] | None, seeds: Seeds | None
     ) -> Tensor:
         """Return the largest feature of each map in each chunk of a text, after ReLU, [B, F]."""
-        maxima: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)
+        maxima: Tensor = self.encoder(tokens_BT, lengths_B, unique_ids, seeds)
         return maxima
 
 
@@ -133,11 +133,11 @@ class Convolutions(nn.Module):
         self,
         tokens_BT: Tensor,
         lengths_B: Tensor,
-        words: tuple[Tensor, Tensor] | None = None,
+        unique_ids: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the pooled features after ReLU, [B, P·M]; arguments are as in `Encoder.forward`."""
-        words_BTE = embed_tokens(self.embedding.weight, tokens_BT, words)
+        words_BTE = embed_tokens(self.embedding.weight, tokens_BT, unique_ids)
         words_BTE = dropout(words_BTE, self.dropout, self.training, seeds, WORD_LAYER)
         # A window at a text's end reads padding, whose vector would otherwise be used, and trained.
         words_BET = words_BTE.where(_is_word(tokens_BT, lengths_B)[..., None], 0).transpose(1, 2)

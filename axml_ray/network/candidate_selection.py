@@ -54,11 +54,11 @@ class Candidates:
         beam_columns = np.tile(np.arange(parents.shape[1]), (len(parents), 1))
         parents = parents.astype(np.int64)
         if shard.count > 1:
-            own = (parents >= 0) & (parents % shard.count == shard.rank)
-            width = max(1, int(own.sum(axis=1).max(initial=0)))
+            is_local = (parents >= 0) & (parents % shard.count == shard.rank)
+            width = max(1, int(is_local.sum(axis=1).max(initial=0)))
             # A stable sort by "not mine" moves the shard's own parents to the left and keeps their order.
-            beam_columns = np.argsort(~own, axis=1, kind="stable")[:, :width]
-            parents = np.take_along_axis(np.where(own, parents, -1), beam_columns, axis=1)
+            beam_columns = np.argsort(~is_local, axis=1, kind="stable")[:, :width]
+            parents = np.take_along_axis(np.where(is_local, parents, -1), beam_columns, axis=1)
         # Row r of the shard's table is node r · count + rank, so // undoes it; -1 // count stays -1.
         rows, row_index = np.unique(parents // shard.count, return_inverse=True)
         if len(rows) and rows[0] < 0:

@@ -76,7 +76,7 @@ class LevelNetwork(nn.Module, ABC):
         self,
         tokens_BT: Tensor,
         lengths_B: Tensor,
-        words: tuple[Tensor, Tensor] | None = None,
+        unique_ids: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the encodings of texts, [B, T, D], or [B, 1, D] of networks with one vector for each text.
@@ -84,7 +84,7 @@ class LevelNetwork(nn.Module, ABC):
         Args:
             tokens_BT: word ids, int, padded with 0 on the right.
             lengths_B: words of each text, int64, at least 1.
-            words: int64 [U], the distinct ids in `tokens_BT`, and int64 [B·T], the position in them of each token.
+            unique_ids: int64 [U], the distinct ids in `tokens_BT`, and int64 [B·T], the position in them of each token.
                 Computed here if None.
             seeds: the dropout seed of each text in training, [B]; drawn at random if None.
         """

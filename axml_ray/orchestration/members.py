@@ -7,7 +7,7 @@
 - The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
   starts when all of its workers fit; groups that do not fit on the cluster at the same time queue.
 - All state is in the run's directory: a killed worker, task or driver loses only the steps since the last checkpoint.
-  Ray starts a dead worker's task or group again, at most `resources.max_failures` times.
+  Ray starts a dead worker's task or group again, at most `MAX_FAILURES` times.
 """
 
 import logging
@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 END_SECONDS = 30.0
+MAX_FAILURES = 2
+"""Restarts of a member's worker or worker group, or of a trial, after a process died."""
+ONE_PROCESS = {"num_cpus": 1, "max_retries": MAX_FAILURES, "max_calls": 1, **ANYWHERE}
+"""Options of a task that fits something in one process."""
 
 Follow = Callable[[dict[str, Any]], None]
 
@@ -117,8 +121,7 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
         task = ray.remote(
             num_cpus=reserved.get("CPU", 0),
             num_gpus=reserved.get("GPU", 0),
-            memory=reserved.get("memory"),
-            max_retries=resources.max_failures,
+            max_retries=MAX_FAILURES,
             retry_exceptions=True,  # as Ray Train does: a fault of a GPU may be an exception
             max_calls=1,
             **ANYWHERE,
@@ -185,7 +188,7 @@ def train_on_group(settings: Experiment, name: str) -> str | None:
             # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
             name=f"{name}-{time.time_ns():x}",
             storage_path=str(run.layout.workers),
-            failure_config=FailureConfig(max_failures=resources.max_failures),
+            failure_config=FailureConfig(max_failures=MAX_FAILURES),
         ),
     )
     # Barrier: this waits for all workers of the group, and starts it again after the death of one.
@@ -206,7 +209,7 @@ def _train_as_worker(config: dict[str, Any]) -> str | None:
 
 def _fit(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
     """Fit members by one task each; those that fit on the cluster run concurrently."""
-    task = ray.remote(**_one_process(run.settings))(_fit_member)
+    task = ray.remote(**ONE_PROCESS)(_fit_member)
     what = f"fitting {specs[0].kind.replace('_', ' ')}"
     log.info("%s · %d to fit", what, len(specs))
     tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
@@ -227,7 +230,7 @@ def _fit_member(settings: Experiment, name: str) -> float:
 
 def _fit_features(run: Run) -> None:
     """Fit the featurizer that members share."""
-    task = ray.remote(**_one_process(run.settings))(_save_features)
+    task = ray.remote(**ONE_PROCESS)(_save_features)
     try:
         with Heartbeat("counting the features of the texts"):
             ray.get(task.remote(run.settings))
@@ -237,12 +240,6 @@ def _fit_features(run: Run) -> None:
 
 def _save_features(settings: Experiment) -> None:
     fit_features(Run.open(settings))
-
-
-def _one_process(settings: Experiment) -> dict[str, Any]:
-    """Return the options of a task that fits something in one process."""
-    memory = settings.resources.of_a_worker.get("memory")
-    return {"num_cpus": 1, "max_retries": 2, "max_calls": 1, "memory": memory, **ANYWHERE}
 
 
 def _finished_members(

@@ -19,8 +19,8 @@ from axml_ray.core.extras import EXTRAS, missing_module
 from axml_ray.core.limits import available_cpus, available_memory, temporary_directory
 from axml_ray.core.paths import HOME_VARIABLE, absolute
 from axml_ray.network.backends.precision import fast_formats
-from axml_ray.planning.memory import GIB, copies
-from axml_ray.settings import NetworkSettings, TrainingSettings
+from axml_ray.planning.memory import GIB
+from axml_ray.settings import NetworkSettings
 from axml_ray.settings.configuration import SHIPPED
 
 TREES = 3
@@ -50,47 +50,35 @@ def diagnose() -> list[Finding]:
 
 
 def _software() -> Iterator[Finding]:
-    python = (
-        f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()} {platform.machine()}"
-    )
-    configs = f"configs for --config are in {SHIPPED}"
-    yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", configs)
+    system = f"{platform.system()} {platform.machine()}"
+    python = f"Python {platform.python_version()}, PyTorch {torch.__version__}, {system}"
+    yield Finding("axml-ray", f"{axml_ray.__version__}, {python}", f"configs for --config are in {SHIPPED}")
     installed = [extra for extra, modules in EXTRAS.items() if not missing_module(modules)]
     missing = [extra for extra in EXTRAS if extra not in installed]
-    advice = (
-        f'pip install "axml-ray[{",".join(missing)}]" adds {", ".join(missing)}' if missing else "all are installed"
-    )
-    yield Finding("extras", ", ".join(installed) or "none", advice)
+    install = f'pip install "axml-ray[{",".join(missing)}]" adds {", ".join(missing)}'
+    yield Finding("extras", ", ".join(installed) or "none", install if missing else "all are installed")
 
 
 def _cores() -> Iterator[Finding]:
     cores = available_cpus()
-    share, threads = tree_share(cores)
-    together = (
-        f"{TREES} trees train side by side with --resources.cpus_per_worker {share:g} --resources.threads {threads}"
+    yield Finding(
+        "cores", f"{cores}", f"{TREES} trees train side by side with --resources.cpus_per_worker {tree_share(cores):g}"
     )
-    yield Finding("cores", f"{cores}", together)
-    faster = bool(fast_formats(torch.device("cpu")))
-    meaning = f"--training.precision auto computes in {'bfloat16' if faster else 'float32'} on this CPU"
-    yield Finding("bfloat16", "faster than float32" if faster else "not faster than float32", meaning)
+    here, fastest = ("faster", "bfloat16") if fast_formats(torch.device("cpu")) else ("not faster", "float32")
+    yield Finding("bfloat16", f"{here} than float32", f"--training.precision auto computes in {fastest} on this CPU")
 
 
-def tree_share(cores: int, trees: int = TREES) -> tuple[float, int]:
-    """Return the CPUs and threads of a worker with which `trees` trees of one worker each train side by side."""
-    share = math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
-    return share, max(1, int(share))
+def tree_share(cores: int, trees: int = TREES) -> float:
+    """Return the CPUs of a worker with which `trees` trees of one worker each train side by side."""
+    return math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
 
 
 def _memory() -> Iterator[Finding]:
     memory = available_memory() / GIB
     small = memory < LEAST_MEMORY_GIB
-    hidden = NetworkSettings().hidden
-    meaning = (
-        f"less than {LEAST_MEMORY_GIB:g} GiB: set --corpus.max_train_documents and --network.hidden lower"
-        if small
-        else f"room to train about {trainable_labels(memory):,} labels of --network.hidden {hidden}; axml-ray plan "
-        "computes it for a config"
-    )
+    fix = f"less than {LEAST_MEMORY_GIB:g} GiB: set --corpus.max_train_documents and --network.hidden lower"
+    room = f"room to train about {trainable_labels(memory):,} labels of --network.hidden {NetworkSettings().hidden}"
+    meaning = fix if small else f"{room}; axml-ray plan computes it for a config"
     yield Finding("memory", f"{memory:.1f} GiB", meaning, small)
     if SHARED_MEMORY.is_dir():
         shared = shutil.disk_usage(SHARED_MEMORY).free / GIB
@@ -103,11 +91,10 @@ def _memory() -> Iterator[Finding]:
 def trainable_labels(memory_gib: float) -> int:
     """Return about how many labels a worker can train with half of its memory, to two digits.
 
-    A label has an attention vector of 2 · hidden floats (one for each direction of the LSTM), and every copy that
-    training keeps of it: gradient moments and averages.
+    A label has an attention vector of 2 · hidden floats (one for each direction of the LSTM), and four copies of it:
+    two moments of Adam, the best and the average.
     """
-    bytes_of_label = 2 * NetworkSettings().hidden * 4 * copies(TrainingSettings())
-    labels = int(memory_gib * GIB / 2 / bytes_of_label)
+    labels = int(memory_gib * GIB / 2 / (2 * NetworkSettings().hidden * 4 * 5))
     return round(labels, 2 - len(str(labels)))
 
 
@@ -155,6 +142,6 @@ def _disk() -> Iterator[Finding]:
     if not os.access(base, os.W_OK):
         meaning, is_problem = f"{home} cannot be written; set {HOME_VARIABLE} to a directory of yours", True
     elif free < LEAST_DISK_GIB:
-        fix = f"less than {LEAST_DISK_GIB:g} GiB are left at {home}; set {HOME_VARIABLE} to a larger disk"
-        meaning, is_problem = fix, True
+        meaning = f"less than {LEAST_DISK_GIB:g} GiB are left at {home}; set {HOME_VARIABLE} to a larger disk"
+        is_problem = True
     yield Finding("disk", f"{free:,.0f} GiB free", meaning, is_problem)

@@ -5,20 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from axml_ray.planning.machines import Machines
-from axml_ray.planning.memory import (
-    GIB,
-    Memory,
-    candidates_bytes,
-    level_memory,
-    main_memory,
-    network_values,
-    word_values,
-)
+from axml_ray.planning.memory import GIB, Memory, candidates_bytes, level_memory, main_memory, network_values
 from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
 from axml_ray.planning.work import Work, count_steps, level_work
 from axml_ray.settings import Experiment
 
-KEPT_FREE = 0.1
+MARGIN = 0.1
 """Share of a worker's memory that a plan leaves free, for fragmentation and for other processes."""
 
 
@@ -43,11 +35,16 @@ class LevelPlan:
 class TrainingPlan:
     """The estimates for the training of an ensemble's trees."""
 
-    settings: Experiment
+    name: str
     counts: Counts
     machines: Machines
-    levels: tuple[LevelPlan, ...]
-    """The levels of one tree, from the top."""
+    workers: int
+    """Number of workers of each tree."""
+    trees: int
+    side_by_side: int
+    """Number of trees that train at the same time; 0 if not even one can start."""
+    memory_gib: float
+    """Memory of one worker."""
     rates: tuple[float, ...] | None
     """Operations per second of one worker, for each level; None if they are not known."""
     rate_source: str
@@ -56,69 +53,26 @@ class TrainingPlan:
     """Main memory that a worker on a GPU needs, in bytes; 0 if it trains in main memory."""
     candidates: int
     """Size of one tree's largest candidate files in bytes: those that a level reads and those that it writes."""
-
-    @property
-    def workers(self) -> int:
-        """Number of workers of each tree."""
-        return self.settings.resources.workers
-
-    @property
-    def trees(self) -> int:
-        """Number of trees."""
-        return self.settings.ensemble.trees
-
-    @property
-    def side_by_side(self) -> int:
-        """Number of trees that train at the same time; 0 if not even one can start."""
-        return self.machines.side_by_side(self.workers, self.trees)
-
-    @property
-    def memory_gib(self) -> float:
-        """Memory of one worker, in GiB."""
-        return self.machines.memory_of_worker(self.workers, self.trees)
-
-    @property
-    def operations(self) -> float:
-        """Operations of all trees."""
-        return self.trees * sum(level.work.total for level in self.levels)
-
-    @property
-    def seconds(self) -> float | None:
-        """Time until all trees are trained, in seconds; None if it is not known."""
-        known = [level.seconds for level in self.levels if level.seconds is not None]
-        if len(known) < len(self.levels) or not self.side_by_side:
-            return None
-        return math.ceil(self.trees / self.side_by_side) * sum(known)
-
-    @property
-    def too_large(self) -> tuple[LevelPlan, ...]:
-        """Levels that do not fit in a worker's memory."""
-        return tuple(level for level in self.levels if level.memory.total > (1 - KEPT_FREE) * self.memory_gib * GIB)
+    levels: tuple[LevelPlan, ...]
+    """The levels of one tree, from the top."""
+    operations: float
+    """Operations of all trees."""
+    seconds: float | None
+    """Time until all trees are trained; None if it is not known."""
+    too_large: tuple[int, ...]
+    """Numbers of the levels that do not fit in a worker's memory."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as plain values for a JSON file."""
         levels = [
             {
-                "shape": asdict(level.shape),
-                "parameters": level.parameters,
-                "steps": level.steps,
-                "seconds": level.seconds,
+                **{name: value for name, value in asdict(level).items() if name not in ("memory", "work")},
                 "memory_bytes": {**asdict(level.memory), "total": level.memory.total},
                 "operations": {**asdict(level.work), "total": level.work.total},
             }
             for level in self.levels
         ]
-        names = ("workers", "trees", "side_by_side", "memory_gib", "rates", "rate_source", "main_memory", "candidates")
-        return {
-            "name": self.settings.name,
-            "counts": asdict(self.counts),
-            "machines": asdict(self.machines),
-            **{name: getattr(self, name) for name in names},
-            "levels": levels,
-            "operations": self.operations,
-            "seconds": self.seconds,
-            "too_large": [level.shape.number for level in self.too_large],
-        }
+        return {**asdict(self), "levels": levels}
 
 
 def make_plan(
@@ -129,11 +83,14 @@ def make_plan(
     rate_source: str = "",
 ) -> TrainingPlan:
     """Estimate memory and time of an experiment; `rates` are those of `training_rates`."""
-    workers, shapes = settings.resources.workers, level_shapes(counts.labels, settings.tree)
-    replicated = word_values(counts) + network_values(settings.network, counts.word_dimension)
+    workers, trees = settings.resources.workers, settings.ensemble.trees
+    shapes = level_shapes(counts.labels, settings.tree)
+    side_by_side = machines.side_by_side(workers, trees)
+    memory_gib = machines.memory_of_worker(workers, trees)
+    replicated = counts.words * counts.word_dimension + network_values(settings.network, counts.word_dimension)
     levels = []
-    for index, shape in enumerate(shapes):
-        work = level_work(settings, counts, shape, last=index == len(shapes) - 1)
+    for shape in shapes:
+        work = level_work(settings, counts, shape, last=shape is shapes[-1])
         levels.append(
             LevelPlan(
                 shape=shape,
@@ -143,17 +100,26 @@ def make_plan(
                     settings, counts, shape, workers=workers, accelerator=machines.accelerator, width=machines.width
                 ),
                 work=work,
-                seconds=work.total / (workers * rates[index]) if rates else None,
+                seconds=work.total / (workers * rates[shape.number - 1]) if rates else None,
             )
         )
-    files = [candidates_bytes(counts, shape, settings) for shape in shapes[:-1]]
+    known = [level.seconds for level in levels if level.seconds is not None]
+    files = sorted(candidates_bytes(counts, shape, settings) for shape in shapes[:-1])
+    usable = (1 - MARGIN) * memory_gib * GIB
     return TrainingPlan(
-        settings=settings,
+        name=settings.name,
         counts=counts,
         machines=machines,
-        levels=tuple(levels),
+        workers=workers,
+        trees=trees,
+        side_by_side=side_by_side,
+        memory_gib=memory_gib,
         rates=rates,
         rate_source=rate_source,
         main_memory=max(main_memory(counts, level.memory) for level in levels) if machines.accelerator else 0,
-        candidates=sum(sorted(files)[-2:]),
+        candidates=sum(files[-2:]),
+        levels=tuple(levels),
+        operations=trees * sum(level.work.total for level in levels),
+        seconds=math.ceil(trees / side_by_side) * sum(known) if known and side_by_side else None,
+        too_large=tuple(level.shape.number for level in levels if level.memory.total > usable),
     )

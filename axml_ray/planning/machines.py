@@ -25,11 +25,10 @@ class Machines:
     unit_share: float
     """Number of GPUs or cores of one worker; may be a fraction."""
     memory: float
-    """Memory of a worker in GiB; if `shared`, memory of the machine."""
+    """Memory of a worker in GiB; if `shared`, memory of the machine, which the workers share."""
     memory_source: str
     """Where that number comes from, for the report."""
     shared: bool
-    """Whether the workers share that memory."""
     width: int
     """Bytes of a value in matrix products: 2 for bfloat16 and float16, 4 for float32."""
 
@@ -57,29 +56,28 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
         memory: memory of a worker in GiB; None takes this machine's, or `ASSUMED_GPU_GIB`.
     """
     resources, precision = settings.resources, settings.training.precision
-    here = torch.cuda.is_available()
+    source, shared = "as --memory says", False
     if gpus is None and not resources.gpus_per_worker:
-        whole = available_memory() / GIB
-        return Machines(
-            accelerator=False,
-            units=available_cpus(),
-            unit_share=resources.cpus_per_worker,
-            memory=whole if memory is None else memory,
-            memory_source=f"of this machine's {whole:.1f} GiB" if memory is None else "as --memory says",
-            shared=memory is None,
-            width=product_format(torch.device("cpu"), precision).itemsize,
-        )
-    source = "as --memory says"
-    if memory is None:
-        memory = torch.cuda.get_device_properties(0).total_memory / GIB if here else ASSUMED_GPU_GIB
-        source = "of this machine's GPU" if here else "assumed; give another value by --memory GIB"
-    share = 1.0 if gpus is not None else resources.gpus_per_worker
+        if memory is None:
+            memory, shared = available_memory() / GIB, True
+            source = f"of this machine's {memory:.1f} GiB"
+        units, share, device = float(available_cpus()), resources.cpus_per_worker, "cpu"
+    else:
+        share = 1.0 if gpus is not None else resources.gpus_per_worker
+        units, device = float(gpus) if gpus is not None else resources.workers * share, "cuda"
+        here = torch.cuda.is_available()
+        if memory is None:
+            memory = torch.cuda.get_device_properties(0).total_memory / GIB if here else ASSUMED_GPU_GIB
+            source = "of this machine's GPU" if here else "assumed; give another value by --memory GIB"
+        memory *= min(1.0, share)
+    # A GPU that is not here has a 16-bit format.
+    is_known = device == "cpu" or precision != "auto" or torch.cuda.is_available()
     return Machines(
-        accelerator=True,
-        units=float(gpus) if gpus is not None else resources.workers * share,
+        accelerator=device == "cuda",
+        units=units,
         unit_share=share,
-        memory=memory * min(1.0, share),
+        memory=memory,
         memory_source=source,
-        shared=False,
-        width=product_format(torch.device("cuda"), precision).itemsize if here or precision != "auto" else 2,
+        shared=shared,
+        width=product_format(torch.device(device), precision).itemsize if is_known else 2,
     )

@@ -18,7 +18,7 @@ from axml_ray.network.backends.base import Limits
 from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE
 from axml_ray.network.fast.cuda_lstm import INPUT_MULTIPLE
 from axml_ray.planning.shapes import Counts, LevelShape
-from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
+from axml_ray.settings import Experiment, NetworkSettings
 
 FLOAT = 4
 """Bytes of a float32."""
@@ -31,20 +31,22 @@ ACCELERATOR_PYTORCH, CPU_PYTORCH = GIB, GIB // 2
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes that one worker holds during one level: on its accelerator, or in main memory if it has none."""
+    """Bytes that one worker holds during one level: on its accelerator, or in main memory if it has none.
+
+    On an accelerator, averages and best weights of large tables are in main memory.
+    """
 
     label_table: int
     """Weights of this worker's rows of the label table."""
     word_table: int
-    """Word vectors."""
     network: int
     """Weights of encoder and head."""
     moments: int
     """Adam's moments."""
     average: int
-    """The running average of all trained weights; on an accelerator, that of large tables is in main memory."""
+    """The running average of all trained weights."""
     best: int
-    """The best weights by validation score; on an accelerator, those of large tables are in main memory."""
+    """The best weights by validation score."""
     above: int
     """Shared parameters of the level above, which initialise this one and stay in memory until it is finished."""
     gradients: int
@@ -62,27 +64,12 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-def table_values(shape: LevelShape, hidden: int, workers: int) -> int:
-    """Return the number of values in a worker's rows of the label table; rank 0 has the most rows."""
-    return -(-shape.rows // workers) * shape.block * 2 * hidden
-
-
-def word_values(counts: Counts) -> int:
-    """Return the number of values in the table of word vectors."""
-    return counts.words * counts.word_dimension
-
-
 def network_values(network: NetworkSettings, word_dimension: int) -> int:
     """Return the number of values in the LSTMs with their initial states, the head, and the weight of `evidence`."""
     hidden, units = network.hidden, network.fully_connected
     lstm = 4 * hidden * (word_dimension + hidden + 2)
     layers = sum(a * b + b for a, b in pairwise((2 * hidden, *units, 1)))
     return 2 * lstm + 4 * hidden + layers + int(network.evidence)
-
-
-def copies(training: TrainingSettings) -> int:
-    """Return how often a trained value is held: weight, moments, best, and average if there is one."""
-    return 1 + MOMENTS + 1 + int(training.averages_at(1))
 
 
 def distinct_rows(draws: int, rows: int) -> int:
@@ -92,12 +79,6 @@ def distinct_rows(draws: int, rows: int) -> int:
     """
     # The expectation is rows · (1 - (1 - 1/rows)^draws), here in its limit for many rows.
     return min(rows, draws, math.ceil(rows * -math.expm1(-draws / rows)))
-
-
-def parents_here(shape: LevelShape, workers: int) -> int:
-    """Return an upper bound of a document's parents in one shard: the mean and three standard deviations."""
-    parents = shape.parents or 0
-    return min(parents, math.ceil(parents / workers + (3 * math.sqrt(parents / workers) if workers > 1 else 0)))
 
 
 def touched_table_values(shape: LevelShape, hidden: int, workers: int, batch: int) -> int:
@@ -136,14 +117,14 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     compute on their own padded copies of the word vectors, with words first, 4 E. The factors were measured on a CPU
     (tests/planning/test_plan.py); cuDNN's were not.
     """
-    words, hidden = counts.word_dimension, settings.network.hidden
-    padded_words = -(-words // INPUT_MULTIPLE) * INPUT_MULTIPLE
+    dimension, hidden = counts.word_dimension, settings.network.hidden
+    padded_dimension = -(-dimension // INPUT_MULTIPLE) * INPUT_MULTIPLE
     if accelerator:
-        workspace = width * 4 * padded_words
+        workspace = width * 4 * padded_dimension
     else:
-        workspace = FLOAT * (12 * max(words, hidden) + (2 * (words + hidden) if width < FLOAT else 0))
+        workspace = FLOAT * (12 * max(dimension, hidden) + (2 * (dimension + hidden) if width < FLOAT else 0))
     tokens = -(-settings.training.batch_size // workers) * padded(counts.longest)
-    return tokens * (width * (5 * words + 28 * hidden) + workspace)
+    return tokens * (width * (5 * dimension + 28 * hidden) + workspace)
 
 
 def padded(tokens: int) -> int:
@@ -175,7 +156,9 @@ def pass_bytes(
         values = chunk * documents * tokens + 2 * chunk * dimension
         nodes, queries, numbers = chunk, 0, documents * (rows + 3 * chunk)
     else:
-        parents = parents_here(shape, workers)
+        # An upper bound of a document's parents in one shard: the mean and three standard deviations.
+        mean = shape.parents / workers
+        parents = min(shape.parents, math.ceil(mean + (3 * math.sqrt(mean) if workers > 1 else 0)))
         chunk = max(1, limits.columns_of_chunk(parents, shape.block, documents, per_node))
         nodes = chunk * shape.block
         at_once = max(1, limits.documents_of_group(documents, nodes, per_node))
@@ -198,10 +181,11 @@ def level_memory(
 ) -> Memory:
     """Return the memory of one of W workers that train a level (paper, section 2.6); `resources` are not read."""
     network, hidden = settings.network, settings.network.hidden
-    table = FLOAT * table_values(shape, hidden, workers)
-    words = FLOAT * word_values(counts)
+    # Rank 0 has the most rows.
+    table = FLOAT * -(-shape.rows // workers) * shape.block * 2 * hidden
+    word_table = FLOAT * counts.words * counts.word_dimension
     rest = FLOAT * network_values(network, counts.word_dimension)
-    trained = table + rest + (words if network.train_embeddings else 0)
+    trained = table + rest + (word_table if network.train_embeddings else 0)
     limits = cuda_backend.LIMITS if accelerator else cpu_backend.LIMITS
     stored = trained
     if accelerator:  # copies of large tables that are seldom read are in main memory, see `store_like`
@@ -209,12 +193,12 @@ def level_memory(
     encoder = encoder_bytes(settings, counts, workers, width, accelerator)
     return Memory(
         label_table=table,
-        word_table=words,
+        word_table=word_table,
         network=rest,
         moments=MOMENTS * trained,
         average=stored * settings.training.averages_at(shape.number),
         best=stored,
-        above=words + rest if shape.number > 1 else 0,
+        above=word_table + rest if shape.number > 1 else 0,
         gradients=gradient_bytes(settings, counts, shape, workers, accelerator),
         activations=encoder + pass_bytes(settings, counts, shape, workers, width, limits),
         corpus=0 if accelerator else corpus_bytes(counts),
@@ -225,7 +209,7 @@ def level_memory(
 def corpus_bytes(counts: Counts) -> int:
     """Return the bytes of the corpus in a worker's main memory: word ids with offsets, and initial word vectors."""
     tokens = round(counts.documents * counts.tokens) * 4 + (counts.documents + 1) * 8
-    return tokens + FLOAT * word_values(counts)
+    return tokens + FLOAT * counts.words * counts.word_dimension
 
 
 def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) -> int:

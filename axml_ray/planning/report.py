@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from axml_ray.planning.estimate import KEPT_FREE, LevelPlan, TrainingPlan
+from axml_ray.evaluation.reports.report import empty_table
+from axml_ray.planning.estimate import MARGIN, TrainingPlan
 from axml_ray.planning.memory import GIB
 from axml_ray.settings.presets import Choice
 
@@ -16,7 +16,7 @@ def render(plan: TrainingPlan) -> Group:
     """Return the whole report of a plan for a rich console."""
     counts = plan.counts
     title = (
-        f"{plan.settings.name}: {counts.documents:,} training documents of {counts.tokens:,.0f} words on average, "
+        f"{plan.name}: {counts.documents:,} training documents of {counts.tokens:,.0f} words on average, "
         f"{counts.labels:,} labels, {counts.words:,} words"
     )
     sentences = "\n".join([*notes(plan), *warnings(plan)])
@@ -25,19 +25,10 @@ def render(plan: TrainingPlan) -> Group:
 
 def work_table(plan: TrainingPlan) -> Table:
     """Return the table of sizes, steps, operations and time of each level."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text("Work of one tree, all of its workers together"))
-    names = (
-        "level",
-        "nodes",
-        "scored\na document",
-        "million\nparameters",
-        "steps",
-        "GFLOP\na document",
-        "PFLOP",
-        "time",
+    table = empty_table(
+        "Work of one tree, all of its workers together",
+        ("level", "nodes", "scored\na document", "million\nparameters", "steps", "GFLOP\na document", "PFLOP", "time"),
     )
-    for name in names:
-        table.add_column(name, justify="right")
     for level in plan.levels:
         shape = level.shape
         table.add_row(
@@ -55,17 +46,18 @@ def work_table(plan: TrainingPlan) -> Table:
 
 def memory_table(plan: TrainingPlan) -> Table:
     """Return the table of the memory of one worker at each level, by part."""
+    names = ("level", "label\ntable", "word\ntable", "encoder,\nhead", "Adam's\nmoments", "average,\nbest")
     where = "on its GPU" if plan.machines.accelerator else "of main memory"
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=Text(f"Memory of one worker {where}, GiB"))
-    names = ["level", "label\ntable", "word\ntable", "encoder,\nhead", "Adam's\nmoments", "average,\nbest"]
-    for name in (*names, "level\nabove", "gradients", "activations", "corpus,\nPyTorch", "all"):
-        table.add_column(name, justify="right")
+    table = empty_table(
+        f"Memory of one worker {where}, GiB",
+        (*names, "level\nabove", "gradients", "activations", "corpus,\nPyTorch", "all"),
+    )
     for level in plan.levels:
         memory = level.memory
         weights = (memory.label_table, memory.word_table, memory.network, memory.moments)
         step = (memory.average + memory.best, memory.above, memory.gradients, memory.activations)
         sizes = (*weights, *step, memory.corpus + memory.pytorch, memory.total)
-        style = "bold red" if level in plan.too_large else ""
+        style = "bold red" if level.shape.number in plan.too_large else ""
         table.add_row(str(level.shape.number), *(f"{size / GIB:,.2f}" for size in sizes), style=style)
     return table
 
@@ -116,27 +108,22 @@ def warnings(plan: TrainingPlan) -> list[str]:
             f"{plan.machines.units:g}; training would never start: lower resources.workers, or provide more."
         )
     if plan.too_large:
-        largest = max(plan.too_large, key=lambda level: level.memory.total)
-        numbers = ", ".join(str(level.shape.number) for level in plan.too_large)
+        largest = max(plan.levels, key=lambda level: level.memory.total)
+        memory, rest = largest.memory, largest.memory.corpus + largest.memory.pytorch
+        advice = {
+            "the label table, its moments and averages: raise resources.workers, or lower network.hidden": (
+                memory.total - memory.activations - rest
+            ),
+            "activations: lower training.batch_size or corpus.max_tokens": memory.activations,
+            "the corpus and PyTorch: use a machine with more memory": rest,
+        }
         lines.append(
-            f"WARNING: level {largest.shape.number} needs {largest.memory.total / GIB:,.1f} GiB per worker, but only "
-            f"{(1 - KEPT_FREE) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB can be planned for "
-            f"(a margin of {KEPT_FREE:.0%}); too large: {numbers}. {_fix(largest)}"
+            f"WARNING: level {largest.shape.number} needs {memory.total / GIB:,.1f} GiB per worker, but only "
+            f"{(1 - MARGIN) * plan.memory_gib:.1f} of a worker's {plan.memory_gib:.1f} GiB can be planned for "
+            f"(a margin of {MARGIN:.0%}); too large: {', '.join(map(str, plan.too_large))}. "
+            f"Most of it is {max(advice, key=lambda fix: advice[fix])}."
         )
     return lines or ["Every level fits."]
-
-
-def _fix(level: LevelPlan) -> str:
-    """Return the settings that lower the largest part of a level's memory."""
-    memory = level.memory
-    parts = {
-        "the label table, its moments and averages: raise resources.workers, or lower network.hidden": (
-            memory.total - memory.activations - memory.corpus - memory.pytorch
-        ),
-        "activations: lower training.batch_size or corpus.max_tokens": memory.activations,
-        "the corpus and PyTorch: use a machine with more memory": memory.corpus + memory.pytorch,
-    }
-    return f"Most of it is {max(parts, key=lambda name: parts[name])}."
 
 
 def format_size(of_bytes: float) -> str:
@@ -156,7 +143,7 @@ def duration(seconds: float | None) -> str:
 
 def choices_table(choices: Sequence[Choice]) -> Table:
     """Return the table of settings that the preset `auto` chose for the corpus, with reasons, for a rich console."""
-    table = Table(box=box.SIMPLE_HEAD, title="chosen by preset auto", show_edge=False)
+    table = empty_table("chosen by preset auto", ())
     for name in ("setting", "value", "why"):
         table.add_column(name)
     for choice in choices:

@@ -3,6 +3,7 @@
 No tree is built for this: halving gives balanced clusters, so the sizes of the levels follow from the number of labels.
 """
 
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,13 +29,11 @@ class Counts:
     documents: int
     """Number of training documents."""
     valid_documents: int
-    """Number of validation documents."""
     labels: int
     """Number of labels with training documents."""
     words: int
     """Number of words of the vocabulary."""
     word_dimension: int
-    """Dimension of the word vectors."""
     tokens: float
     """Mean number of words of a training document, after cutting."""
     longest: int
@@ -53,59 +52,43 @@ def count_corpus(settings: Experiment) -> Counts:
         raise SettingsError(
             f"network.kind: {settings.network.kind} cannot be planned; only the kind attention has estimates"
         )
+    at_most = settings.training.documents or sys.maxsize
+    max_tokens = min(settings.corpus.max_tokens, settings.network.max_tokens or settings.corpus.max_tokens)
     if (settings.corpus_directory / MANIFEST).is_file():
-        return _count_prepared(settings)
-    corpus, expected = settings.corpus, settings.corpus.expected
+        corpus, total, longest = Corpus.open(settings.corpus_directory), 0, 1
+        for file in corpus.files("train"):
+            lengths = pc.list_value_length(pq.read_table(file, columns=["tokens"])["tokens"])
+            lengths = pc.min_element_wise(lengths, max_tokens)
+            total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
+        changed = changed_settings(corpus.manifest, settings.corpus)
+        stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
+        return Counts(
+            documents=min(corpus.documents("train"), at_most),
+            valid_documents=corpus.documents("valid"),
+            labels=corpus.trained,
+            words=int(corpus.manifest["counts"]["words"]),
+            word_dimension=int(corpus.manifest["word_vector_dimension"]),
+            tokens=total / corpus.documents("train"),
+            longest=longest,
+            source=f"the prepared corpus {corpus.directory}{stale}",
+        )
+    expected, vectors = settings.corpus.expected, settings.corpus.word_vectors_path
     if expected.documents is None or expected.labels is None or expected.tokens is None:
         raise SettingsError(
             f"{settings.corpus_directory}: no prepared corpus, and corpus.expected does not say how large it will be; "
             "prepare it with axml-ray prepare, or set corpus.expected.documents, .labels and .tokens"
         )
+    has_file = vectors is not None and vectors.is_file()
     return Counts(
-        documents=min(expected.documents, settings.training.documents or expected.documents),
-        valid_documents=valid_documents(corpus, expected.documents),
+        documents=min(expected.documents, at_most),
+        valid_documents=valid_documents(settings.corpus, expected.documents),
         labels=expected.labels,
         words=expected.words or VOCABULARY_SIZE,
-        word_dimension=_expected_dimension(settings),
-        tokens=min(expected.tokens, _max_tokens(settings)),
-        longest=_max_tokens(settings),
+        word_dimension=dimension_of(vectors) if vectors and has_file else settings.corpus.word_dimension,
+        tokens=min(expected.tokens, max_tokens),
+        longest=max_tokens,
         source="corpus.expected; the corpus is not prepared yet",
     )
-
-
-def _count_prepared(settings: Experiment) -> Counts:
-    """Return the counts of the prepared corpus."""
-    corpus = Corpus.open(settings.corpus_directory)
-    total, longest = 0, 1
-    for file in corpus.files("train"):
-        lengths = pc.list_value_length(pq.read_table(file, columns=["tokens"])["tokens"])
-        lengths = pc.min_element_wise(lengths, _max_tokens(settings))
-        total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
-    changed = changed_settings(corpus.manifest, settings.corpus)
-    stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
-    return Counts(
-        documents=min(corpus.documents("train"), settings.training.documents or corpus.documents("train")),
-        valid_documents=corpus.documents("valid"),
-        labels=corpus.trained,
-        words=int(corpus.manifest["counts"]["words"]),
-        word_dimension=int(corpus.manifest["word_vector_dimension"]),
-        tokens=total / corpus.documents("train"),
-        longest=longest,
-        source=f"the prepared corpus {corpus.directory}{stale}",
-    )
-
-
-def _max_tokens(settings: Experiment) -> int:
-    """Return the number of words after which a network's texts are cut."""
-    return min(settings.corpus.max_tokens, settings.network.max_tokens or settings.corpus.max_tokens)
-
-
-def _expected_dimension(settings: Experiment) -> int:
-    """Return the dimension that the word vectors of a prepared corpus would have."""
-    path = settings.corpus.word_vectors_path
-    if path is None or not path.is_file():
-        return settings.corpus.word_dimension
-    return dimension_of(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +98,6 @@ class LevelShape:
     number: int
     """Number of the level, from 1 below the root."""
     nodes: int
-    """Number of nodes."""
     rows: int
     """Rows of the label table: one per node at the first level, one per parent at deeper levels."""
     block: int

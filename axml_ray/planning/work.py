@@ -46,9 +46,8 @@ class Work:
     document: float
     """Forward pass of one document."""
     training: float
-    """Training for all epochs."""
     validation: float
-    """Evaluations on the validation documents during training."""
+    """Evaluations during training."""
     scoring: float
     """Beams of the training and validation documents for the next level; 0 at the leaf level."""
 
@@ -124,11 +123,10 @@ def measured_rate(
     seconds: float,
     memory: int = MEASURED_BYTES,
 ) -> float:
-    """Measure the operations per second of training steps on generated documents of the level's shape.
+    """Measure the operations per second of training steps on generated documents: some `seconds`, at least one step.
 
     On a CPU a step is reduced to `Backend.step_operations`, and the table with it (`measured_shape`), which takes at
-    most `memory` bytes with what training holds of it. After a warm-up, steps are measured for some `seconds`, at least
-    one.
+    most `memory` bytes with what training holds of it.
     """
     backend = backend_for(device)
     if backend.step_operations < math.inf:
@@ -183,7 +181,7 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
     """
     random = np.random.default_rng(0)
     tokens = max(1, round(counts.tokens))
-    words = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
+    token_ids = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
     parents, first = None, random.integers(0, shape.nodes, documents)
     if shape.parents is not None:
         draws = [random.choice(shape.rows, shape.parents, replace=False, shuffle=False) for _ in range(documents)]
@@ -191,4 +189,4 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
         first = parents[:, 0].astype(np.int64) * shape.block
     nodes = np.sort((first[:, None] + np.arange(3)) % shape.nodes, axis=1).astype(np.int32)
     offsets = np.arange(documents + 1, dtype=np.int64)
-    return LevelData(Ragged(words, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)
+    return LevelData(Ragged(token_ids, offsets * tokens), Ragged(nodes.ravel(), offsets * 3), parents)

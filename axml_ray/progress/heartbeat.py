@@ -10,13 +10,7 @@ from axml_ray.progress.reporter import Activity, current_reporter
 
 
 class Heartbeat(Activity):
-    """A context manager that shows the progress of its block: a bar in a terminal, else a log line now and then.
-
-    Args:
-        what: name of the activity, such as "predict".
-        total: number of units to do, if known.
-        unit: name of the units that `add` counts, in the plural; None if nothing is counted.
-    """
+    """A context manager that shows the progress of its block: a bar in a terminal, else a log line now and then."""
 
     def __enter__(self) -> Self:
         self.began = time.monotonic()

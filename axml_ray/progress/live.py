@@ -47,11 +47,9 @@ class TreeProgress:
     state: str = ""
     """What is being done, such as an epoch of how many."""
     share: float | None = None
-    """Share of the level that was done, 0 to 1, at the last record."""
+    """Share of the level that is done, 0 to 1; like `seconds` of this level and seconds `left`, at the last record."""
     seconds: float = 0.0
-    """Seconds of this level at the last record."""
     left: float | None = None
-    """Seconds left at the last record."""
     read: float = 0.0
     """Time of the last record by `time.monotonic`."""
     rate: float | None = None
@@ -114,7 +112,7 @@ class TreeProgress:
 class LiveReporter(Reporter):
     """Shows progress as bars while a phase or an activity lasts, on the console of a terminal.
 
-    `owns_stdout` is whether standard output is the same terminal, so that what is printed must appear above the bars.
+    If it is also that of standard output (`owns_stdout`), what is printed must appear above the bars.
     """
 
     def __init__(self, console: Console, owns_stdout: bool = False):

@@ -25,21 +25,17 @@ SHARE = 0.1
 
 @dataclass(eq=False)
 class Activity:
-    """Work that takes a while.
-
-    Attributes:
-        what: name of the activity, such as "predict".
-        total: number of units to do, if known.
-        unit: name of the units, in the plural; None if nothing is counted.
-        done: number of units done.
-        began: when it began, by `time.monotonic`.
-    """
+    """Work that takes a while."""
 
     what: str
+    """Name of the activity, such as "predict"."""
     total: int | None = None
+    """Number of units to do, if known."""
     unit: str | None = None
+    """Name of the units, in the plural; None if nothing is counted."""
     done: int = field(default=0, init=False)
     began: float = field(default_factory=time.monotonic, init=False)
+    """Time of the beginning, by `time.monotonic`."""
 
     @property
     def rate(self) -> float:

@@ -120,7 +120,7 @@ def check_corpora(current: "Run", old: "Run") -> None:
     Raises:
         SettingsError: they have another dimension.
     """
-    before, now = (each.corpus.manifest["word_vector_dimension"] for each in (old, current))
+    before, now = (run.corpus.manifest["word_vector_dimension"] for run in (old, current))
     if before != now:
         key = "corpus.word_dimension" if current.settings.corpus.word_vectors_path is None else "corpus.word_vectors"
         raise SettingsError(
@@ -131,7 +131,10 @@ def check_corpora(current: "Run", old: "Run") -> None:
 
 def describe_continuation(current: "Run", old: "Run") -> str:
     """Return what a run takes from the run that it continues, and what is fitted anew, as one line."""
-    kept, labels = old.corpus.trained, current.corpus.trained
+    continued, labels = old.corpus.trained, current.corpus.trained
     anew = {info.kind.replace("_", " ") for info in current.member_infos if not info.implementation.continues}
     others = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
-    return f"continuing from {old.layout.directory}: {kept:,} labels with their weights, {labels - kept:,} new{others}"
+    return (
+        f"continuing from {old.layout.directory}: {continued:,} labels with their weights, "
+        f"{labels - continued:,} new{others}"
+    )

@@ -59,7 +59,7 @@ class RunKeys(ABC):
     @property
     def members_key(self) -> str:
         """Return the cache key of the members' rankings and of their weighted mean."""
-        members = [[each.name, each.key, each.weight, each.config.model_dump(mode="json")] for each in self.members]
+        members = [[spec.name, spec.key, spec.weight, spec.config.model_dump(mode="json")] for spec in self.members]
         return fingerprint(members, self.settings.ensemble.top_labels)
 
     @property
@@ -116,7 +116,7 @@ class RunKeys(ABC):
     @property
     def member_weights(self) -> MemberWeights:
         """Return the kinds and weights of the members, as combiners take them."""
-        return MemberWeights([each.kind for each in self.members], [each.weight for each in self.members])
+        return MemberWeights([spec.kind for spec in self.members], [spec.weight for spec in self.members])
 
     @property
     def needs_features(self) -> bool:

@@ -175,8 +175,8 @@ class Run(RunKeys):
         """Return the networks that a member's training continues from, if the run continues another one."""
         if self.previous is None or spec.tree is None:
             return None
-        old, words = self.previous.spec(spec.name), self.previous.corpus.tokenizer.words
-        words_before = previous_words(words, self.corpus.tokenizer.words)
+        old, vocabulary = self.previous.spec(spec.name), self.previous.corpus.tokenizer.words
+        words_before = previous_words(vocabulary, self.corpus.tokenizer.words)
         return PreviousNetworks(old.directory, self.previous.open_tree(spec.tree), words_before)
 
     def decide_precision(self, context: DistributedContext) -> Precision:

@@ -74,9 +74,9 @@ def check_power_of_two(key: str, size: int) -> None:
         raise ValueError(f"{key} is {size}; take {below} or {2 * below} (2^c)")
 
 
-def fingerprint(*parts: Any) -> str:
-    """Return a hash of `parts` (settings models or JSON values): twelve hexadecimal digits."""
-    plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
+def fingerprint(*values: Any) -> str:
+    """Return a hash of `values` (settings models or JSON values): twelve hexadecimal digits."""
+    plain = [value.model_dump(mode="json") if isinstance(value, BaseModel) else value for value in values]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 

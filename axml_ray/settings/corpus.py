@@ -144,5 +144,5 @@ class CorpusSettings(ReadingSettings):
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that a prepared corpus depends on, without the paths of its inputs, whose contents count."""
-        kept = self.model_dump(mode="json", exclude={"name", *INPUTS})
-        return kept | ({"word_vectors": None} if self.word_vectors_path else {})
+        values = self.model_dump(mode="json", exclude={"name", *INPUTS})
+        return values | ({"word_vectors": None} if self.word_vectors_path else {})

@@ -6,14 +6,14 @@ from pydantic import Field
 
 from axml_ray.settings.base import AbsolutePath, Settings
 
+Constant = Annotated[float, Field(gt=0)]
+
 
 class EvaluationSettings(Settings):
     """Settings of the evaluation of a run; changing them never requires new training."""
 
-    propensity_a: Annotated[float, Field(gt=0)] = 0.55
-    """A of the propensity model; 0.6 for Amazon-670K and Amazon-3M, 0.5 for Wiki-500K."""
-    propensity_b: Annotated[float, Field(gt=0)] = 1.5
-    """B of the propensity model; 2.6 for Amazon-670K and Amazon-3M, 0.4 for Wiki-500K."""
+    propensity: tuple[Constant, Constant] = (0.55, 1.5)
+    """A and B of the propensity model; 0.6,2.6 for Amazon-670K and Amazon-3M, 0.5,0.4 for Wiki-500K."""
     filter_pairs: AbsolutePath | None = None
     """File of pairs that the evaluation of the test split leaves out of predictions and true labels, such as the
     Extreme Classification Repository's `filter_labels_test.txt`: lines of a document's number, counted from 0, a blank,

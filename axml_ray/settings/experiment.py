@@ -72,13 +72,7 @@ class Experiment(Settings):
 
 
 def changed(settings: Experiment, key: str, value: Any) -> Experiment:
-    """Return the settings with one value replaced.
-
-    Args:
-        settings: the settings to copy.
-        key: path of the setting, such as `tree.height`.
-        value: a valid value.
-    """
+    """Return the settings with the value of one path, such as `tree.height`, replaced by another valid one."""
 
     def within(group: Any, names: list[str]) -> Any:
         name, *rest = names
@@ -91,10 +85,7 @@ def changed(settings: Experiment, key: str, value: Any) -> Experiment:
 def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment, list[Choice]]:
     """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
 
-    Args:
-        settings: the settings; those that the user gave are kept.
-        documents: number of training documents.
-        labels: number of labels with training documents.
+    The corpus has training `documents`, and `labels` with training documents. Values that the user gave stay.
     """
     if settings.preset != "auto":
         return settings, []

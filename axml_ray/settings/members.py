@@ -117,14 +117,14 @@ class _Members(Settings):
 
     @model_validator(mode="after")
     def _a_weight_is_positive(self) -> Self:
-        if not any(own.weight for _, own in self):
+        if not any(member.weight for _, member in self):
             raise ValueError("members: every weight is 0; give at least one kind a weight")
         return self
 
     @property
     def chosen(self) -> dict[str, MemberSettings]:
         """The settings of the kinds that have a weight."""
-        return {kind: own for kind, own in self if own.weight}
+        return {kind: member for kind, member in self if member.weight}
 
 
 def kinds() -> Mapping[str, Kind]:

@@ -49,43 +49,36 @@ FLAT_LABELS, WIDE_LABELS = 512, 100_000
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """Properties of a prepared corpus that the rules of `auto` use.
-
-    Attributes:
-        documents: number of training documents.
-        labels: number of labels with training documents.
-        has_names: whether the corpus has readable names of labels.
-    """
+    """Properties of a prepared corpus that the rules of `auto` use."""
 
     documents: int
+    """Number of training documents."""
     labels: int
+    """Number of labels with training documents."""
     has_names: bool
+    """Whether the labels have readable names."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting that `auto` chose.
-
-    Attributes:
-        key: path of the setting, such as `tree.height`.
-        value: the chosen value.
-        reason: one sentence for `axml-ray plan` to print.
-    """
+    """One setting that `auto` chose."""
 
     key: str
+    """Path of the setting, such as `tree.height`."""
     value: Any
     reason: str
+    """One sentence for `axml-ray plan` to print."""
 
 
 def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
     """Choose settings for a corpus by the rules that `docs/presets.md` lists with their evidence.
 
-    Args:
-        size: size of the prepared corpus.
-        given: keys of settings or groups that the user gave; they are left alone.
+    `given` are keys of settings or groups that the user gave; they are left alone.
     """
     choices = [*_tree(size), *_training(size), *_members(size)]
-    return [each for each in choices if not any(each.key == key or each.key.startswith(f"{key}.") for key in given)]
+    return [
+        choice for choice in choices if not any(choice.key == key or choice.key.startswith(f"{key}.") for key in given)
+    ]
 
 
 def _tree(size: CorpusSize) -> list[Choice]:

@@ -26,6 +26,13 @@ RENAMED = {
     "evaluation.resamples": "intervals are of 1,000 samples",
     "evaluation.seed": "samples are always drawn with seed 0",
     "training.averaging": "set training.average_after to training.epochs to train without stochastic weight averaging",
+    "training.clip": "gradients are always clipped at five times the largest of the last five norms",
+    "training.patience": "set training.patience_steps, which counts steps instead of evaluations",
+    "resources.threads": "a worker has a thread for each of resources.cpus_per_worker, and at least one",
+    "resources.memory_gib": "leave it out; workers reserve CPUs and GPUs only",
+    "resources.max_failures": "a worker group is always started again twice at most",
+    "evaluation.propensity_a": "set both constants as evaluation.propensity: [A, B]",
+    "evaluation.propensity_b": "set both constants as evaluation.propensity: [A, B]",
     "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
     "features.lead_weight": "leave it out; leading words count ten times",
     "corpus.max_terms": "leave it out; labels keep 64 terms if there are more than 100,000 labels",
@@ -44,13 +51,9 @@ RENAMED = {
 
 
 def describe_renamed(key: str) -> str | None:
-    """Return the message for an old setting, or for one of an old group: its new name, or why it was removed.
+    """Return the message for the path of an old setting, or of one of an old group; None if there never was one.
 
-    Args:
-        key: path of a setting, such as `tree.height`.
-
-    Returns:
-        The message; None if no older version had the setting.
+    The message has its new name, or why it was removed.
     """
     group, rest = key, ""
     while group not in RENAMED:

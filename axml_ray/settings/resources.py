@@ -13,21 +13,15 @@ class ResourceSettings(Settings):
     workers: Positive = 1
     """Ray Train workers per tree."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1.0
-    """CPUs reserved per worker; below 1, several trees share a core."""
+    """CPUs reserved per worker, and its Torch threads, at least one; below 1, several trees share a core."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     """GPUs reserved per worker; 0 trains on the CPU. Below 1, trees with one worker each share a GPU and its memory."""
-    memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Memory reserved per worker, GiB; by default none, and workers start on any node with free CPUs."""
-    threads: Positive | None = None
-    """Torch threads per worker; by default `cpus_per_worker`, at least 1."""
     predictors: Positive = 1
     """Ray actors that predict the test split."""
     gpus_per_predictor: Annotated[float, Field(ge=0)] = 0.0
     """GPUs reserved per predictor; 0 predicts on the CPU. Below 1, predictors share a GPU."""
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
     """Least time between two checkpoints of a level, in minutes; they are written after evaluations."""
-    max_failures: Annotated[int, Field(ge=0)] = 2
-    """Number of restarts of a tree's worker group after a worker died."""
 
     @model_validator(mode="after")
     def _gpus_are_whole(self) -> Self:
@@ -46,7 +40,7 @@ class ResourceSettings(Settings):
     @property
     def threads_of_worker(self) -> int:
         """Torch threads per worker."""
-        return self.threads or max(1, int(self.cpus_per_worker))
+        return max(1, int(self.cpus_per_worker))
 
     @property
     def of_a_predictor(self) -> dict[str, float]:
@@ -55,6 +49,6 @@ class ResourceSettings(Settings):
 
     @property
     def of_a_worker(self) -> dict[str, float]:
-        """Ray resources that a worker reserves: `CPU`, `GPU`, and `memory` in bytes."""
-        reserved = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker, "memory": (self.memory_gib or 0) * 2**30}
+        """Ray resources that a worker reserves: `CPU` and `GPU`."""
+        reserved = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
         return {kind: amount for kind, amount in reserved.items() if amount}

@@ -19,12 +19,10 @@ class TrainingSettings(Settings):
     """B: documents per step, over all workers."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Learning rate of Adam."""
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 5.0
-    """Gradients are clipped at this multiple of the largest of the last five gradient norms."""
     eval_every_steps: Positive = 100
     """Steps between evaluations on the validation split, each of a snapshot of the averaged weights."""
-    patience: Positive = 50
-    """Early-stopping patience: evaluations without a gain in validation nDCG@5 after which a level stops."""
+    patience_steps: Positive = 5_000
+    """Early-stopping patience: steps since the best evaluation by validation nDCG@5 after which a level stops."""
     documents: Positive | None = None
     """Number of training documents to train on, always the same ones; by default all. Trees are clustered by all."""
     include_true_parents: bool = True

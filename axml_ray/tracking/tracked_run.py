@@ -34,13 +34,9 @@ class TrackedRun:
     The methods return at once: a thread does the logging in order, so that a slow server delays nothing. If the tracker
     fails, one warning is logged, and after `RETRY_SECONDS` it is tried again.
 
-    Args:
-        name: name of the run in the tracker.
-        directory: directory of the run, in which the tracker's id of it is kept.
-        settings: settings of tracking.
-        parameters: what the run is started with.
-        sweep: directory of the sweep, for a sweep and its trials.
-        stops: exceptions that mean that the run was stopped; others mean that it failed.
+    The directory of the run keeps the tracker's id of it, `parameters` are what it is started with, and `sweep` is the
+    directory of the sweep, for a sweep and its trials. An exception of `stops` means that the run was stopped, another
+    one that it failed.
     """
 
     def __init__(
@@ -79,8 +75,8 @@ class TrackedRun:
 
     def scores(self, scores: Mapping[str, float]) -> None:
         """Log the final metrics of the run by name."""
-        kept = dict(scores)
-        self._call(lambda tracker: tracker.log_scores(kept))
+        copy = dict(scores)
+        self._call(lambda tracker: tracker.log_scores(copy))
 
     def artifact(self, kind: Artifact, path: Path) -> None:
         """Upload a file, which has no texts of documents, if the tracker takes files."""
@@ -164,13 +160,7 @@ class TrackedRun:
 def track(
     settings: Experiment, *, sweep: Path | None = None, stops: tuple[type[BaseException], ...] = ()
 ) -> TrackedRun:
-    """Return the context in which a run of the main job, or a trial of a sweep, is tracked.
-
-    Args:
-        settings: settings of the run.
-        sweep: directory of the sweep, for a trial.
-        stops: exceptions that mean that the run was stopped.
-    """
+    """Return the context in which a run of the main job, or a trial of the sweep in a directory, is tracked."""
     name = settings.name if sweep is None else f"{sweep.name}-{settings.name}"
     tracking = with_address(settings.tracking, settings.runs)
     return TrackedRun(name, settings.run_directory, tracking, parameters_of(settings), sweep=sweep, stops=stops)

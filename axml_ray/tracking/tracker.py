@@ -14,14 +14,11 @@ Artifact = Literal["settings", "report"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """The identity of a tracked run, and its place among others."""
+    """The identity of a tracked run or sweep, and its place among others."""
 
     name: str
-    """Name of the run in the tracker."""
     directory: Path
-    """Directory of the run, or of the sweep."""
     job: Literal["train", "sweep", "trial"] = "train"
-    """What it is a run of."""
     sweep: str | None = None
     """Name of the sweep, for its trials and for the sweep itself."""
     known_id: str | None = None
@@ -32,12 +29,10 @@ class RunIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelMetrics:
-    """Metrics of one level of a label tree at one training step."""
+    """Metrics of one level of a label tree at one training step; trees are counted from 0, levels from 1."""
 
     tree: int
-    """Number of the tree, from 0."""
     level: int
-    """Number of the level, from 1."""
     step: int
     """Training steps of this level so far."""
     time: float

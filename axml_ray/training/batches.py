@@ -87,8 +87,8 @@ class Batch:
         rows: the documents' row numbers, int64 [B].
         documents: row numbers of the documents that this worker encodes, int64 [b].
         tokens: word ids, int64 [b, T], padded with 0 on the right.
-        words: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each of
-            this worker's tokens among them, int64 [b·T].
+        unique_ids: the distinct words of the step's documents, int64 [U], equal on all workers, and the index of each
+            of this worker's tokens among them, int64 [b·T].
         own_lengths: number of words of the documents that this worker encodes, int64 [b].
         lengths: number of words of all documents, int64 [B].
         candidates: the nodes that this worker scores; None where all nodes are scored.
@@ -100,7 +100,7 @@ class Batch:
     rows: np.ndarray
     documents: Tensor
     tokens: Tensor
-    words: tuple[Tensor, Tensor]
+    unique_ids: tuple[Tensor, Tensor]
     own_lengths: Tensor
     lengths: Tensor
     candidates: Candidates | None
@@ -118,15 +118,15 @@ class Batch:
         staged = self.staged or self.stage(device).staged
         assert staged is not None
         moved: dict[str, Any] = staged.to(device)
-        words = moved.pop("words"), moved.pop("word_index")
+        unique_ids = moved.pop("words"), moved.pop("word_index")
         if self.candidates is not None:
             moved["candidates"] = Candidates(**{name: moved.pop(f"candidates.{name}") for name in CANDIDATE_TENSORS})
-        return replace(self, words=words, **moved)
+        return replace(self, unique_ids=unique_ids, **moved)
 
     def stage(self, device: torch.device) -> "Batch":
         """Return the batch with its tensors prepared for a copy to `device`."""
         tensors = {name: getattr(self, name) for name in ("documents", "tokens", "own_lengths", "lengths", "positives")}
-        tensors["words"], tensors["word_index"] = self.words
+        tensors["words"], tensors["word_index"] = self.unique_ids
         if self.candidates is not None:
             tensors |= {f"candidates.{name}": getattr(self.candidates, name) for name in CANDIDATE_TENSORS}
         return replace(self, staged=backend_for(device).stage(tensors))

@@ -43,8 +43,6 @@ class TrainState:
     """Best nDCG@5 on validation in percent; negative before the first evaluation."""
     best_step: int = 0
     """Step of the best evaluation."""
-    evaluations_without_gain: int = 0
-    """Evaluations since the best one, which early-stopping patience limits."""
     first_loss: float = 0.0
     """Mean loss of the first ten steps."""
     seconds: float = 0.0

@@ -86,7 +86,7 @@ class DistributedContext:
         """Replace the gradients of replicated parameters by their sums over all workers.
 
         All gradients and `numbers` share one all-reduce, since each collective call costs a round trip. A sparse
-        gradient must have the same rows on all workers, as those of `Batch.words` do.
+        gradient must have the same rows on all workers, as those of `Batch.unique_ids` do.
 
         Args:
             parameters: the replicated parameters; those without a gradient are skipped.
@@ -100,9 +100,9 @@ class DistributedContext:
         gradients = gradient_values(parameters)
         flat = torch.cat([numbers, *(gradient.flatten() for gradient in gradients)])
         dist.all_reduce(flat)
-        sums, *parts = flat.split([len(numbers), *(gradient.numel() for gradient in gradients)])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        sums, *blocks = flat.split([len(numbers), *(gradient.numel() for gradient in gradients)])
+        for gradient, block in zip(gradients, blocks, strict=True):
+            gradient.copy_(block.view_as(gradient))
         return sums
 
     def exchange(self, encodings: Tensor, documents: int) -> Tensor:
@@ -160,13 +160,13 @@ class _Exchange(torch.autograd.Function):
         dist.all_gather_into_tensor(gathered, padded)
         if sizes[-1] == sizes[0]:
             return gathered
-        return torch.cat([part[:size] for part, size in zip(gathered.split(sizes[0]), sizes, strict=True)])
+        return torch.cat([shard[:size] for shard, size in zip(gathered.split(sizes[0]), sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         sizes = ctx.sizes
         if sizes[-1] != sizes[0]:
-            gradient = torch.cat([_with_rows(part, sizes[0]) for part in gradient.split(sizes)])
+            gradient = torch.cat([_with_rows(shard, sizes[0]) for shard in gradient.split(sizes)])
         summed = gradient.new_empty(sizes[0], *gradient.shape[1:])
         dist.reduce_scatter_tensor(summed, gradient.contiguous())
         return _with_rows(summed[: ctx.own], ctx.rows), None, None

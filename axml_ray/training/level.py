@@ -86,7 +86,7 @@ class LevelTraining:
         self.average_after = at_level(self.settings.average_after, number)
         self.parameters = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = LazyAdam(self.parameters.values(), lr=self.settings.learning_rate)
-        self.clip = GradientClipper(self.settings.clip)
+        self.clip = GradientClipper()
         self.loss_scale: LossScale | None = None
         if product_format(self.context.device, self.settings.precision) == torch.float16:
             self.loss_scale = LossScale(self.settings.batch_size * self.data.candidates(self.network.level))
@@ -142,7 +142,7 @@ class LevelTraining:
 
     @property
     def _is_out_of_patience(self) -> bool:
-        return self.state.evaluations_without_gain >= self.settings.patience
+        return self.state.step - self.state.best_step >= self.settings.patience_steps
 
     def batches(self) -> Iterator[Batch]:
         """Yield the remaining batches of the current epoch."""
@@ -169,7 +169,7 @@ class LevelTraining:
         local = batch.to(context.device)
         with autocast(context.device, self.settings.precision):
             encodings = self.network.encode(
-                local.tokens, local.own_lengths, local.words, self.dropout_seeds(local.documents)
+                local.tokens, local.own_lengths, local.unique_ids, self.dropout_seeds(local.documents)
             )
             # Barrier: every worker gets the encodings of the whole batch, and scores them against its shard.
             encodings = context.exchange(encodings, batch.size)
@@ -224,10 +224,8 @@ class LevelTraining:
         with self.average.applied_to(self.network):
             score = validation_score(self.network, self.validation, self.settings.precision, self.context)
             if score > state.best_score:
-                state.best_score, state.best_step, state.evaluations_without_gain = score, state.step, 0
+                state.best_score, state.best_step = score, state.step
                 self._keep_best()
-            else:
-                state.evaluations_without_gain += 1
         if self.context.is_first:
             scoring = {"step": state.step, "documents": state.documents, "nDCG@5": score}
             self.report({"level": self.network.level.number, "scoring": scoring})

@@ -31,12 +31,12 @@ class PreviousNetworks:
     Attributes:
         directory: directory of the tree's networks, with one directory for each level.
         tree: the old label tree.
-        words: int64 [V], the old id of each word of the new vocabulary, -1 for a new word.
+        previous_ids: int64 [V], the old id of each word of the new vocabulary, -1 for a new word.
     """
 
     directory: Path
     tree: LabelTree
-    words: np.ndarray
+    previous_ids: np.ndarray
 
     def read(self, level: int) -> dict[str, Tensor]:
         """Return the trained weights of a level (numbered from 1) by name, memory-mapped."""
@@ -44,13 +44,13 @@ class PreviousNetworks:
 
 
 @torch.no_grad()
-def copy_shared_parameters(network: LevelNetwork, state: Mapping[str, Tensor], words: np.ndarray) -> None:
+def copy_shared_parameters(network: LevelNetwork, state: Mapping[str, Tensor], previous_ids: np.ndarray) -> None:
     """Copy all trained parameters but the label table; word vectors by word, so that new words keep what they have.
 
     Args:
         network: network of the level.
         state: trained weights of the same level by name.
-        words: int64 [V], as in `PreviousNetworks`.
+        previous_ids: int64 [V], as in `PreviousNetworks`.
 
     Raises:
         ValueError: a parameter is missing or has another size.
@@ -65,8 +65,8 @@ def copy_shared_parameters(network: LevelNetwork, state: Mapping[str, Tensor], w
             found = "is missing" if trained is None else f"is of size {list(trained.shape)}"
             raise ValueError(f"{name} {found} in the trained level, not of size {list(parameter.shape)}")
         if by_word:
-            known = np.flatnonzero(words >= 0)
-            rows = trained[torch.from_numpy(words[known])]
+            known = np.flatnonzero(previous_ids >= 0)
+            rows = trained[torch.from_numpy(previous_ids[known])]
             parameter[torch.from_numpy(known).to(parameter.device)] = rows.to(parameter)
         else:
             parameter.copy_(trained)

@@ -206,7 +206,7 @@ def _start_from_parent(
     if previous is None and config.network.output_bias == "positive_rate":
         network.initialise_output_bias(data.positive_rate(network.level))
     if inputs.previous is not None and previous is not None:
-        copy_shared_parameters(network, previous, inputs.previous.words)
+        copy_shared_parameters(network, previous, inputs.previous.previous_ids)
     elif parent_level is not None:
         network.initialise_from_parent_level(parent_level)
     network.to(inputs.context.device)

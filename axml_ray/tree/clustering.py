@@ -146,8 +146,8 @@ def _halve_level(
         rows, n = BlockedRows(node, map_blocks), node.shape[0]
         ends = np.array([0, n])
         right, _ = halve_nodes(rows, np.zeros(n), rows.sum(np.ones(n)), ends, first[index : index + 1])
-        part = order[offsets[index] : offsets[index + 1]]
-        part[:] = np.concatenate([part[~right], part[right]])
+        rows_of_node = order[offsets[index] : offsets[index + 1]]
+        rows_of_node[:] = np.concatenate([rows_of_node[~right], rows_of_node[right]])
         return rows.take(np.flatnonzero(~right)), rows.take(np.flatnonzero(right))
 
     if len(remaining) < threads or terms > WIDE_TERMS * len(remaining):

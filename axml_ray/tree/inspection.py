@@ -115,14 +115,14 @@ def clusters_around(tree: LabelTree, features: sparse.csr_array, label: int, cou
     """
     level = tree.height
     starts = label_starts(tree, level)
-    own = int(np.searchsorted(starts, tree.leaf_of_label[label], side="right")) - 1
-    parent = tree.parents(level)[own]
+    cluster = int(np.searchsorted(starts, tree.leaf_of_label[label], side="right")) - 1
+    parent = tree.parents(level)[cluster]
     first, last = tree.first_child[level - 1][parent : parent + 2]
     sums = node_sums(tree, level, features)[first:last]
     lengths = np.sqrt(sums.multiply(sums).sum(axis=1))
     # Cosines up to the length of the own cluster's sum, which is the same for all.
-    similarity = (sums @ sums[[own - first]].T).toarray().ravel() / np.where(lengths > 0, lengths, 1)
-    similarity[own - first] = np.inf
+    similarity = (sums @ sums[[cluster - first]].T).toarray().ravel() / np.where(lengths > 0, lengths, 1)
+    similarity[cluster - first] = np.inf
     nearest = first + np.argsort(-similarity, kind="stable")[: count + 1]
     return [tree.label_order[starts[node] : starts[node + 1]] for node in nearest]
 

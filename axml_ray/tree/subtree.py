@@ -52,8 +52,8 @@ def first_centres(sizes: np.ndarray, seed: int, level: int, indices: np.ndarray)
         int64 [m, 2], row numbers within the node.
     """
     state = np.full(len(sizes), seed % 2**64, dtype=np.uint64)
-    for part in (np.full(len(sizes), level), indices):
-        state = _splitmix64(state) + part.astype(np.uint64)
+    for numbers in (np.full(len(sizes), level), indices):
+        state = _splitmix64(state) + numbers.astype(np.uint64)
     first = (_splitmix64(state) % sizes.astype(np.uint64)).astype(np.int64)
     second = (_splitmix64(_splitmix64(state)) % (sizes - 1).astype(np.uint64)).astype(np.int64)
     # `second` is drawn from one row fewer; skipping `first` makes it distinct and keeps pairs equally likely.

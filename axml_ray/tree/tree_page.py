@@ -32,8 +32,8 @@ def write_tree_page(path: Path, tree: LabelTree, index: LabelIndex, title: str) 
         index: names and training documents of the labels.
         title: title of the page.
     """
-    root, kept = nested_clusters(tree, MOST_LABELS)
-    labels = [[index.names[label], int(index.counts[label])] for label in kept]
+    root, shown = nested_clusters(tree, MOST_LABELS)
+    labels = [[index.names[label], int(index.counts[label])] for label in shown]
     environment = Environment(loader=PackageLoader("axml_ray.tree", ""), autoescape=True, undefined=StrictUndefined)
     html = environment.get_template("tree_page.html.jinja").render(title=title, labels=labels, root=root)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,13 @@ def nested_clusters(tree: LabelTree, most_labels: int) -> tuple[Node, list[int]]
     of_each = len(tree.label_order) if len(tree.label_order) <= most_labels else max(1, most_labels // clusters)
     # Label ids are numbered by decreasing frequency, except that those of a continued corpus come first.
     members = [np.sort(tree.label_order[first:last])[:of_each] for first, last in pairwise(starts)]
-    kept = np.sort(np.concatenate(members))
+    shown = np.sort(np.concatenate(members))
     nodes: list[Node] = [
-        {"n": int(size), "l": np.searchsorted(kept, labels).tolist()}
+        {"n": int(size), "l": np.searchsorted(shown, labels).tolist()}
         for size, labels in zip(np.diff(starts), members, strict=True)
     ]
     for first_child in reversed(tree.first_child[: tree.height]):
         children = (nodes[first:last] for first, last in pairwise(first_child))
-        nodes = [{"n": sum(child["n"] for child in each), "c": each} for each in children]
+        nodes = [{"n": sum(child["n"] for child in group), "c": group} for group in children]
     [root] = nodes
-    return root, kept.tolist()
+    return root, shown.tolist()

@@ -1,25 +1,24 @@
 """Records of trials, as read from the files that Ray Tune writes of each: `params.json` and `result.json`."""
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 PARAMETERS, RESULTS = "params.json", "result.json"
 DIED = "its process died: out of memory, or killed from outside"
+ORDER = {"finished": 0, "stopped": 1, "running": 2, "failed": 3}
+"""Order of the states in tables."""
 State = Literal["running", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """One evaluation of a level on the validation documents."""
+    """One evaluation of a level on the validation documents; trees are counted from 0, levels from 1."""
 
     tree: int
-    """Number of the tree, from 0."""
     level: int
-    """Number of the level, from 1."""
     levels: int
     """Number of levels of the tree; only the leaf level scores labels, the others score clusters."""
     group: str
@@ -54,8 +53,6 @@ class Trial:
     """Why it was stopped, or failed."""
     score: float | None = None
     """nDCG@5 of labels on the validation documents in percent: at its end, or the best when it was stopped."""
-    milliseconds: float | None = None
-    """Cost of prediction in CPU milliseconds per text, if it is an objective."""
     seconds: float | None = None
     """Duration since its last start, in seconds."""
     curve: tuple[Scoring, ...] = ()
@@ -64,24 +61,26 @@ class Trial:
     @property
     def steps(self) -> int:
         """Training steps over all levels and trees, up to the last evaluation of each."""
-        return sum(self._ends("step"))
+        return sum(evaluation.step for evaluation in self._last_evaluations)
 
     @property
     def documents(self) -> int:
         """Training documents seen over all levels and trees, up to the last evaluation of each."""
-        return sum(self._ends("documents"))
+        return sum(evaluation.documents for evaluation in self._last_evaluations)
 
-    def _ends(self, name: str) -> Iterable[int]:
-        """Return the last value of a counter at each level of each tree."""
-        ends: dict[tuple[int, int], int] = defaultdict(int)
-        for scoring in self.curve:
-            place = scoring.tree, scoring.level
-            ends[place] = max(ends[place], getattr(scoring, name))
-        return ends.values()
+    @property
+    def _last_evaluations(self) -> Sequence[Scoring]:
+        by_step = sorted(self.curve, key=lambda evaluation: evaluation.step)
+        return list({(evaluation.tree, evaluation.level): evaluation for evaluation in by_step}.values())
 
     def as_json(self) -> dict[str, Any]:
         """Return the trial as plain values, with its numbers of steps and documents."""
         return {**asdict(self), "steps": self.steps, "documents": self.documents}
+
+
+def by_rank(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials in the order of tables: finished ones first, and the best of them."""
+    return sorted(trials, key=lambda trial: (ORDER[trial.state], -(trial.score or 0), trial.number))
 
 
 def read_trials(directory: Path) -> list[Trial]:
@@ -101,18 +100,18 @@ def read_trial(directory: Path) -> Trial:
         if "group" in result
     ]
     curve = tuple({(one.tree, one.level, one.step): one for one in evaluations}.values())
-    scores = [one.score for one in curve if one.is_of_labels]
-    best = max(scores, default=None)
+    score = max((one.score for one in curve if one.is_of_labels), default=None)
     end = results[-1] if results else {}
     state: State = "running"
-    reason, milliseconds = None, None
+    reason = None
     if end.get("finished"):
-        state, best, milliseconds = "finished", end["nDCG@5"], end["milliseconds"]
+        state, score = "finished", end["nDCG@5"]
     elif "failed" in end or (directory / "error.txt").is_file():
-        state, best, reason = "failed", None, end.get("failed", DIED)
+        state, score, reason = "failed", None, end.get("failed", DIED)
     elif end.get("done"):
         state, reason = "stopped", f"ASHA, {curve[-1]}"
+    seconds = end.get("seconds", end.get("time_total_s"))
     return Trial(
-        number=config["number"], parameters=config["parameters"], state=state, reason=reason, score=best,
-        milliseconds=milliseconds, seconds=end.get("seconds", end.get("time_total_s")), curve=curve,
+        number=config["number"], parameters=config["parameters"], state=state, reason=reason, score=score,
+        seconds=seconds, curve=curve,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from ray import tune
 from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -21,7 +21,7 @@ from ray.tune.search.optuna import OptunaSearch
 from axml_ray.cluster.connection import check_fits, max_processes
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.orchestration.members import END_SECONDS
+from axml_ray.orchestration.members import END_SECONDS, MAX_FAILURES
 from axml_ray.settings import Experiment, ResourceSettings
 from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
@@ -79,7 +79,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     write_manifest(sweep, corpus)
     begun()
     directory = sweep.directory / TRIALS
-    runner = TrialRunner(base=base, directory=directory, trees=sweep.directory / TREES, cost=sweep.has_cost)
+    runner = TrialRunner(base=base, directory=directory, trees=sweep.directory / TREES)
     # Trials write their own journals, so of Tune's loggers only that of `result.json` is used.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
@@ -110,22 +110,21 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
 def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tuner:
     """Return the tuner of a new sweep, whose trials train on `epoch` documents."""
     seed, space = sweep.settings.seed, sweep.space
-    sampler: BaseSampler = RandomSampler(seed)
-    if sweep.search == "tpe":
-        sampler = TPESampler(seed=seed, n_startup_trials=STARTUP)
+    is_random = sweep.search == "random"
+    sampler = RandomSampler(seed) if is_random else TPESampler(seed=seed, n_startup_trials=STARTUP)
     first = space.of_settings(sweep.settings)
     if first is None:
         log.info("tune: the space cannot draw the config's own settings; the first trial is drawn like the others")
     scheduler: TrialScheduler = FIFOScheduler()
-    if sweep.stops_early:
+    if sweep.early_stopping:
         scheduler = LevelwiseASHA(max(1, round(sweep.grace * epoch)), sweep.reduction)
     return tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
             search_alg=OptunaSearch(
                 space,
-                metric=["nDCG@5", "milliseconds"] if sweep.has_cost else "nDCG@5",
-                mode=["max", "min"] if sweep.has_cost else "max",
+                metric="nDCG@5",
+                mode="max",
                 sampler=sampler,
                 points_to_evaluate=[first] if first else None,
             ),
@@ -139,7 +138,7 @@ def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tu
             name=TRIALS,
             storage_path=str(sweep.directory),
             verbose=0,
-            failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
+            failure_config=tune.FailureConfig(max_failures=MAX_FAILURES),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
             sync_config=tune.SyncConfig(sync_period=SAVE_SECONDS),
             callbacks=[JsonLoggerCallback(), TrialLog()],

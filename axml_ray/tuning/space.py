@@ -39,33 +39,23 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Draw:
-    """Draws the settings of one trial, whose values a trial of Optuna determines; each setting is drawn once."""
+    """Draws the settings of one trial with the methods of an Optuna trial: `suggest_int`, `suggest_float` and
+    `suggest_categorical`, each with the path of a setting as name."""
 
     def __init__(self, trial: optuna.trial.BaseTrial):
-        self._trial = trial
-        self.parameters: dict[str, Any] = {}
-        """Values drawn and fixed so far, by path."""
+        self._trial, self._fixed = trial, dict[str, Any]()
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Draw an integer from `low` to `high`, both included; with `log`, uniformly in its logarithm."""
-        value = self.parameters[name] = self._trial.suggest_int(name, low, high, step=step, log=log)
-        return value
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        """Draw a number from `low` to `high`; with `log`, uniformly in its logarithm."""
-        value = self.parameters[name] = self._trial.suggest_float(name, low, high, step=step, log=log)
-        return value
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Draw one of `choices` (strings, numbers, booleans), which must be the same whenever the name is drawn."""
-        value = self.parameters[name] = self._trial.suggest_categorical(name, choices)
-        return value
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trial, name)
 
     def fix(self, name: str, value: Any) -> None:
         """Set a setting to a value that follows from earlier draws; it replaces the config's."""
-        self.parameters[name] = value
+        self._fixed[name] = value
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Values drawn and fixed so far, by path."""
+        return {**self._trial.params, **self._fixed}
 
 
 Function = Callable[[Draw], None]
@@ -85,8 +75,7 @@ class Space:
     def load(cls, names: Sequence[str]) -> "Space":
         """Load the spaces of some modules (`tune_spaces.tree`) or files (`my_space.py`).
 
-        Args:
-            names: names of modules or files, each with `:function` appended unless the function is `space`.
+        A name has `:function` appended unless the function is `space`.
 
         Raises:
             SettingsError: a module, file or function does not exist or cannot be imported.
@@ -118,8 +107,8 @@ class Space:
     @property
     def short_name(self) -> str:
         """The name for a directory: `tree` for tune_spaces.tree, `tree-shape` for its function `shape`."""
-        parts = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
-        return "-".join(part.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for part in parts)
+        names = [name.removesuffix(".py").replace("\\", "/").rpartition("/")[2] for name in self.names]
+        return "-".join(name.removeprefix("tune_spaces.").replace(".py:", "-").replace(":", "-") for name in names)
 
     def of_settings(self, base: Experiment) -> dict[str, Any] | None:
         """Return the parameters that draw the settings of an experiment; None if the space cannot draw them."""
@@ -147,21 +136,18 @@ class Space:
         draw = Draw(trial)
         for function in self.functions:
             function(draw)
-        for name, value in draw.parameters.items():
+        parameters = draw.parameters
+        for name, value in parameters.items():
             if not isinstance(value, str | int | float | None):
                 raise SettingsError(
                     f"the space draws {value!r} for {name}, which is no string, number, boolean or None; draw the "
                     f"items of a list one by one, from {name}.0 on"
                 )
-        return draw.parameters
+        return parameters
 
 
 def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with drawn values in place of its own.
-
-    Args:
-        base: settings that are not drawn.
-        parameters: drawn values by the paths of their settings.
+    """Return an experiment with drawn values, by the paths of their settings, in place of its own.
 
     Raises:
         SettingsError: a path is not a setting that a sweep may draw, or the settings are invalid together.

@@ -6,12 +6,11 @@ from typing import Any, Literal
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, stored
 from axml_ray.tuning.space import Space
 
-Method = Literal["random", "tpe"]
-Objective = Literal["accuracy", "accuracy,cost"]
 MANIFEST = "sweep.json"
 FREE = ("settings.resources",)
 """Keys that may change when a sweep is continued."""
@@ -19,24 +18,18 @@ FREE = ("settings.resources",)
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A hyperparameter search: settings, search space and method."""
+    """A hyperparameter search: settings, search space and method; what `axml-ray tune --help` describes."""
 
     settings: Experiment
     """The settings that are not drawn."""
     space: Space
-    """The search space."""
     name: str
     """Name of the sweep's directory below `settings.runs`."""
     trials: int = 20
-    """Number of trials."""
     part: float = 0.25
     """Share of the training documents that a trial trains on; `settings.training.documents` overrides it."""
-    search: Method = "tpe"
-    """How settings are drawn: Optuna's TPE, or at random."""
-    objective: Objective = "accuracy"
-    """The best nDCG@5 on validation, alone or together with the least cost of prediction."""
+    search: Literal["random", "tpe"] = "tpe"
     early_stopping: bool = True
-    """Whether ASHA stops trials. It never does with two objectives, as a trial with a low score may be the cheapest."""
     grace: float = 1.0
     """Number of epochs of a level before ASHA's first rung."""
     reduction: float = 2.0
@@ -49,40 +42,28 @@ class Sweep:
         """The directory of the sweep."""
         return self.settings.runs / self.name
 
-    @property
-    def has_cost(self) -> bool:
-        """Return whether cost is an objective."""
-        return self.objective == "accuracy,cost"
-
     def documents(self, corpus: Corpus) -> int:
         """Return the number of training documents of a trial."""
-        every = corpus.documents("train")
-        return min(every, self.settings.training.documents or max(1, round(every * self.part)))
+        available = corpus.documents("train")
+        return min(available, self.settings.training.documents or max(1, round(available * self.part)))
 
     def about(self, corpus: Corpus) -> dict[str, Any]:
         """Return the content of `sweep.json`: another start must agree with it except for the keys in `FREE`."""
         free = dict.fromkeys(("name", "runs", "corpora", "evaluation", "tracking", "features", "members"), True)
         # Its content identifies the corpus, not its path: the project may be moved.
         left_out: Any = {**free, "corpus": True, "ensemble": {"combiner"}}
-        settings = stored(self.settings, exclude=left_out)
         return {
             "space": list(self.space.names),
             "space_text": self.space.fingerprint,
             "search": self.search,
-            "objective": self.objective,
-            "early_stopping": self.stops_early,
+            "early_stopping": self.early_stopping,
             "grace": self.grace,
             "reduction": self.reduction,
             "documents": self.documents(corpus),
             "corpus": corpus.fingerprint,
             "trials": self.trials,
-            "settings": settings,
+            "settings": stored(self.settings, exclude=left_out),
         }
-
-    @property
-    def stops_early(self) -> bool:
-        """Return whether ASHA stops trials."""
-        return self.early_stopping and not self.has_cost
 
 
 def write_manifest(sweep: Sweep, corpus: Corpus) -> None:
@@ -94,28 +75,27 @@ def write_manifest(sweep: Sweep, corpus: Corpus) -> None:
     path, now = sweep.directory / MANIFEST, sweep.about(corpus)
     if path.exists():
         try:
-            old = read_json(path)
+            before = read_json(path)
         except ValueError as error:
             raise SettingsError(f"{error}; choose another --sweep, or remove the directory") from None
-        changed = sorted(_differences(old, now))
-        if changed:
+        if changed := sorted(_differences(before, now)):
             raise SettingsError(
                 f"{sweep.directory}: this sweep was begun with other settings ({', '.join(changed)}); choose another "
                 "--sweep, or remove the directory"
             )
-    elif (sweep.directory / "settings.yaml").exists():
+    elif RunLayout(sweep.directory).settings.exists():
         raise SettingsError(f"{sweep.directory}: holds a run, not a sweep; choose another --sweep")
     sweep.directory.mkdir(parents=True, exist_ok=True)
     write_json(path, now)
 
 
-def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+def _differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
     """Return the paths of the keys in which two manifests differ, except for those in `FREE`."""
     changed = []
-    for key in old.keys() | now.keys():
-        where = f"{prefix}{key}"
-        if where in FREE or old.get(key) == now.get(key):
+    for key in before.keys() | now.keys():
+        place = f"{prefix}{key}"
+        if place in FREE or before.get(key) == now.get(key):
             continue
-        both = isinstance(old.get(key), dict) and isinstance(now.get(key), dict)
-        changed += _differences(old[key], now[key], f"{where}.") if both else [where]
+        are_groups = isinstance(before.get(key), dict) and isinstance(now.get(key), dict)
+        changed += _differences(before[key], now[key], f"{place}.") if are_groups else [place]
     return changed

@@ -30,7 +30,6 @@ from axml_ray.tracking.tensorboard_tracker import EVENTS
 from axml_ray.tracking.tracked_run import track
 from axml_ray.training.progress import JOURNAL
 from axml_ray.tree.label_tree import LabelTree
-from axml_ray.tuning.cost import milliseconds_a_text
 from axml_ray.tuning.records import Scoring
 from axml_ray.tuning.space import apply_parameters
 
@@ -49,8 +48,6 @@ class TrialRunner:
     """Directory below which each trial has its own."""
     trees: Path
     """Directory of the label trees that trials share."""
-    cost: bool = False
-    """Whether to measure the cost of prediction."""
 
     def trial_directory(self, number: int) -> Path:
         """Return the directory of trial `number` (from 0), Ray Tune's and of its run."""
@@ -74,8 +71,8 @@ class TrialRunner:
             number: number of the trial.
             parameters: the drawn parameters.
             report: called with every evaluation (the fields of `Scoring`) and, at the end, with `finished` and
-                `seconds`, or with the reason as `failed`. Each has the objectives: `nDCG@5` of labels in percent, 0
-                above the leaf level and after a failure; and `milliseconds`, None unless it was measured.
+                `seconds`, or with the reason as `failed`. Each has the objective `nDCG@5` of labels in percent, 0 above
+                the leaf level and after a failure.
             stopped: returns whether the trial was stopped; its workers are then ended, and nothing more is reported.
         """
         began = time.monotonic()
@@ -94,15 +91,16 @@ class TrialRunner:
                     tracked.record(record)
 
                 fit_members(run, follow, stopped)
-                score, milliseconds = self._judge(run, reporter)
-                cost = {} if milliseconds is None else {"milliseconds": milliseconds}
-                tracked.scores({"valid_nDCG@5": score, **cost})
+                score = reporter.best_of_labels
+                if len(run.members) > 1:
+                    score = ensemble_score(run.open_ensemble(), run.corpus.split("valid"), run.corpus.trained)
+                tracked.scores({"valid_nDCG@5": score})
         except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
-            end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0, "milliseconds": None}
+            end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
         else:
-            end = {"finished": True, "nDCG@5": score, "milliseconds": milliseconds}
+            end = {"finished": True, "nDCG@5": score}
         drop_weights(self.trial_directory(number))
         report({**end, "seconds": time.monotonic() - began})
 
@@ -119,15 +117,6 @@ class TrialRunner:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file():
                 run.open_tree(number).save(path)
-
-    def _judge(self, run: Run, reporter: "ScoringReporter") -> tuple[float, float | None]:
-        """Return nDCG@5 on validation in percent, and the cost of prediction if it is an objective."""
-        is_single = len(run.members) == 1
-        if is_single and not self.cost:
-            return reporter.best_of_labels, None
-        ensemble, valid = run.open_ensemble(), run.corpus.split("valid")
-        score = reporter.best_of_labels if is_single else ensemble_score(ensemble, valid, run.corpus.trained)
-        return score, milliseconds_a_text(ensemble, valid.tokens) if self.cost else None
 
 
 class ScoringReporter:
@@ -161,7 +150,7 @@ class ScoringReporter:
         )  # fmt: skip
         if scoring.is_of_labels:
             self.best_of_labels = max(self.best_of_labels, scoring.score)
-        self._report({**vars(scoring), "nDCG@5": self.best_of_labels, "milliseconds": None})
+        self._report({**vars(scoring), "nDCG@5": self.best_of_labels})
 
 
 def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
@@ -185,12 +174,9 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
 
 
 def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
-    """Return the mean nDCG@5 of an ensemble, in percent.
+    """Return the mean nDCG@5 of an ensemble on the validation documents, in percent.
 
-    Args:
-        ensemble: the trained ensemble.
-        valid: validation documents.
-        trained: number of labels with training documents; others are ignored, as in the score of a level.
+    Only labels with training documents count, the first `trained`, as in the score of a level.
     """
     labels = ensemble.rank(valid.tokens).labels
     rows = [row[row < trained] for row in (valid.labels[i] for i in range(len(valid)))]

@@ -26,7 +26,8 @@ from timed_parts import measure_within  # noqa: E402
 from tiny_corpus import write_corpus  # noqa: E402
 
 from axml_ray.core.errors import SettingsError  # noqa: E402
-from axml_ray.core.ragged import is_ragged  # noqa: E402
+from axml_ray.core.ragged import Ragged, is_ragged  # noqa: E402
+from axml_ray.corpus.text.tokenizer import UNKNOWN  # noqa: E402
 from axml_ray.members.network_tree import NetworkTree  # noqa: E402
 from axml_ray.network.backends.backend import backend_for  # noqa: E402
 from axml_ray.network.backends.cpu_backend import CpuBackend  # noqa: E402
@@ -70,7 +71,7 @@ def test_recipes(tmp_path):
 
 def test_a_whole_corpus_from_a_compact_copy(tmp_path):
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
-    copy = write_compact(corpus, tmp_path / "compact" / "tiny", 5)
+    copy = write_compact(corpus, tmp_path / "compact" / "tiny", 5, 1_000)
     found = results(tmp_path, "--only", "corpus", "--corpus", str(copy.directory))
     assert found["figures"]["corpus_seconds"] > 0 and 0 <= found["figures"]["corpus_P@1"] <= 100
     *levels, scores = found["rows"]
@@ -80,18 +81,21 @@ def test_a_whole_corpus_from_a_compact_copy(tmp_path):
 
 def test_a_compact_copy(tmp_path):
     corpus = write_corpus(tmp_path / "tiny")
-    copy = write_compact(corpus, tmp_path / "compact", 5)
+    vocabulary = len(corpus.tokenizer) // 2
+    copy = write_compact(corpus, tmp_path / "compact", 5, vocabulary)
     assert copy.fingerprint != corpus.fingerprint
     assert set(copy.table("train", None).column_names) == {"tokens", "labels"}
     for name in ("train", "valid", "test"):
         expected, found = corpus.split(name), copy.split(name)
         assert found.tokens.lengths.max() == 5
-        for rows, of_copy in ((expected.tokens.cut(5), found.tokens), (expected.labels, found.labels)):
+        cut = expected.tokens.cut(5)
+        tokens = Ragged(np.where(cut.values < vocabulary, cut.values, UNKNOWN), cut.offsets)
+        for rows, of_copy in ((tokens, found.tokens), (expected.labels, found.labels)):
             assert is_ragged(of_copy)
             assert np.array_equal(of_copy.values, rows.values) and np.array_equal(of_copy.offsets, rows.offsets)
     vectors = copy.word_vectors()
     assert vectors.dtype == np.float32
-    np.testing.assert_array_equal(vectors, corpus.word_vectors().astype(np.float16))
+    np.testing.assert_array_equal(vectors, corpus.word_vectors()[:vocabulary].astype(np.float16))
     assert copy.tokenizer.words == corpus.tokenizer.words and copy.labels.names == corpus.labels.names
     assert (copy.label_features() != corpus.label_features()).nnz == 0
     sizes = [sum(of.manifest["files"].values()) for of in (copy, corpus)]

@@ -8,17 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from axml_ray.cli import doctor
+from axml_ray.cli.parser import with_flags
 from axml_ray.planning import diagnosis
 from axml_ray.planning.diagnosis import GIB, diagnose, trainable_labels, tree_share
-from axml_ray.settings.configuration import with_flags
 
 
-@pytest.mark.parametrize(
-    ("cores", "expected"), [(1, (0.33, 1)), (2, (0.66, 1)), (3, (1, 1)), (7, (2, 2)), (64, (21, 21))]
-)
-def test_trees_share_the_cores(cores: float, expected: tuple[float, int]) -> None:
-    share, threads = tree_share(cores)
-    assert (share, threads) == expected and 3 * share <= cores
+@pytest.mark.parametrize(("cores", "share"), [(1, 0.33), (2, 0.66), (3, 1), (7, 2), (64, 21)])
+def test_trees_share_the_cores(cores: int, share: float) -> None:
+    assert tree_share(cores) == share and 3 * share <= cores
 
 
 def test_labels_that_fit_grow_with_memory() -> None:
@@ -38,7 +35,7 @@ def test_settings_that_are_advised_exist() -> None:
     words = finding("cores").meaning.split()
     flags = words[next(i for i, word in enumerate(words) if word.startswith("--")) :]
     settings, _ = with_flags("", lambda parser: None, ["--config", "quickstart", *flags])
-    assert settings.resources.cpus_per_worker == tree_share(diagnosis.available_cpus())[0]
+    assert settings.resources.cpus_per_worker == tree_share(diagnosis.available_cpus())
 
 
 def test_problems_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

@@ -37,8 +37,7 @@ def test_configs_are_the_papers(name: str) -> None:
         training.average_after,
         not network.train_embeddings,
         corpus.valid_documents,
-        settings.evaluation.propensity_a,
-        settings.evaluation.propensity_b,
+        *settings.evaluation.propensity,
     )
     assert len(training.epochs) == 1
     assert settings.ensemble.trees == 3

@@ -96,8 +96,8 @@ def test_text_alternative():
     svg = figure.find("svg")
     assert svg.get("role") == "img"
     assert svg.find("title").text == "Title"
-    assert svg.find("desc").text == "loss against step: loss from 0.5 to 0.25."
-    assert svg.get("aria-label") == "Title. loss against step: loss from 0.5 to 0.25."
+    assert svg.find("desc").text == "loss against step"
+    assert svg.get("aria-label") == "Title: loss against step"
     region = next(figure.iter("div"))
     assert region.get("tabindex") == "0" and region.get("aria-label")
 

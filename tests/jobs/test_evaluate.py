@@ -51,7 +51,7 @@ def test_a_corpus_that_was_moved(judge, home):
 
 
 def test_constants_may_be_given(judge, home):
-    assert judge("--run=runs/run", "--evaluation.propensity_a", "0.6")[0] == 0
+    assert judge("--run=runs/run", "--evaluation.propensity", "0.6,1.5")[0] == 0
     assert json.loads((home / "runs/run/metrics.json").read_text())["propensity"]["A"] == 0.6
 
 
@@ -80,5 +80,5 @@ def test_one_line_says_what_is_wrong(judge, home, words, says):
 def test_help_shows_flags_and_settings(judge):
     code, out, _ = judge("--help")
     assert code == 0
-    for flag in ("--run", "--split", "--open", "--evaluation.propensity_a"):
+    for flag in ("--run", "--split", "--open", "--evaluation.propensity"):
         assert flag in out

@@ -86,7 +86,7 @@ def job(name: str, *words: object) -> list[str]:
 
 def long_training(directory: Path) -> Path:
     """The config of a run that nobody waits for."""
-    training = {"epochs": [400], "eval_every_steps": 5, "patience": 10_000}
+    training = {"epochs": [400], "eval_every_steps": 5, "patience_steps": 50_000}
     path = directory / "config.yaml"
     path.write_text(yaml.safe_dump(synthetic.experiment(directory, training=training, ensemble={"trees": 1})))
     return path

@@ -51,7 +51,7 @@ def experiment(directory: Path, epochs: int) -> dict[str, object]:
     """Settings with these epochs of the second level; checkpoints are saved at every scoring."""
     return synthetic.experiment(
         directory,
-        training={"epochs": [1, epochs], "eval_every_steps": 5, "patience": 1_000, "precision": "float32"},
+        training={"epochs": [1, epochs], "eval_every_steps": 5, "patience_steps": 5_000, "precision": "float32"},
         network={"embedding_dropout": 0.2, "encoder_dropout": 0.3},
         ensemble={"trees": 1, "top_labels": 10},
         resources={"checkpoint_minutes": 0},

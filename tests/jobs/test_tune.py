@@ -13,7 +13,6 @@ import yaml
 from descendants import job_environment, kill_driver
 
 from axml_ray.settings.configuration import load
-from axml_ray.tuning.outcome import front
 from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.space import Space
 
@@ -51,8 +50,7 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     flags = ["--config", str(tmp_path / "config.yaml"), "--space", "mine.py", "--trials", str(TRIALS),
-             "--search", "random", "--objective", "accuracy,cost", "--sweep", "small-sweep",
-             "--part", "0.5"]  # fmt: skip
+             "--search", "random", "--no-early-stopping", "--sweep", "small-sweep", "--part", "0.5"]  # fmt: skip
     sweep = tmp_path / "runs" / "small-sweep"
     killed = subprocess.Popen([sys.executable, str(ROOT / "jobs" / "tune.py"), *flags], env=job_environment(),
                               start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
@@ -75,7 +73,6 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     space = Space.load([str(tmp_path / "mine.py")])
     assert [trial.parameters for trial in trials] == [space.draw(study.ask()) for _ in range(TRIALS)]
     assert [trial.state for trial in trials] == ["finished"] * TRIALS
-    assert all(trial.milliseconds and trial.milliseconds > 0 for trial in trials)
     assert all(trial.score == max(one.score for one in trial.curve if one.is_of_labels) for trial in trials)
     # 110 of 220 training documents, two epochs a level; no scoring was told twice.
     for trial in trials:
@@ -85,15 +82,14 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     # Trials of one shape share their tree.
     shapes = {(trial.parameters["tree.height"], trial.parameters.get("tree.cluster_size")) for trial in trials}
     assert len(list((sweep / "trees").iterdir())) == len(shapes)
-    assert sorted(path.name for path in sweep.iterdir()) == sorted(
-        ["best.yaml", "sweep.html", "sweep.json", "tensorboard", "tracking.json", "trees", "trials", "trials.json",
-         *(f"front-{trial.number:03d}.yaml" for trial in front(trials))]
-    )  # fmt: skip
+    assert sorted(path.name for path in sweep.iterdir()) == [
+        "best.yaml", "sweep.html", "sweep.json", "tensorboard", "tracking.json", "trees", "trials", "trials.json",
+    ]  # fmt: skip
     best = load(sweep / "best.yaml")
     assert best.name == "small-sweep-best" and best.training.documents is None
     assert best.network.hidden == max(trials, key=lambda trial: trial.score or 0).parameters["network.hidden"]
     assert best.corpus == base.corpus and best.ensemble == base.ensemble and best.members == base.members
-    assert f"--config {sweep / 'best.yaml'}" in out and "ms a text" in out
+    assert f"--config {sweep / 'best.yaml'}" in out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def nodes_of(level: Level) -> list[list[int]]:
 
 
 def encodings(one: PooledNetwork, batch: Batch) -> Tensor:
-    return one.encode(batch.tokens, batch.own_lengths, batch.words)
+    return one.encode(batch.tokens, batch.own_lengths, batch.unique_ids)
 
 
 def fast_rows(one: PooledNetwork, batch: Batch) -> list[Tensor]:
@@ -337,11 +337,11 @@ class TestNetwork:
             one = network(kind, FLAT, **changes)
             whole, last = (make_batch(data(FLAT), FLAT, rows) for rows in (np.arange(4), np.array([2])))
             seeds = np.array([5, 6, 7, 8])
-            x = one.encode(whole.tokens, whole.own_lengths, whole.words, seeds)
-            assert torch.equal(x, one.encode(whole.tokens, whole.own_lengths, whole.words, seeds))
-            assert not torch.equal(x, one.encode(whole.tokens, whole.own_lengths, whole.words, seeds + 9))
+            x = one.encode(whole.tokens, whole.own_lengths, whole.unique_ids, seeds)
+            assert torch.equal(x, one.encode(whole.tokens, whole.own_lengths, whole.unique_ids, seeds))
+            assert not torch.equal(x, one.encode(whole.tokens, whole.own_lengths, whole.unique_ids, seeds + 9))
             assert (x[..., -1] == 1).all()
-            alone = one.encode(last.tokens, last.own_lengths, last.words, seeds[2:3])
+            alone = one.encode(last.tokens, last.own_lengths, last.unique_ids, seeds[2:3])
             torch.testing.assert_close(alone[0], x[2], rtol=1e-5, atol=1e-6)
             one.eval()
             torch.testing.assert_close(encodings(one, whole), encodings(network(kind, FLAT), whole))

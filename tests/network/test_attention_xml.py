@@ -110,7 +110,7 @@ def batch(network: AttentionXML, case: Case, rows: list[int] | None = None) -> B
 
 def fast_rows(network: AttentionXML, one: Batch) -> list[torch.Tensor]:
     """Logits of the candidates that exist, text by text."""
-    encodings = network.encode(one.tokens, one.own_lengths, one.words)
+    encodings = network.encode(one.tokens, one.own_lengths, one.unique_ids)
     found = network.logits(encodings, one.lengths, one.candidates)
     if one.candidates is None:
         return list(found)
@@ -119,7 +119,7 @@ def fast_rows(network: AttentionXML, one: Batch) -> list[torch.Tensor]:
 
 
 def fast_loss(network: AttentionXML, one: Batch) -> torch.Tensor:
-    encodings = network.encode(one.tokens, one.own_lengths, one.words)
+    encodings = network.encode(one.tokens, one.own_lengths, one.unique_ids)
     return network.loss(encodings, one.lengths, one.positives, one.count, one.candidates)
 
 
@@ -242,7 +242,7 @@ def test_states_are_the_equations():
     """The LSTMs, with and without gradients, and with words that nobody has looked for."""
     network = network_of(None).double()
     one, p = batch(network, Case()), Case().plain()
-    with_words = network.encode(one.tokens, one.own_lengths, one.words)
+    with_words = network.encode(one.tokens, one.own_lengths, one.unique_ids)
     without = network.encode(one.tokens, one.own_lengths)
     with torch.no_grad():
         plain = network.encode(one.tokens, one.own_lengths)
@@ -343,14 +343,14 @@ class TestShards:
         # the texts' order is that of the workers; there, masks and all, the encodings are the whole's
         one = make_batch(case.data(), whole.level, order)
         with patch.object(whole.encoder, "encoder_dropout", 0.5):
-            states = whole.encode(one.tokens, one.own_lengths, one.words, 1 + one.documents.numpy())
+            states = whole.encode(one.tokens, one.own_lengths, one.unique_ids, 1 + one.documents.numpy())
         value = whole.loss(states, one.lengths, one.positives, one.count, one.candidates)
         value.backward()
 
         encoded = []
         for shard, part in zip(shards, parts, strict=True):
             with patch.object(shard.encoder, "encoder_dropout", 0.5):
-                encoded.append(shard.encode(part.tokens, part.own_lengths, part.words, 1 + part.documents.numpy()))
+                encoded.append(shard.encode(part.tokens, part.own_lengths, part.unique_ids, 1 + part.documents.numpy()))
         sizes = [len(range(rank, len(TEXTS), count)) for rank in range(count)]
         gathered = torch.cat([own[:size] for own, size in zip(encoded, sizes, strict=True)]).detach()
         torch.testing.assert_close(gathered, states.detach(), rtol=1e-9, atol=1e-11)
@@ -500,12 +500,12 @@ class TestDropout:
     def test_a_networks_masks_follow_the_texts_seeds(self):
         network = network_of(None, embedding_dropout=0.5, encoder_dropout=0.5)
         together, seeds = batch(network, Case()), np.array([5, 6, 7, 8])
-        states = network.encode(together.tokens, together.own_lengths, together.words, seeds)
+        states = network.encode(together.tokens, together.own_lengths, together.unique_ids, seeds)
         for row, text in enumerate(TEXTS):
             alone = batch(network, Case(), [row])
             found = network.encode(alone.tokens, alone.own_lengths, None, seeds[row : row + 1])
             torch.testing.assert_close(found[0, : len(text)], states[row, : len(text)], rtol=1e-5, atol=1e-6)
-        other = network.encode(together.tokens, together.own_lengths, together.words, seeds + 1)
+        other = network.encode(together.tokens, together.own_lengths, together.unique_ids, seeds + 1)
         assert not torch.allclose(other[0, :5], states[0, :5])
 
 

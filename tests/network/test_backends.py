@@ -83,7 +83,7 @@ class TestAgainstTheEquations:
         found = []
         for scale in (None, torch.tensor(8.0)):
             one = batch(network, case)
-            states = network.encode(one.tokens, one.own_lengths, one.words)
+            states = network.encode(one.tokens, one.own_lengths, one.unique_ids)
             loss = network.loss(states, one.lengths, one.positives, one.count, one.candidates, scale)
             network.zero_grad()
             loss.backward()
@@ -125,7 +125,7 @@ class TestAgainstTheEquations:
 
         whole = case.network()
         texts = batch(whole, case)
-        encodings = whole.encode(texts.tokens, texts.own_lengths, texts.words).detach().to(dtype)
+        encodings = whole.encode(texts.tokens, texts.own_lengths, texts.unique_ids).detach().to(dtype)
 
         def run(shard: Shard) -> tuple[float, dict[str, torch.Tensor]]:
             network = case.network(shard)

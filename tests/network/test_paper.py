@@ -70,7 +70,7 @@ class TestTheNetwork:
         """Node by node, with its vector from its parent's block, through layers that are written out."""
         network = case.plain()
         one, p = batch(network, case), dict(network.named_parameters())
-        states = network.encode(one.tokens, one.own_lengths, one.words)
+        states = network.encode(one.tokens, one.own_lengths, one.unique_ids)
         for row, (found, nodes) in enumerate(zip(fast_rows(network, one), case.nodes(), strict=True)):
             words = states[row, : len(TEXTS[row])]
             for logit, node in zip(found, nodes, strict=True):
@@ -101,7 +101,7 @@ class TestTheNetwork:
         """Of twelve shards, some hold no candidate of a text, and some no row."""
         whole = case.plain()
         one = batch(whole, case)
-        states = whole.encode(one.tokens, one.own_lengths, one.words).detach()
+        states = whole.encode(one.tokens, one.own_lengths, one.unique_ids).detach()
         loss = whole.loss(states, one.lengths, one.positives, one.count, one.candidates)
         loss.backward()
         total = 0.0
@@ -122,7 +122,7 @@ class TestTheNetwork:
         one, found = batch(network, case), []
         for scale in (None, torch.tensor(8.0)):
             network.zero_grad()
-            states = network.encode(one.tokens, one.own_lengths, one.words)
+            states = network.encode(one.tokens, one.own_lengths, one.unique_ids)
             loss = network.loss(states, one.lengths, one.positives, one.count, one.candidates, scale)
             loss.backward()
             found.append((loss.item(), gradients(network)))

@@ -274,8 +274,8 @@ def test_other_features_fit_again_what_reads_them(again: Callable[..., Experimen
 def test_two_gloo_workers_train_a_tree_and_one_that_is_killed_costs_no_finished_level(
     ray_cluster: None, tmp_path: Path
 ) -> None:
-    resources = {"workers": 2, "cpus_per_worker": 0.5, "threads": 1, "max_failures": 1, "checkpoint_minutes": 0}
-    training = {"epochs": [2, 20], "eval_every_steps": 5, "patience": 1_000}
+    resources = {"workers": 2, "cpus_per_worker": 0.5, "checkpoint_minutes": 0}
+    training = {"epochs": [2, 20], "eval_every_steps": 5}
     current = prepared(small(tmp_path, resources=resources, ensemble={"trees": 1}, training=training))
     killed: list[int] = []
     followed: list[dict[str, Any]] = []
@@ -297,7 +297,7 @@ def test_two_gloo_workers_train_a_tree_and_one_that_is_killed_costs_no_finished_
 
 
 def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Path) -> None:
-    current = prepared(small(tmp_path, ensemble={"trees": 1}, training={"epochs": [500], "patience": 10_000}))
+    current = prepared(small(tmp_path, ensemble={"trees": 1}, training={"epochs": [500], "patience_steps": 10**6}))
     begun: list[dict[str, Any]] = []
     with pytest.raises(TrainingCancelledError):
         fit_members(current, begun.append, lambda: bool(begun))

@@ -12,13 +12,14 @@ import pytest
 import synthetic
 import yaml
 
+from axml_ray.cli.parser import from_command_line
 from axml_ray.cli.train import parse
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
-from axml_ray.settings.configuration import from_command_line, load, read_settings
+from axml_ray.settings.configuration import load, read_settings
 from axml_ray.workflow.train import begin
 
 NAMES = "".join(f"label {number}\tname {number}\n" for number in range(synthetic.LABELS))

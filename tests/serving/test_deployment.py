@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.members.knn import NearestNeighbours
-from axml_ray.settings.configuration import from_command_line
 from axml_ray.settings.members import KINDS, Kind, KnnSettings
 from serve_app.__main__ import ServerSettings
 from serve_app.edition import Edition, EditionError

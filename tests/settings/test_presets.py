@@ -7,9 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings import adapt
-from axml_ray.settings.configuration import from_command_line, load
+from axml_ray.settings.configuration import load
 from axml_ray.settings.presets import FLAT_LABELS, SMALL_DOCUMENTS, CorpusSize, choose
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -147,9 +148,3 @@ class TestAuto:
         assert settings.preset == "paper" and settings.network.hidden == load(corpus=OWN).network.hidden
         settings = from_command_line("", ["--preset", "paper", "--corpus.train", "a.jsonl", "--preset", "auto"])
         assert settings.preset == "auto" and settings.network.evidence
-
-    def test_a_group_given_as_an_object_is_given_setting_by_setting(self):
-        settings = from_command_line("", ["--corpus.train", "a", "--preset", "auto", "--tree", '{"height": 2}'])
-        assert {key for key in settings.given if key.startswith("tree")} == {"tree.height"}
-        with pytest.raises(SystemExit):
-            from_command_line("", ["--corpus.train", "a", "--tree", "foo"])

@@ -119,7 +119,7 @@ class TestBatch:
             words = data.tokens[row].tolist()
             assert batch.lengths[place] == len(words)
             assert batch.tokens[place].tolist() == words + [0] * (batch.tokens.shape[1] - len(words))
-        words, places = batch.words
+        words, places = batch.unique_ids
         assert torch.equal(words[places].view_as(batch.tokens), batch.tokens)
         assert words.tolist() == sorted(set(batch.tokens.flatten().tolist()))
         longest = max(len(data.tokens[row]) for row in rows)
@@ -189,7 +189,7 @@ class TestEpoch:
                     part.tokens, part.own_lengths.tolist(), part.documents.numpy(), strict=True
                 ):
                     assert words[:length].tolist() == data.tokens[row].tolist() and not words[length:].any()
-                words, places = part.words
+                words, places = part.unique_ids
                 assert torch.equal(words[places].view_as(part.tokens), part.tokens)
             encoded = [part.documents.numpy() for rank, part in enumerate(parts) if rank < whole.size]
             assert np.array_equal(np.concatenate(encoded), parts[0].rows)
@@ -225,7 +225,7 @@ class TestEpoch:
         batch = make_batch(data_of(9, level), level, np.array([3, 1]))
         assert batch.to(torch.device("cpu")).tokens is batch.tokens
         moved = batch.to(torch.device("meta"))
-        tensors = [moved.tokens, *moved.words, moved.own_lengths, moved.lengths, moved.positives]
+        tensors = [moved.tokens, *moved.unique_ids, moved.own_lengths, moved.lengths, moved.positives]
         tensors += [] if moved.candidates is None else [moved.candidates.exists, moved.candidates.row_index]
         assert {tensor.device.type for tensor in tensors} == {"meta"}
         assert np.array_equal(moved.rows, batch.rows) and moved.count == batch.count

@@ -136,7 +136,7 @@ class TestGoesOnAsIfItHadNeverStopped:
     @pytest.mark.parametrize("average_after", [1, 40])
     def test_where_patience_was_over(self, name, average_after, tmp_path):
         settings = {
-            "patience": 2,
+            "patience_steps": 4,
             "epochs": (40,),
             "eval_every_steps": 2,
             "learning_rate": 1e-9,

@@ -58,8 +58,8 @@ def test_a_scale_alone_changes_nothing(level):
     """In float32, where a power of two is exact, weights are equal to the last bit, also if gradients are clipped."""
     found = []
     for scale in (None, LossScale(2.0**20)):
-        training = training_of(level, "float32", clip=0.9)
-        training.loss_scale = scale
+        training = training_of(level, "float32")
+        training.clip.clip, training.loss_scale = 0.9, scale
         found.append((curve_of(training), training.run(), state_of(training)))
     (losses, best, state), (same_losses, same_best, same_state) = found
     assert (losses, best) == (same_losses, same_best)
@@ -98,7 +98,7 @@ def test_without_a_scale_gradients_would_vanish():
         training.network.initialise_output_bias(1e-3)  # as for rare labels
         one = next(training.batches())
         with torch.autocast("cpu", torch.float16, enabled=precision == "float16"):
-            states = training.network.encode(one.tokens, one.own_lengths, one.words)
+            states = training.network.encode(one.tokens, one.own_lengths, one.unique_ids)
             scale = training.loss_scale.factor if training.loss_scale else None
             training.network.loss(states, one.lengths, one.positives, one.count, None, scale).backward()
         table[name] = training.parameters[TABLE].grad / (1 if scale is None else scale)

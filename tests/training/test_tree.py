@@ -260,7 +260,7 @@ class TestResuming:
             "seed": 4,
             "tree": run.tree.model_copy(update={"beam": 4}),
             "network": run.network.model_copy(update={"hidden": 11}),
-            "training": run.training.model_copy(update={"clip": 4.0}),
+            "training": run.training.model_copy(update={"patience_steps": 9_999}),
         }
         keys = [key(run.model_copy(update={name: value})) for name, value in changes.items()]
         keys += [key(), key(tree=1), key(level=2)]
@@ -402,7 +402,7 @@ class TestKilledInsideALevel:
         stop(2, 3)
         with pytest.raises(Killed):
             train_tree(settings, corpus)
-        other = settings.model_copy(update={"training": settings.training.model_copy(update={"clip": 4.0})})
+        other = settings.model_copy(update={"training": settings.training.model_copy(update={"patience_steps": 9_999})})
         records = train_tree(other, corpus, build=False)
         assert opened(records) == [] and scorings == [1, 1]
         assert scored_at(records) == AT * 2

@@ -9,10 +9,10 @@ import pytest
 from scipy import sparse
 from tiny_corpus import LABELS, write_corpus
 
+from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.runs.run import Run
-from axml_ray.settings.configuration import from_command_line
 from axml_ray.tree.inspection import (
     clusters_around,
     describe_labels,

@@ -43,5 +43,5 @@ def test_a_level_trains_on_that_many_and_is_known_by_it(tmp_path: Path) -> None:
 
 def test_what_a_worker_reserves() -> None:
     assert ResourceSettings().of_a_worker == {"CPU": 1.0}
-    asked = ResourceSettings(cpus_per_worker=0.5, gpus_per_worker=1, memory_gib=1.5).of_a_worker
-    assert asked == {"CPU": 0.5, "GPU": 1.0, "memory": 1.5 * 2**30}
+    asked = ResourceSettings(cpus_per_worker=0.5, gpus_per_worker=1).of_a_worker
+    assert asked == {"CPU": 0.5, "GPU": 1.0}

@@ -28,19 +28,13 @@ BANDS: tuple[tuple[str, int, int | None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The labels whose number of training documents lies in a range.
-
-    Attributes:
-        name: head, torso, tail or unseen.
-        min_count: least number of training documents.
-        max_count: greatest number of training documents; None for no bound.
-        is_member: bool[L], whether each label is in the band.
-    """
+    """The labels whose number of training documents lies in a range; a `max_count` of None is no bound."""
 
     name: str
     min_count: int
     max_count: int | None
     is_member: NDArray[np.bool_]
+    """bool[L], whether each label is in the band."""
 
     @property
     def row(self) -> dict[str, Any]:
@@ -64,13 +58,10 @@ def band_name(band: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class FrequencyCurve:
-    """Precision and recall at five by the label's training documents, in bins that double: 0, 1, 2–3, 4–7, ….
-
-    Args:
-        counts: int64[L], training documents of each label.
-    """
+    """Precision and recall at five by the label's training documents, in bins that double: 0, 1, 2–3, 4–7, …."""
 
     counts: NDArray[np.int64]
+    """int64[L], training documents of each label."""
     _tallies: NDArray[np.int64] = field(init=False)
     """int64[3, bins]: labels ranked in the top five, those of them that are true, and true labels."""
     _bins: NDArray[np.int64] = field(init=False)

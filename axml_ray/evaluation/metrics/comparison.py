@@ -17,13 +17,7 @@ from axml_ray.settings import EvaluationSettings
 def compare_predictions(
     first: Predictions, second: Predictions, training: TrainingCounts, settings: EvaluationSettings
 ) -> dict[str, Any]:
-    """Compare the ensembles of two runs on the same documents, in any order.
-
-    Args:
-        first: predictions of a split by the run that is compared with.
-        second: predictions of the same documents by the run whose gains are measured.
-        training: label frequencies of their corpus.
-        settings: propensity constants.
+    """Compare the ensembles of two runs on the same documents, in any order; the gains are those of the second.
 
     Returns:
         - `documents`: number of documents with a true label;

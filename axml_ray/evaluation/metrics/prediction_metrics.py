@@ -21,14 +21,10 @@ from axml_ray.settings import EvaluationSettings
 
 @dataclass(frozen=True, slots=True)
 class TrainingCounts:
-    """Label frequencies of the training split, from which propensities and bands are computed.
-
-    Attributes:
-        counts: int64[L], training documents of each label.
-        documents: number of training documents.
-    """
+    """Label frequencies of the training split, from which propensities and bands are computed."""
 
     counts: np.ndarray
+    """int64[L], training documents of each label."""
     documents: int
 
 
@@ -40,11 +36,7 @@ def evaluate_predictions(
 ) -> dict[str, Any]:
     """Compute all metrics of the ensemble and of each member.
 
-    Args:
-        predictions: predictions of a split.
-        training: label frequencies of the corpus.
-        settings: propensity constants.
-        probability: calibration of the ensemble's scores to probabilities, if there is one.
+    `probability` calibrates the ensemble's scores to probabilities, if there is a calibration.
 
     Returns:
         `documents` (those with a true label), `ensemble` and `members` (scores in percent by metric), `intervals` (with
@@ -88,7 +80,7 @@ def evaluate_predictions(
         "frequency": frequency.result(),
         "calibration": calibration.result(),
         **({} if probability is None else {"probabilities": probabilities.result()}),
-        "propensity": {"A": settings.propensity_a, "B": settings.propensity_b},
+        "propensity": dict(zip("AB", settings.propensity, strict=True)),
     }
 
 
@@ -98,8 +90,9 @@ def inverse_propensity(training: TrainingCounts, settings: EvaluationSettings) -
     Raises:
         SettingsError: the corpus is too small for the formula.
     """
+    a, b = settings.propensity
     try:
-        return 1 / propensities(training.counts, training.documents, a=settings.propensity_a, b=settings.propensity_b)
+        return 1 / propensities(training.counts, training.documents, a=a, b=b)
     except ValueError as error:
         raise SettingsError(f"evaluation: {error}") from None
 

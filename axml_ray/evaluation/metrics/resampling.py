@@ -29,17 +29,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between two rankings in one metric.
-
-    Attributes:
-        points: the difference in percentage points.
-        interval: its 95 % interval, in percentage points.
-        p: two-sided p-value of the paired permutation test.
-    """
+    """The difference between two rankings in one metric and its 95 % interval, in percentage points."""
 
     points: float
     interval: Interval
     p: float
+    """Two-sided p-value of the paired permutation test."""
 
 
 def bootstrap_intervals(scores: DocumentScores, *, resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Interval]:
@@ -73,7 +68,7 @@ def compare_paired(
         as_large += (swapped >= np.abs(points) - 1e-9).sum(0)
     p_values = (1 + as_large) / (1 + resamples)
     results = zip(points.tolist(), _percentile_intervals(sampled_BM), p_values.tolist(), strict=True)
-    return dict(zip(METRICS, (Difference(*each) for each in results), strict=True))
+    return dict(zip(METRICS, (Difference(*values) for values in results), strict=True))
 
 
 def _draw_sample(random: np.random.Generator, documents: int) -> NDArray[np.float64]:

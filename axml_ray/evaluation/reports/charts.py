@@ -52,7 +52,7 @@ figure.chart details {{ font-size: .85rem; margin-top: .3rem; }}
 FIGURE = Template(
     """<figure class="chart"><figcaption>{{ title }}</figcaption>
 {%- if drawing -%}
-<svg viewBox="0 0 {{ width }} {{ height }}" role="img" aria-label="{{ title }}. {{ description }}">
+<svg viewBox="0 0 {{ width }} {{ height }}" role="img" aria-label="{{ title }}: {{ description }}">
 {#- #}<title>{{ title }}</title><desc>{{ description }}</desc>{{ drawing }}</svg>
 <details><summary>Numbers</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="{{ title }}: numbers"><table>
@@ -114,14 +114,9 @@ class Bars:
 
 
 def line_chart(title: str, x: Axis, y: Axis, lines: Sequence[Line], *, diagonal: bool = False) -> Markup:
-    """Draw lines over a numeric axis.
+    """Draw lines over a numeric axis; without any point, the chart says that there are no data.
 
-    Args:
-        title: title of the chart.
-        x: horizontal axis.
-        y: vertical axis.
-        lines: the lines; without any point, the chart says that there are no data.
-        diagonal: whether to draw y = x, for a comparison of quantities that should be equal.
+    `diagonal` draws y = x, too, for a comparison of quantities that should be equal.
 
     Raises:
         ValueError: a value on a logarithmic axis is not positive.
@@ -136,11 +131,6 @@ def line_chart(title: str, x: Axis, y: Axis, lines: Sequence[Line], *, diagonal:
     positions = sorted({a for line in lines for a, _ in line.points})
     by_position = [dict(line.points) for line in lines]
     rows = [[format_number(a), *(format_number(values.get(a)) for values in by_position)] for a in positions]
-    ranges = "; ".join(
-        f"{line.name} from {format_number(points[0][1])} to {format_number(points[-1][1])}"
-        for line, points in zip(lines, known, strict=True)
-        if points
-    )
 
     def draw(axes: "Axes") -> None:
         for number, line in enumerate(lines):
@@ -161,27 +151,17 @@ def line_chart(title: str, x: Axis, y: Axis, lines: Sequence[Line], *, diagonal:
             axes.axline((0, 0), slope=1, color="black", linestyle=DASHES[2], linewidth=1)
 
     names = [line.name for line in lines]
-    return _figure(title, f"{y.label} against {x.label}: {ranges}.", draw, [x.label, *names], rows)
+    return _figure(title, f"{y.label} against {x.label}", draw, [x.label, *names], rows)
 
 
 def bar_chart(title: str, x: Axis, y: Axis, bins: Sequence[str], bars: Sequence[Bars]) -> Markup:
-    """Draw groups of bars, one group per bin.
+    """Draw groups of bars, one group for each bin; without any value but 0, the chart says that there are no data.
 
-    Args:
-        title: title of the chart.
-        x: horizontal axis; only its label is used.
-        y: vertical axis; if it is logarithmic, values of 0 have no bar.
-        bins: names of the bins, in order.
-        bars: the series; without any value but 0, the chart says that there are no data.
+    Of the horizontal axis only the label is used. On a logarithmic vertical axis, values of 0 have no bar.
     """
     if not any(value for series in bars for value in series.values):
         return Markup(FIGURE.render(title=title))
     rows = [[name, *(format_number(series.values[index]) for series in bars)] for index, name in enumerate(bins)]
-    peaks = [max(range(len(bins)), key=series.values.__getitem__) for series in bars]
-    maxima = "; ".join(
-        f"{series.name} up to {format_number(series.values[peak])}, at {bins[peak]}"
-        for series, peak in zip(bars, peaks, strict=True)
-    )
 
     def draw(axes: "Axes") -> None:
         width = 0.8 / len(bars)
@@ -204,7 +184,7 @@ def bar_chart(title: str, x: Axis, y: Axis, bins: Sequence[str], bars: Sequence[
         axes.set_xticks(ticks, [bins[index] for index in ticks])
 
     names = [series.name for series in bars]
-    return _figure(title, f"{y.label} by {x.label}: {maxima}.", draw, [x.label, *names], rows)
+    return _figure(title, f"{y.label} by {x.label}", draw, [x.label, *names], rows)
 
 
 def format_number(value: float | None) -> str:
@@ -240,24 +220,6 @@ def _figure(
     """Return the `<figure>` of a chart that `draw` draws; `heads` and `rows` are the table of its numbers."""
     # The salt makes ids inside the SVG reproducible, and different from those of other charts on the page.
     salt = hashlib.sha256(repr((title, heads, rows)).encode()).hexdigest()
-    drawing = _inline(_draw_svg(draw, has_legend=len(heads) > 2, salt=salt))
-    if len(rows) > MAX_POINTS:
-        rows = [rows[index * (len(rows) - 1) // (MAX_POINTS - 1)] for index in range(MAX_POINTS)]
-    return Markup(
-        FIGURE.render(
-            title=title,
-            description=description,
-            drawing=drawing,
-            width=WIDTH,
-            height=HEIGHT,
-            heads=heads,
-            rows=rows,
-        )
-    )
-
-
-def _draw_svg(draw: Callable[["Axes"], None], *, has_legend: bool, salt: str) -> str:
-    """Return matplotlib's SVG document of a chart."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its first import logs that it builds a font cache
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -271,12 +233,16 @@ def _draw_svg(draw: Callable[["Axes"], None], *, has_legend: bool, salt: str) ->
         axes = figure.add_subplot()
         draw(axes)
         axes.grid(axis="y")
-        if has_legend:
+        if len(heads) > 2:
             figure.legend(loc="outside lower left", ncols=3)
         document = io.StringIO()
         # Not `savefig`, which lays the figure out and draws it twice.
         FigureCanvasSVG(figure).print_svg(document, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-        return document.getvalue()
+    drawing = _inline(document.getvalue())
+    if len(rows) > MAX_POINTS:
+        rows = [rows[index * (len(rows) - 1) // (MAX_POINTS - 1)] for index in range(MAX_POINTS)]
+    values = {"title": title, "description": description, "drawing": drawing, "heads": heads, "rows": rows}
+    return Markup(FIGURE.render(width=WIDTH, height=HEIGHT, **values))
 
 
 def _inline(document: str) -> Markup:

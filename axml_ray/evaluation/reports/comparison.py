@@ -27,12 +27,9 @@ def write_page(
     comparison: Mapping[str, Any],
     examples: Sequence[tuple[str, Sequence[tuple[Example, Example]]]] = (),
 ) -> None:
-    """Write the page atomically.
+    """Write the page atomically, with groups of example documents and their titles.
 
-    Args:
-        path: file to write; its directories are created.
-        comparison: content of the comparison.
-        examples: groups of documents with their titles; each document as the first and as the second run labelled it.
+    Each document is there as the first and as the second run labelled it.
     """
     ends = [abs(end) for name in COLUMNS for end in comparison["measures"][name]["interval"]]
     write_html(

@@ -167,16 +167,16 @@ def build_examples(
     return [examples[row] for row in rows]
 
 
-def highlight(text: str, words: WordWeights) -> tuple[TextSpan, ...]:
+def highlight(text: str, weighted: WordWeights) -> tuple[TextSpan, ...]:
     """Divide the beginning of a text into spans, with the words' weights divided by the largest one.
 
     Args:
         text: the whole text.
-        words: weighted words in any order; a word that overlaps an earlier one is left out.
+        weighted: weighted words in any order; a word that overlaps an earlier one is left out.
     """
-    largest = max((weight for *_, weight in words), default=0.0)
+    largest = max((weight for *_, weight in weighted), default=0.0)
     spans, position = [], 0
-    for _, start, end, weight in sorted(words, key=lambda word: word[1]):
+    for _, start, end, weight in sorted(weighted, key=lambda word: word[1]):
         if start < position or end > min(len(text), MAX_CHARACTERS) or largest <= 0:
             continue
         if start > position:

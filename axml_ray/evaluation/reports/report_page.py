@@ -15,21 +15,6 @@ from axml_ray.evaluation.reports.charts import Axis, Bars, Line, bar_chart, line
 from axml_ray.evaluation.reports.examples import Example
 from axml_ray.evaluation.reports.html_file import write_html
 
-METRIC_FAMILIES = {
-    "P": "precision: share of true labels among the top k",
-    "nDCG": "normalized discounted cumulative gain: like precision, but higher ranks count more",
-    "PSP": "propensity-scored precision: rare labels count more",
-    "PSnDCG": "propensity-scored nDCG",
-    "R": "recall: share of the true labels that are among the top k",
-}
-SINGLE_METRICS = {
-    "RP@5": "R-precision: true labels among the top five, over min(5, true labels)",
-    "F1@5": "2 · true labels among the top five / (5 + true labels)",
-    "nDCG@10/all": "nDCG of the top ten against an ideal ranking of all true labels",
-}
-MEMBER_COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "RP@5", "F1@5")
-BAND_COLUMNS = ("P@1", "P@5", "nDCG@5", "R@5", "R@10")
-
 
 def write_page(
     path: Path,
@@ -40,15 +25,10 @@ def write_page(
     best: Sequence[Example] = (),
     worst: Sequence[Example] = (),
 ) -> None:
-    """Write the report atomically.
+    """Write the report of the run `name` atomically.
 
-    Args:
-        path: file to write; its directories are created.
-        metrics: content of `metrics.json`.
-        name: name of the run.
-        journals: `training.jsonl` of each tree; missing files are skipped.
-        best: documents with the best predictions.
-        worst: documents with the worst predictions.
+    `metrics` is the content of `metrics.json`, `journals` are the files `training.jsonl` of the trees, of which missing
+    ones are skipped, and `best` and `worst` are the documents with the best and the worst predictions.
     """
     write_html(
         path,
@@ -56,10 +36,6 @@ def write_page(
         metrics=metrics,
         name=name,
         cuts=CUTS,
-        metric_families=METRIC_FAMILIES,
-        single_metrics=SINGLE_METRICS,
-        member_columns=MEMBER_COLUMNS,
-        band_columns=BAND_COLUMNS,
         training_charts=training_charts(journals),
         frequency_chart=frequency_chart(metrics["frequency"]),
         score_histogram=score_histogram(metrics["calibration"]),

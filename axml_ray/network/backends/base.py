@@ -159,7 +159,7 @@ class Backend(ABC):
 
     @abstractmethod
     def both_directions(
-        self, lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]
+        self, lstms: Sequence[nn.LSTM], inputs: Sequence[Tensor], states: Sequence[Tensor]
     ) -> list[Tensor]:
         """Run two LSTMs, each on its own input; see `bilstm.both_directions`."""
 

@@ -50,16 +50,16 @@ class CpuBackend(Backend):
         if seeds is None:
             seeds = torch.randint(2**62, (len(values),)).numpy()
         dropped = min(255, round(256 * rate))
-        words = -(-values[0].numel() // 8)  # 64-bit words that hold one byte for each value
-        random = np.stack([np.random.SFC64((int(seed), layer)).random_raw(words) for seed in seeds]).view(np.uint8)
-        kept = torch.from_numpy(random)[:, : values[0].numel()].view_as(values) >= dropped
-        return values * kept.to(values.dtype).mul_(256 / (256 - dropped))
+        words_64 = -(-values[0].numel() // 8)  # 64-bit words that hold one byte for each value
+        random = np.stack([np.random.SFC64((int(seed), layer)).random_raw(words_64) for seed in seeds]).view(np.uint8)
+        is_kept = torch.from_numpy(random)[:, : values[0].numel()].view_as(values) >= dropped
+        return values * is_kept.to(values.dtype).mul_(256 / (256 - dropped))
 
     def both_directions(
-        self, lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]
+        self, lstms: Sequence[nn.LSTM], inputs: Sequence[Tensor], states: Sequence[Tensor]
     ) -> list[Tensor]:
         """Run the two LSTMs at the same time, each on half of the threads."""
-        return both_directions(lstms, words, states)
+        return both_directions(lstms, inputs, states)
 
     def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
         """Return one product of all documents' words."""

@@ -102,13 +102,13 @@ class CudaBackend(Backend):
         return counter_dropout(values, rate, seeds, layer)
 
     def both_directions(
-        self, lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]
+        self, lstms: Sequence[nn.LSTM], inputs: Sequence[Tensor], states: Sequence[Tensor]
     ) -> list[Tensor]:
         """Run one LSTM after the other, in `lstm_dtype` where the words are in a reduced format."""
-        reduced = words[0].dtype in (torch.bfloat16, torch.float16)
-        dtype = self.lstm_dtype if reduced else words[0].dtype
+        reduced = inputs[0].dtype in (torch.bfloat16, torch.float16)
+        dtype = self.lstm_dtype if reduced else inputs[0].dtype
         with torch.autocast(self.device_type, enabled=False):  # it would choose another format for cuDNN
-            return [run_lstm(*run, dtype) for run in zip(lstms, words, states, strict=True)]
+            return [run_lstm(*run, dtype) for run in zip(lstms, inputs, states, strict=True)]
 
     def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
         """Return one product of all documents' words, in memory [n, B, T]."""

@@ -20,11 +20,11 @@ class FusedAttentionXML(AttentionXML):
         self,
         tokens_BT: Tensor,
         lengths_B: Tensor,
-        words: tuple[Tensor, Tensor] | None = None,
+        unique_ids: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the hidden states ĥ_t, [B, T, D], in the number format of autocast; see `LevelNetwork.encode`."""
-        states_BTD: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)
+        states_BTD: Tensor = self.encoder(tokens_BT, lengths_B, unique_ids, seeds)
         return states_BTD
 
     def loss(

@@ -18,31 +18,31 @@ from torch import Tensor, nn
 from axml_ray.network.fast.torch_internals import lstm_layer
 
 
-def both_directions(lstms: Sequence[nn.LSTM], words: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
+def both_directions(lstms: Sequence[nn.LSTM], inputs: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
     """Run two LSTMs, each on its own input, and return their outputs, [B, T, N] each.
 
     Args:
         lstms: two, batch first.
-        words: the input of each, [B, T, E].
+        inputs: the input of each, [B, T, E].
         states: the initial state of each, [2, 1, B, N]: h and c.
     """
     threads = torch.get_num_threads()
-    runs = list(zip(lstms, words, states, strict=True))
+    runs = list(zip(lstms, inputs, states, strict=True))
     if threads < 2:
         return [_run_lstm(*run) for run in runs]
     weights = [weight for lstm in lstms for weight in lstm.parameters()]
-    return list(_ParallelLSTMs.apply(lstms, threads // 2, torch.is_grad_enabled(), *words, *states, *weights))
+    return list(_ParallelLSTMs.apply(lstms, threads // 2, torch.is_grad_enabled(), *inputs, *states, *weights))
 
 
-def _run_lstm(lstm: nn.LSTM, words: Tensor, state: Tensor) -> Tensor:
+def _run_lstm(lstm: nn.LSTM, words_BTE: Tensor, state: Tensor) -> Tensor:
     """Run one LSTM in the number format of autocast, which means the same on every processor."""
     if not torch.is_autocast_enabled("cpu") or has_bfloat16_lstm():
-        output: Tensor = lstm(words, (state[0], state[1]))[0]
+        output: Tensor = lstm(words_BTE, (state[0], state[1]))[0]
         return output
     # Without oneDNN's bfloat16 kernels, PyTorch's LSTM fails or computes in a mixture of formats. Round what goes in
     # and what comes out, and sum the products in float32, as those kernels do.
     with torch.autocast("cpu", enabled=False):
-        rounded = [tensor.to(torch.bfloat16).float() for tensor in (words, state, *lstm.parameters())]
+        rounded = [tensor.to(torch.bfloat16).float() for tensor in (words_BTE, state, *lstm.parameters())]
         initial = (rounded[1][0], rounded[1][1])
         return lstm_layer(rounded[0], initial, rounded[2:], lstm.training).to(torch.bfloat16)
 
@@ -53,11 +53,11 @@ def has_bfloat16_lstm() -> bool:
 
     Reading the processor's flags is not enough: `ONEDNN_MAX_CPU_ISA` can rule out instructions that the processor has.
     """
-    words, state = torch.zeros(1, 2, 8), torch.zeros(1, 1, 8)
+    words_BTE, state = torch.zeros(1, 2, 8), torch.zeros(1, 1, 8)
     weights = [torch.zeros(32, 8), torch.zeros(32, 8), torch.zeros(32), torch.zeros(32)]
     try:
         with torch.autocast("cpu", torch.bfloat16):
-            output = lstm_layer(words, (state, state), weights, training=False)
+            output = lstm_layer(words_BTE, (state, state), weights, training=False)
     except RuntimeError:  # oneDNN has no kernel for it
         return False
     return output.dtype == torch.bfloat16

@@ -27,8 +27,8 @@ def counter_dropout(values: Tensor, rate: float, seeds_B: Tensor, layer: int) ->
     The arguments are those of `paper.dropout`, with seeds int64 [B].
     """
     dropped = min(255, round(256 * rate))
-    kept = kept_values(seeds_B, layer, values[0].numel(), dropped).view(values.shape)
-    result: Tensor = _MaskedScale.apply(values, kept, 256 / (256 - dropped))
+    mask = kept_values(seeds_B, layer, values[0].numel(), dropped).view(values.shape)
+    result: Tensor = _MaskedScale.apply(values, mask, 256 / (256 - dropped))
     return result
 
 
@@ -61,10 +61,10 @@ class _MaskedScale(torch.autograd.Function):
     """values · mask · scale in one pass, forward and backward."""
 
     @staticmethod
-    def forward(context: Any, values: Tensor, kept: Tensor, scale: float) -> Tensor:
-        context.save_for_backward(kept)
+    def forward(context: Any, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+        context.save_for_backward(mask)
         context.scale = scale
-        return masked_scale(values, kept, scale)
+        return masked_scale(values, mask, scale)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

@@ -38,9 +38,9 @@ def run_lstm(lstm: nn.LSTM, words_BTE: Tensor, state: Tensor, dtype: torch.dtype
     width = words_BTE.shape[2]
     padding = -width % INPUT_MULTIPLE if dtype == torch.float16 else -width % 8 if dtype == torch.bfloat16 else 0
     weights = _weights(lstm, padding, factor)
-    words = _enter(functional.pad(words_BTE, (0, padding)) if padding else words_BTE, factor)
+    padded_BTE = _enter(functional.pad(words_BTE, (0, padding)) if padding else words_BTE, factor)
     initial = _enter(state, factor)
-    output = lstm_layer(words, (initial[0], initial[1]), weights, lstm.training)
+    output = lstm_layer(padded_BTE, (initial[0], initial[1]), weights, lstm.training)
     return _leave(output, words_BTE.dtype, factor)
 
 
@@ -50,8 +50,8 @@ def _weights(lstm: nn.LSTM, padding: int, factor: "_Factor") -> list[Tensor]:
     if padding:
         tensors[0] = functional.pad(tensors[0], (0, padding))
     flat = _enter(torch.cat([tensor.flatten() for tensor in tensors]), factor)
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+    weights = flat.split([tensor.numel() for tensor in tensors])
+    return [weight.view(tensor.shape) for weight, tensor in zip(weights, tensors, strict=True)]
 
 
 class _Factor:

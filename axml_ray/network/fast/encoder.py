@@ -17,9 +17,9 @@ from axml_ray.network.paper.attention_xml import Encoder, reversed_positions
 class FastEncoder(Encoder):
     """`Encoder` with the same parameters and results, computed faster."""
 
-    def embed(self, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | None) -> Tensor:
+    def embed(self, tokens_BT: Tensor, unique_ids: tuple[Tensor, Tensor] | None) -> Tensor:
         """Return the vectors of the words, [B, T, E], in the number format of matrix products."""
-        return embed_tokens(self.embedding.weight, tokens_BT, words)
+        return embed_tokens(self.embedding.weight, tokens_BT, unique_ids)
 
     def bilstm(self, words_BTE: Tensor, lengths_B: Tensor) -> Tensor:
         """Return the forward and the backward state of each word, concatenated, [B, T, D]."""
@@ -32,13 +32,13 @@ class FastEncoder(Encoder):
         return torch.cat([ahead_BTN, _reverse(back_BTN, reversed_BT)], dim=-1)
 
 
-def embed_tokens(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | None) -> Tensor:
+def embed_tokens(table: Tensor, tokens_BT: Tensor, unique_ids: tuple[Tensor, Tensor] | None) -> Tensor:
     """Return the vectors of words, [B, T, E], in the number format of matrix products; the gradient is sparse.
 
     Args:
         table: [words, E], float32, or bfloat16 in a network that only predicts.
         tokens_BT: word ids.
-        words: as in `LevelNetwork.encode`; computed here if None, which takes time on the device.
+        unique_ids: as in `LevelNetwork.encode`; computed here if None, which takes time on the device.
     """
     device_type = backend_for(table.device).device_type
     # A bfloat16 table without autocast is only a way of storing it: products are then computed in float32.
@@ -47,7 +47,7 @@ def embed_tokens(table: Tensor, tokens_BT: Tensor, words: tuple[Tensor, Tensor] 
         dtype = torch.get_autocast_dtype(device_type)
     if not (torch.is_grad_enabled() and table.requires_grad):
         return functional.embedding(tokens_BT, table).to(dtype)
-    rows_U, row_index_R = words or tokens_BT.flatten().unique(return_inverse=True)
+    rows_U, row_index_R = unique_ids or tokens_BT.flatten().unique(return_inverse=True)
     return read_rows(table, rows_U, row_index_R).to(dtype).view(*tokens_BT.shape, -1)
 
 

@@ -300,5 +300,5 @@ class _FusedLoss(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, context.gradients = context.gradients, None
         if gradient.data_ptr() != first_gradient(gradient).data_ptr():
-            gradients = [part * gradient for part in gradients]
+            gradients = [value * gradient for value in gradients]
         return None, *gradients

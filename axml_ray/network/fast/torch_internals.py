@@ -21,12 +21,12 @@ def softmax_backward(gradient: Tensor, weights: Tensor, dim: int) -> Tensor:
     return torch._softmax_backward_data(gradient, weights, dim, weights.dtype)
 
 
-def masked_scale(values: Tensor, kept: Tensor, scale: float) -> Tensor:
-    """Return values · kept · scale, for a bool mask of the same shape.
+def masked_scale(values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Return values · mask · scale, for a bool mask of the same shape.
 
     The documented way would convert the mask to the values' format and pass over both once more.
     """
-    return torch.ops.aten.native_dropout_backward(values, kept, scale)
+    return torch.ops.aten.native_dropout_backward(values, mask, scale)
 
 
 def lstm_layer(words_BTE: Tensor, state: tuple[Tensor, Tensor], weights: Sequence[Tensor], training: bool) -> Tensor:
@@ -42,7 +42,7 @@ def lstm_layer(words_BTE: Tensor, state: tuple[Tensor, Tensor], weights: Sequenc
     """
     # biases, one layer, no dropout, one direction, batch first
     output: Tensor = torch._VF.lstm(
-        words_BTE, [part.contiguous() for part in state], list(weights), True, 1, 0.0, training, False, True
+        words_BTE, [tensor.contiguous() for tensor in state], list(weights), True, 1, 0.0, training, False, True
     )[0]
     return output
 

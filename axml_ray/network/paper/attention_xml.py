@@ -49,21 +49,21 @@ class Encoder(nn.Module):
         self,
         tokens_BT: Tensor,
         lengths_B: Tensor,
-        words: tuple[Tensor, Tensor] | None = None,
+        unique_ids: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the hidden states ĥ_t, [B, T, D]; what they hold at padding must be masked by the caller.
 
         The arguments are those of `LevelNetwork.encode`.
         """
-        words_BTE = self.embed(tokens_BT, words)
+        words_BTE = self.embed(tokens_BT, unique_ids)
         words_BTE = dropout(words_BTE, self.embedding_dropout, self.training, seeds, WORD_LAYER)
         states_BTD = self.bilstm(words_BTE, lengths_B)
         return dropout(states_BTD, self.encoder_dropout, self.training, seeds, STATE_LAYER)
 
-    def embed(self, tokens_BT: Tensor, words: tuple[Tensor, Tensor] | None) -> Tensor:
+    def embed(self, tokens_BT: Tensor, unique_ids: tuple[Tensor, Tensor] | None) -> Tensor:
         """Return the vectors of the words (section 2.4.1), [B, T, E]."""
-        rows_U, row_index = words or tokens_BT.unique(return_inverse=True)
+        rows_U, row_index = unique_ids or tokens_BT.unique(return_inverse=True)
         vectors = read_rows(self.embedding.weight, rows_U, row_index).to(self.first_state.dtype)
         return vectors.view(*tokens_BT.shape, -1)
 
@@ -162,12 +162,12 @@ class AttentionXML(LevelNetwork):
         self,
         tokens_BT: Tensor,
         lengths_B: Tensor,
-        words: tuple[Tensor, Tensor] | None = None,
+        unique_ids: tuple[Tensor, Tensor] | None = None,
         seeds: Seeds | None = None,
     ) -> Tensor:
         """Return the hidden states ĥ_t of the texts, [B, T, D]; see `LevelNetwork.encode`."""
         with full_precision(tokens_BT.device):
-            states_BTD: Tensor = self.encoder(tokens_BT, lengths_B, words, seeds)
+            states_BTD: Tensor = self.encoder(tokens_BT, lengths_B, unique_ids, seeds)
         return states_BTD
 
     def score(self, states_BTD: Tensor, lengths_B: Tensor, queries_BND: Tensor) -> Tensor:
