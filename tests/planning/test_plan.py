@@ -379,7 +379,7 @@ def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
     assert written["operations"] == pytest.approx(3 * sum(level["operations"]["total"] for level in written["levels"]))
     settings = load(ROOT / "configs/quickstart.yaml", network={"hidden": 16, "fully_connected": [16]})
     for level, shape in zip(written["levels"], level_shapes(6_500, settings.tree), strict=True):
-        network = FusedAttentionXML(shape.level(), torch.zeros(9_000, 300), settings.network)
+        network = FusedAttentionXML(shape.level(), torch.zeros(9_000, settings.corpus.word_dimension), settings.network)
         assert level["parameters"] == sum(parameter.numel() for parameter in network.parameters())
 
 
