@@ -73,11 +73,11 @@ def _read(run: Path) -> tuple[list[str], np.ndarray, Scores]:
     if predictions is None:
         raise SettingsError(f"{run}: no predictions of the test split; run axml-ray train")
     rankings = list(predictions.read(ENSEMBLE))
-    labels = max(int(max(one.top.max(initial=0), one.truth.values.max(initial=0))) for one in rankings) + 1
+    labels = max(int(max(one.labels.max(initial=0), truth.values.max(initial=0))) for one, truth in rankings) + 1
     scores = Scores(np.ones(labels))
-    for one in rankings:
-        scores.add(one.top, one.truth.values, one.truth.offsets)
-    return predictions.documents()[0], np.concatenate([one.top[:, 0] for one in rankings]), scores
+    for one, truth in rankings:
+        scores.add(one.labels, truth.values, truth.offsets)
+    return predictions.documents()[0], np.concatenate([one.labels[:, 0] for one, _ in rankings]), scores
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK, rank_given
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.records.records import Fields, Rejection, storable
 from axml_ray.corpus.text.composition import composed
@@ -24,7 +25,6 @@ from axml_ray.inference.explain.codec import Codec, Tag
 from axml_ray.inference.explain.conditions import AllowedLabels
 from axml_ray.inference.explain.explain import assemble
 from axml_ray.members.explanation import TreePath
-from axml_ray.members.topk import TopK, rank_given
 from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError, exclude_from_collections

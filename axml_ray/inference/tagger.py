@@ -15,13 +15,13 @@ import torch
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK, rank_given
 from axml_ray.corpus.records.records import storable
 from axml_ray.inference.bundle import hub
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.explain.codec import Codec, Tag
 from axml_ray.inference.explain.conditions import AllowedLabels
 from axml_ray.inference.explain.explain import explain
-from axml_ray.members.topk import TopK, rank_given
 from axml_ray.network.backends.devices import device_named
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings import LabelConditions, Precision

@@ -5,9 +5,9 @@ from abc import abstractmethod
 import numpy as np
 from scipy import sparse
 
+from axml_ray.core.topk import TopK, best_of_sparse
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.member import Member
-from axml_ray.members.topk import TopK, best_of_sparse
 
 
 class SparseMember(Member):

@@ -22,13 +22,13 @@ from axml_ray.core.files import whole_file
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Mean, Validation
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.inference.predict.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict.predict_split import predict_split
-from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Follow, fit_members, show
 from axml_ray.progress.heartbeat import phase
@@ -216,12 +216,8 @@ def _rank_validation(current: Run) -> Validation:
 
 def validation_of(current: Run, predictions: Predictions) -> Validation:
     """Return the stored rankings of the members, as a combiner is fitted on them."""
-    rankings = []
-    truth: list[Ragged] = []
-    for member in current.members:
-        shards = list(predictions.read(member.name))
-        rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in shards]) for name in ("top", "scores"))))
-        truth = [one.truth for one in shards]
+    shards, truth = zip(*predictions.read_all(current.member_names), strict=True)
+    rankings = [TopK(*map(np.concatenate, zip(*of_member, strict=True))) for of_member in zip(*shards, strict=True)]
     return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 

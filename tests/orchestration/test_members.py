@@ -73,7 +73,7 @@ def stored(current: Run, split: str) -> Predictions:
 
 def ranked(predictions: Predictions, who: str = "ensemble") -> tuple[np.ndarray, np.ndarray]:
     parts = list(predictions.read(who))
-    return np.concatenate([one.top for one in parts]), np.concatenate([one.scores for one in parts])
+    return np.concatenate([one.labels for one, _ in parts]), np.concatenate([one.scores for one, _ in parts])
 
 
 def log_likelihood(combiner: Combiner, validation: Validation) -> float:

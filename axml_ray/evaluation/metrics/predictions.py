@@ -15,26 +15,12 @@ import pyarrow.parquet as pq
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import finish_replacement
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics.rankings import labels_without, rank_without
 
 ENSEMBLE = "ensemble"
 MADE_BY = "axml_ray.made_by"
 """Key of a file's metadata: the cache key of the ensemble that predicted it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The rankings of N documents with K labels each.
-
-    Attributes:
-        top: int32[N, K], label ids, best first, padded with -1.
-        scores: float32[N, K], descending, padded with 0.
-        truth: true label ids of the documents.
-    """
-
-    top: np.ndarray
-    scores: np.ndarray
-    truth: Ragged
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +73,13 @@ class Predictions:
         members.remove(ENSEMBLE)
         return cls(directory, tuple(members), made_by.decode() if made_by and not others else None)
 
-    def read(self, name: str) -> Iterator[Ranking]:
-        """Read the ranking of this name (`ensemble` or a member), file by file."""
-        for [(top, scores)], truth in self.read_all([name]):
-            yield Ranking(top, scores, truth)
+    def read(self, name: str) -> Iterator[tuple[TopK, Ragged]]:
+        """Read the ranking of this name (`ensemble` or a member) and the true label ids, file by file."""
+        for [ranking], truth in self.read_all([name]):
+            yield ranking, truth
 
-    def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[tuple[np.ndarray, np.ndarray]], Ragged]]:
-        """Read several rankings, each as labels and scores [N, K], and the true label ids, file by file."""
+    def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[TopK], Ragged]]:
+        """Read several rankings and the true label ids, file by file."""
         first = 0
         for table in self._tables(
             [*(f"{name}.{column}" for name in names for column in ("labels", "scores")), "labels"]
@@ -104,11 +90,9 @@ class Predictions:
             truth, rankings = Ragged.from_arrow(table["labels"]), []
             pairs = None if self.left_out is None else self.left_out.take(np.arange(first, first + rows))
             for name in names:
-                top, scores = (
-                    table[f"{name}.{column}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
-                    for column in ("labels", "scores")
-                )
-                rankings.append((top, scores) if pairs is None else rank_without(pairs, top, scores))
+                columns = (table[f"{name}.{column}"].combine_chunks() for column in TopK._fields)
+                ranking = TopK(*(column.flatten().to_numpy().reshape(rows, -1) for column in columns))
+                rankings.append(ranking if pairs is None else rank_without(pairs, ranking))
             yield rankings, truth if pairs is None else labels_without(pairs, truth)
             first += rows
 

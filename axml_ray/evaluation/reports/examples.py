@@ -113,9 +113,9 @@ def largest_differences(first: Predictions, second: Predictions) -> tuple[list[t
 def _ndcg_of_documents(predictions: Predictions) -> np.ndarray:
     """Return the ensemble's nDCG@5 of each document, float64[N]; NaN for those without a true label."""
     scores = [np.empty(0)]
-    for ranking in predictions.read(ENSEMBLE):
-        ndcg = ndcg_at(ranking.top, ranking.truth.values, ranking.truth.offsets, 5)
-        scores.append(np.where(ranking.truth.lengths > 0, ndcg, np.nan))
+    for ranking, truth in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(ranking.labels, truth.values, truth.offsets, 5)
+        scores.append(np.where(truth.lengths > 0, ndcg, np.nan))
     return np.concatenate(scores)
 
 
@@ -141,13 +141,13 @@ def build_examples(
     text_of = dict(zip(rows, texts, strict=True))
     examples: dict[int, Example] = {}
     start = 0  # row of the first document of a file
-    for ranking in predictions.read(ENSEMBLE):
-        is_true = hits(ranking.top, ranking.truth.values, ranking.truth.offsets)
+    for ranking, truth in predictions.read(ENSEMBLE):
+        is_true = hits(ranking.labels, truth.values, truth.offsets)
         for row, text in text_of.items():
             place = row - start
-            if not 0 <= place < len(ranking.truth):
+            if not 0 <= place < len(truth):
                 continue
-            labels = [int(label) for label in ranking.top[place, :TOP_LABELS] if label >= 0]
+            labels = [int(label) for label in ranking.labels[place, :TOP_LABELS] if label >= 0]
             explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
             predicted = [
                 PredictedLabel(
@@ -160,10 +160,10 @@ def build_examples(
                 )
                 for rank, label in enumerate(labels)
             ]
-            missed = [(names[label], int(counts[label])) for label in ranking.truth[place] if label not in labels]
+            missed = [(names[label], int(counts[label])) for label in truth[place] if label not in labels]
             beginning, is_truncated = text[:MAX_CHARACTERS], len(text) > MAX_CHARACTERS
             examples[row] = Example(ids[row], beginning, is_truncated, tuple(predicted), tuple(missed))
-        start += len(ranking.truth)
+        start += len(truth)
     return [examples[row] for row in rows]
 
 

@@ -11,6 +11,7 @@ import yaml
 from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_directory, write_json
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import Split
 from axml_ray.ensemble.calibration import Calibration
@@ -35,7 +36,6 @@ from axml_ray.inference.bundle.manifest import (
     tree_file,
 )
 from axml_ray.inference.bundle.model_card import ValidationScores, licence_identifier, render_card
-from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.runs.run import Run
 from axml_ray.settings import ReadingSettings

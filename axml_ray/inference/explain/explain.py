@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.ensemble.ensemble import Contribution, Ensemble
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member, MemberInfo
-from axml_ray.members.topk import TopK
 
 
 @dataclass(frozen=True, kw_only=True)
