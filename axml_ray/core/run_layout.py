@@ -9,7 +9,7 @@
     <kind>/              the tree's member of this kind
   members/<kind>/        the run's member of this kind; features.safetensors, the featurizer that members share
   combiner/              the fitted combiner
-  predictions/<split>/   *.parquet
+  predictions/<split>/   part-*.parquet, one a shard, kept under the key in _job.json; _predictions.json when complete
   metrics.json, metrics-<split>.json, report/
 """
 

@@ -35,6 +35,7 @@ RENAMED = {
     "corpus.seed": "leave it out; documents are drawn by a hash of their text",
     "corpus.block_bytes": "leave it out; it is fixed",
     "corpus.expected.valid_documents": "leave it out; it follows from corpus.valid_documents",
+    "resources.predictors": "leave it out; as many predictors start as the cluster has room for",
     "tree.hierarchy": "leave it out; trees are clustered by the texts of their labels",
     "tree.features": "leave it out; labels are clustered by TF-IDF centroids",
 }

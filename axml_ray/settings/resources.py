@@ -20,8 +20,6 @@ class ResourceSettings(Settings):
     """Memory reserved per worker, GiB; by default none, and workers start on any node with free CPUs."""
     threads: Positive | None = None
     """Torch threads per worker; by default `cpus_per_worker`, at least 1."""
-    predictors: Positive = 1
-    """Ray actors that predict the test split."""
     gpus_per_predictor: Annotated[float, Field(ge=0)] = 0.0
     """GPUs reserved per predictor; 0 predicts on the CPU. Below 1, predictors share a GPU."""
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
@@ -50,8 +48,8 @@ class ResourceSettings(Settings):
 
     @property
     def of_a_predictor(self) -> dict[str, float]:
-        """Ray resources that a predictor reserves: `CPU` and `GPU`."""
-        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_predictor}
+        """Ray resources that a predictor reserves besides memory: `CPU`, at least one, and `GPU`."""
+        return {"CPU": max(1.0, self.cpus_per_worker), "GPU": self.gpus_per_predictor}
 
     @property
     def of_a_worker(self) -> dict[str, float]:

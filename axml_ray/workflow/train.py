@@ -1,8 +1,8 @@
 """The main job: prepare a corpus, build label trees, fit members and combiner, predict the test split, evaluate.
 
-Each step is a function that can be called from a notebook. When the job is started again, preparation and fits continue
-from what is finished; predictions, which take minutes, not hours, are repeated. The settings are stored in the run's
-directory, and a run of the same name with other settings is refused.
+Each step is a function that can be called from a notebook. When the job is started again, preparation, fits and
+predictions continue from what is finished. The settings are stored in the run's directory, and a run of the same name
+with other settings is refused.
 """
 
 import logging
@@ -37,7 +37,6 @@ from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
 from axml_ray.settings import Experiment, adapt, stored
-from axml_ray.settings.configuration import read_yaml
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
@@ -206,11 +205,9 @@ def _rank_validation(current: Run) -> Validation:
     if not corpus.documents("valid"):
         raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.combiner to mean")
     log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
-    directory = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
-    predictions = Predictions.open(directory)
-    assert predictions is not None
+    predictions = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
     validation = validation_of(current, predictions)
-    shutil.rmtree(directory)
+    shutil.rmtree(predictions.directory)
     return validation
 
 
@@ -222,9 +219,5 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
 
 
 def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
-    now = stored(settings)
-    before = read_yaml(layout.settings) if layout.settings.exists() else now
-    if any(before.get(part) != now.get(part) for part in ("ensemble", "members", "features")):
-        shutil.rmtree(layout.all_predictions, ignore_errors=True)  # made by another ensemble
     with whole_file(layout.settings) as temporary:
-        temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.write_text(yaml.safe_dump(stored(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")

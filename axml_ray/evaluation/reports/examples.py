@@ -3,7 +3,7 @@
 Ties are broken at random. Documents without a true label are left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,6 @@ class LabelExplanation:
     """Words of the text, weighted by the label's attention."""
     contributions: Sequence[tuple[str, float]]
     """Display name of each member, and its contribution to the score."""
-
-
-Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
-"""Takes a text and label ids, and returns the explanation of each label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ def build_examples(
     texts: Sequence[str],
     names: Sequence[str],
     counts: np.ndarray,
-    explain: Explainer | None = None,
+    explanations: Mapping[int, Sequence[LabelExplanation]] | None = None,
 ) -> list[Example]:
     """Collect what the report shows about some documents.
 
@@ -135,7 +131,7 @@ def build_examples(
         texts: their texts; empty strings if the corpus stores none.
         names: names of all labels, by id.
         counts: int64[L], training documents of each label.
-        explain: explains predicted labels, if the run's members can be opened.
+        explanations: explanations of the first `EXPLAINED_LABELS` labels of documents, by row.
     """
     ids, _ = predictions.documents()
     text_of = dict(zip(rows, texts, strict=True))
@@ -148,15 +144,15 @@ def build_examples(
             if not 0 <= place < len(truth):
                 continue
             labels = [int(label) for label in ranking.labels[place, :TOP_LABELS] if label >= 0]
-            explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
+            of_labels = (explanations or {}).get(row, ())
             predicted = [
                 PredictedLabel(
                     names[label],
                     int(counts[label]),
                     float(ranking.scores[place, rank]),
                     bool(is_true[place, rank]),
-                    highlight(text, explanations[rank].words) if rank < len(explanations) else (),
-                    tuple(explanations[rank].contributions) if rank < len(explanations) else (),
+                    highlight(text, of_labels[rank].words) if rank < len(of_labels) else (),
+                    tuple(of_labels[rank].contributions) if rank < len(of_labels) else (),
                 )
                 for rank, label in enumerate(labels)
             ]

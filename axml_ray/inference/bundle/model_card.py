@@ -140,7 +140,7 @@ def _test_metrics(run: Run) -> dict[str, Any]:
         stored = Predictions.open(run.layout.predictions(TEST))
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    if stored is not None and stored.made_by not in (None, run.predictions_key):
+    if stored is not None and stored.made_by != run.predictions_key:
         return {}
     return dict(metrics) if is_current else {}
 
