@@ -29,7 +29,7 @@ from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError, exclude_from_collections
 from serve_app.fan_out import FanOut
-from serve_app.settings import MAX_EXPLANATIONS, ServingSettings
+from serve_app.settings import INFLIGHT_BATCHES, MAX_EXPLANATIONS, ServingSettings
 
 OPEN_S = 60.0
 """Seconds that the members may take to open a bundle before requests are answered from it."""
@@ -148,7 +148,7 @@ class Service:
 
     def __init__(self, serving: ServingSettings, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
-        at_once = serving.max_inflight_batches * (serving.max_replicas or serving.replicas)
+        at_once = INFLIGHT_BATCHES * (serving.max_replicas or serving.replicas)
         waiting = serving.max_queued_texts
         self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(self._rank, BATCH_WORDS, at_once, waiting)
         self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath]]] = Batcher(self._paths, 1, at_once, waiting)

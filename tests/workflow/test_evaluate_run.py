@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from evaluation.toy_run import write_corpus, write_predictions, write_run
 

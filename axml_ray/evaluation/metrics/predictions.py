@@ -1,4 +1,4 @@
-"""Stored predictions of a split: reads the files that `inference/predict/predict_split.py` writes, one ranking at a time.
+"""Stored predictions of a split, read one ranking at a time; `inference/predict/predict_split.py` writes them.
 
 Columns: `id`, `labels` (true label ids), and for the ensemble and each member `<name>.labels` and `<name>.scores`,
 fixed-size lists, best first, labels padded with -1 and scores with 0.
