@@ -16,7 +16,8 @@ from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.predictions import Predictions, title_of
 from axml_ray.evaluation.reports.report import empty_table
-from axml_ray.inference.bundle.export import MEASURES, accuracy
+from axml_ray.inference.bundle.export import accuracy
+from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES as MEASURES
 from axml_ray.runs.run import Run
 
 MOST_DOCUMENTS = 10_000

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from pydantic import Field
@@ -41,6 +40,16 @@ COMPUTED_IN = "computed_in"
 JOB_VERSION = 3
 """Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
 files of one name in several directories have distinct ids, and shards are limited in bytes."""
+PREDICTIONS = pa.schema(
+    {
+        "id": pa.string(),
+        "labels": pa.list_(pa.string()),
+        "names": pa.list_(pa.string()),
+        "scores": pa.list_(pa.float32()),
+        "probabilities": pa.list_(pa.float32()),
+        "error": pa.string(),
+    }
+)
 DOCUMENTS = pa.schema({"id": pa.string(), "text": pa.large_string(), "error": pa.string()})
 """Columns of a shard of texts; one of text and error is null."""
 
@@ -138,20 +147,22 @@ class BundlePredictor:
                     failed += 1
             if failed == len(readable):
                 raise  # not a fault of single texts
-        columns: dict[str, tuple[list[Any], pa.DataType]] = {
-            "id": (ids, pa.string()),
-            "labels": ([[tag.label for tag in row] for row in tags], pa.list_(pa.string())),
-            "names": ([[tag.name for tag in row] for row in tags], pa.list_(pa.string())),
-            "scores": ([[tag.score for tag in row] for row in tags], pa.list_(pa.float32())),
-            "probabilities": ([[tag.probability for tag in row] for row in tags], pa.list_(pa.float32())),
-            "error": (errors, pa.string()),
-        }
+        rows = [
+            {
+                "id": document,
+                "labels": [tag.label for tag in of_text],
+                "names": [tag.name for tag in of_text],
+                "scores": [tag.score for tag in of_text],
+                "probabilities": [tag.probability for tag in of_text],
+                "error": error,
+            }
+            for document, of_text, error in zip(ids, tags, errors, strict=True)
+        ]
         if self.options.form == "parquet":
-            pq.write_table(pa.table({name: pa.array(*column) for name, column in columns.items()}), path)
-            return
-        with path.open("w", encoding="utf-8") as file:
-            for values in zip(*(values for values, _ in columns.values()), strict=True):
-                file.write(json.dumps(dict(zip(columns, values, strict=True)), ensure_ascii=False) + "\n")
+            pq.write_table(pa.Table.from_pylist(rows, PREDICTIONS), path)
+        else:
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
     def _tag(self, texts: list[str]) -> list[list[Tag]]:
         options = self.options
@@ -228,9 +239,19 @@ def predict_files(
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor, "memory": PROCESS_BYTES + file_bytes(bundle)}
     log.info("predict: starting actors, which open the bundle")
     with Heartbeat("predict", unit="texts") as heartbeat:
-        for rows in predict_shards(sources, open_predictor, output, options.form, reserved, actors):
-            heartbeat.add(rows)
-    result = {"format": "axml-ray predictions", **summarise(output, options.form)}
+        for count in predict_shards(sources, open_predictor, output, options.form, reserved, actors):
+            heartbeat.add(count)
+    files = sorted(path.name for path in output.glob("part-*"))
+    documents, failed = 0, []
+    for name in files:
+        if options.form == "parquet":
+            rows = pq.read_table(output / name, columns=["id", "error"]).to_pylist()
+        else:
+            rows = [json.loads(line) for line in (output / name).open(encoding="utf-8")]
+        documents += len(rows)
+        failed += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
+    result = {"format": "axml-ray predictions", "documents": documents, "errors": len(failed)}
+    result |= {"first_error": failed[0] if failed else None, "files": files}
     write_json(output / RESULT, result)
     return result
 
@@ -238,13 +259,8 @@ def predict_files(
 def claim_directory(output: Path, job: dict[str, Any], computed_in: Precision) -> Precision:
     """Write a job's identity into its output directory, or check that the directory belongs to the same job.
 
-    Args:
-        output: directory of the predictions.
-        job: what determines the result.
-        computed_in: number format that this machine would choose.
-
     Returns:
-        The number format of the job, which is kept when it is started again, perhaps on another machine.
+        The number format of the job: `computed_in`, or what it was when the job was started, perhaps elsewhere.
 
     Raises:
         SettingsError: the directory contains something else, or predictions of another job.
@@ -267,23 +283,3 @@ def claim_directory(output: Path, job: dict[str, Any], computed_in: Precision) -
                             "choose a new directory")  # fmt: skip
     decided: Precision = stored.get(COMPUTED_IN, computed_in)
     return decided
-
-
-def summarise(output: Path, form: str) -> dict[str, Any]:
-    """Count the documents and errors in all files, and find the first error, such as `a.jsonl:3: not JSON`."""
-    files = sorted(path.name for path in output.glob(f"part-*.{form}"))
-    documents, errors, first_error = 0, 0, None
-    for name in files:
-        if form == "parquet":
-            table = pq.read_table(output / name, columns=["id", "error"])
-            failed = table.filter(pc.is_valid(table["error"])).to_pylist()
-            documents += len(table)
-        else:
-            with (output / name).open(encoding="utf-8") as file:
-                rows = [json.loads(line) for line in file]
-            failed = [row for row in rows if row["error"] is not None]
-            documents += len(rows)
-        errors += len(failed)
-        if failed and first_error is None:
-            first_error = f"{failed[0]['id']}: {failed[0]['error']}"
-    return {"documents": documents, "errors": errors, "first_error": first_error, "files": files}
