@@ -176,7 +176,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
             return closing()
         try:
             async with asyncio.timeout(READY_S):
-                used = await service.ready()
+                used = await service.fan_out.call("ready", service.served.edition)
         except TimeoutError:
             return problem(503, "no member answers; try again soon", headers={"Retry-After": "2"})
         return {"ready": True, "members": len(service.served.bundle.combination.members), "members_used": len(used)}

@@ -95,10 +95,6 @@ class FanOut:
             for call in calls.values():
                 call.cancel()
 
-    async def ready(self, edition: Edition) -> list[str]:
-        """Return the names of a bundle's members that are available."""
-        return list(await self.call("ready", edition))
-
     async def open(self, edition: Edition, limit_s: float) -> None:
         """Make all deployments open a bundle; those that take longer than `limit_s` are left out for now.
 

@@ -24,21 +24,14 @@ from axml_ray.ensemble.combiner import Mean
 from axml_ray.ensemble.ensemble import Contribution
 from axml_ray.evaluation.metrics.filter_pairs import read_pairs
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
-from axml_ray.evaluation.metrics.prediction_metrics import (
-    TrainingCounts,
-    evaluate_predictions,
-    inverse_propensity,
-)
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
-from axml_ray.evaluation.reports.examples import (
-    EXPLAINED_LABELS,
-    LabelExplanation,
-    best_and_worst,
-    build_examples,
-)
+from axml_ray.evaluation.reports.examples import EXPLAINED_LABELS, LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.reports.report import write_metrics
 from axml_ray.evaluation.reports.report_page import write_page
+from axml_ray.inference.explain.explain import assemble
 from axml_ray.inference.predict.first_scores import scores_without_networks
+from axml_ray.inference.predict.predict_split import predict_split
 from axml_ray.inference.predict.shards import PROCESS_BYTES
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member
@@ -121,9 +114,6 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
     if stored is not None:
         _check_documents(stored, run.corpus, split)
     if stored is None or not _are_current(run, stored):
-        # Imported only when needed, so that stored predictions are evaluated without Ray.
-        from axml_ray.inference.predict.predict_split import predict_split
-
         log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
         with phase("predict"):
             stored = predict_split(run, split)
@@ -223,8 +213,6 @@ def explain_rows(run: Run, predictions: Predictions, text_of: Mapping[int, str])
     Raises:
         SettingsError: a member is missing or broken.
     """
-    from axml_ray.inference.explain.explain import assemble
-
     run.check_fitted()
     index, tokenizer, names = run.corpus.labels, run.corpus.tokenizer, run.member_names
     combination = run.combination(Mean())  # contributions are those before the combiner
@@ -251,6 +239,7 @@ def explain_rows(run: Run, predictions: Predictions, text_of: Mapping[int, str])
             of_labels = member.explain(ExplainedText(token_ids, len(spans)), labels_of[row], index)
             if of_labels is not None:
                 paths[row][spec.name] = of_labels
+        del member  # before the next one is opened
     return {
         row: [
             LabelExplanation(

@@ -3,6 +3,7 @@
 A split through Ray Data: a killed driver costs the shards in flight, and what is finished stays as it is.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from descendants import job_environment, kill_driver
+from descendants import descendants, job_environment, kill_driver
 from tiny_corpus import write_corpus
 from tiny_run import train_run
 
@@ -59,11 +60,13 @@ def test_a_killed_driver_costs_the_shards_in_flight(
     monkeypatch.setattr("tiny_run.write_corpus", with_many_test_documents)
     run = train_run(tmp_path, epochs=1)
     command = [sys.executable, str(JOB), "--run", str(run.layout.directory)]
+    cpus = sorted(os.sched_getaffinity(0))[:ACTORS]
     driver = subprocess.Popen(command, env=job_environment(), start_new_session=True, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL)  # fmt: skip
+                              stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, cpus))  # fmt: skip
     while len(at_the_kill := shards(run)) < KILLED_AT:
         assert driver.poll() is None
         time.sleep(0.02)
+    assert len(descendants(driver.pid, b"ShardWriter")) == len(cpus)
     kill_driver(driver)
     before = shards(run)
     assert at_the_kill.items() <= before.items() and len(before) < SHARDS

@@ -134,7 +134,10 @@ def predict_shards(
             .map(
                 ShardWriter,
                 fn_constructor_args=(open_predictor, output),
-                compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most),
+                # Ray adds actors while shards wait and the cluster has room, which it may have later, too.
+                compute=ray.data.ActorPoolStrategy(
+                    min_size=1, max_size=most, initial_size=min(most or fit, len(sources))
+                ),
                 num_cpus=reserved["CPU"],
                 num_gpus=reserved["GPU"] or None,
                 memory=reserved["memory"],
