@@ -53,12 +53,7 @@ class MemberDeployment:
 
 
 class FanOut:
-    """Calls all deployments of members in parallel.
-
-    Args:
-        handles: handles of the deployments.
-        limit_s: time limit of an answer in seconds.
-    """
+    """Calls all deployments of members in parallel, with a time limit of an answer in seconds."""
 
     def __init__(self, handles: Sequence[DeploymentHandle], limit_s: float):
         self.deployments = [MemberDeployment(handle) for handle in handles]

@@ -78,11 +78,7 @@ class Members:
     ) -> dict[str, list[TreePath] | None]:
         """Return each member's tree paths to some labels of one text; None for members without attention.
 
-        Args:
-            edition: edition of the bundle.
-            words: word ids of the text.
-            real: number of words of the text that the tokenizer found, without padding.
-            labels: ids of the labels.
+        `words` are the word ids of the text, of which the tokenizer found the first `real`; the rest is padding.
         """
 
         def work(ensemble: Ensemble, index: LabelIndex) -> dict[str, list[TreePath] | None]:

@@ -61,7 +61,7 @@ class ServedBundle:
             "axml_ray": __version__,
             "labels": manifest.labels,
             "words": manifest.words,
-            "trees": self.bundle.trees,
+            "trees": len(manifest.level_sizes),
             "level_sizes": manifest.level_sizes,
             "weights": manifest.weights,
             "max_tokens": settings.max_tokens,

@@ -85,16 +85,9 @@ def explain(
     max_tokens: int,
     given: bool = False,
 ) -> list[Explanation]:
-    """Explain some labels of one text.
+    """Explain some labels (ids) of one text, which `records.storable` has cleaned and `max_tokens` words of are read.
 
-    Args:
-        ensemble: the ensemble that scored them.
-        tokenizer: tokenizer of the corpus.
-        index: labels and their names.
-        text: the text, cleaned by `records.storable`.
-        labels: ids of the labels.
-        max_tokens: number of words of a text that are read.
-        given: whether the labels were chosen beforehand; each member then scores all of them.
+    If the labels were chosen beforehand (`given`), each member scores all of them.
     """
     words, spans = tokenizer.encode_with_spans(text, max_tokens)
     read = ExplainedText(words, len(spans))
@@ -129,10 +122,8 @@ def assemble(
     """Assemble explanations of a text's labels from the results of members, which may be in other processes.
 
     Args:
-        text: the text.
-        spans: offsets of its words, from `Tokenizer.encode_with_spans`.
-        labels: ids of the labels.
-        index: labels and their names.
+        text, spans: the text, and the offsets of its words from `Tokenizer.encode_with_spans`.
+        labels, index: ids of the labels, and the labels of the corpus with their names.
         members: members of the ensemble, in order.
         contributions: contributions to each label.
         paths: tree paths to each label, by member with attention.
