@@ -201,7 +201,7 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
     python = environment(console, "locust", LOCUST)
     texts = test_texts(given.texts, 2_000)
     tagger = Tagger.load(given.bundle)
-    trees = tagger.bundle.trees
+    trees = len(tagger.bundle.manifest.level_sizes)
     alone = {size: in_process(tagger, texts, size) for size in (MANY, len(texts))}
     del tagger
     rows: list[dict[str, Any]] = [

@@ -25,7 +25,7 @@ from axml_ray.inference.predict.predict_split import EnsemblePredictor, SplitFil
 from axml_ray.runs.run import Run
 
 JOB = Path(__file__).parents[2] / "jobs" / "evaluate.py"
-SHARDS, DOCUMENTS = 40, 1_000
+SHARDS, DOCUMENTS = 40, 500
 KILLED_AT, ACTORS = 15, 2
 
 
