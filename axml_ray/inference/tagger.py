@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from axml_ray.core.errors import SettingsError
@@ -20,7 +21,8 @@ from axml_ray.inference.bundle import hub
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.explain.codec import Codec, Tag
 from axml_ray.inference.explain.conditions import AllowedLabels
-from axml_ray.inference.explain.explain import explain
+from axml_ray.inference.explain.explain import assemble, paths_of
+from axml_ray.members.explanation import ExplainedText
 from axml_ray.network.backends.devices import device_named
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings import LabelConditions, Precision
@@ -219,10 +221,19 @@ class Tagger:
         return self.codec.calibration.threshold(precision=precision, count=count)
 
     def _explain(self, text: str, tags: list[Tag], given: bool) -> list[Tag]:
-        """Return a text's tags with explanations."""
-        codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
+        """Return a text's tags with explanations; if the labels were given, each member scores all of them."""
+        codec, ensemble, ids = self.codec, self.ensemble, [self.codec.id_of[tag.label] for tag in tags]
+        token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
+        read, labels = ExplainedText(token_ids, len(spans)), np.array([ids], dtype=np.int32)
         with self._lock:
-            explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens, given)
+            if given:
+                scores = ensemble.score_members(read.tokens, labels[0])
+                rankings = {name: TopK(labels, of_member) for name, of_member in scores.items()}
+            else:
+                rankings = ensemble.rank_members(read.tokens)
+            [contributions] = ensemble.combination.contributions(labels, rankings)
+            paths = paths_of(ensemble.members, read, ids, codec.index)
+        explanations = assemble(text, spans, ids, codec.index, ensemble.combination.members, contributions, paths)
         return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
 

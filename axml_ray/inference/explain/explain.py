@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
-from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.ensemble.ensemble import Contribution, Ensemble
+from axml_ray.ensemble.ensemble import Contribution
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member, MemberInfo
 
@@ -74,32 +72,6 @@ class Explanation:
                 for member, path in self.paths.items()
             ],
         }
-
-
-def explain(
-    ensemble: Ensemble,
-    tokenizer: Tokenizer,
-    index: LabelIndex,
-    text: str,
-    labels: Sequence[int],
-    max_tokens: int,
-    given: bool = False,
-) -> list[Explanation]:
-    """Explain some labels (ids) of one text, which `records.storable` has cleaned and `max_tokens` words of are read.
-
-    If the labels were chosen beforehand (`given`), each member scores all of them.
-    """
-    words, spans = tokenizer.encode_with_spans(text, max_tokens)
-    read = ExplainedText(words, len(spans))
-    ids = np.array(labels, dtype=np.int64)
-    if given:
-        scores = ensemble.score_members(read.tokens, ids)
-        rankings = {name: TopK(ids[None].astype(np.int32), of_member) for name, of_member in scores.items()}
-    else:
-        rankings = ensemble.rank_members(read.tokens)
-    contributions = ensemble.combination.contributions(ids[None], rankings)[0]
-    paths = paths_of(ensemble.members, read, labels, index)
-    return assemble(text, spans, labels, index, ensemble.combination.members, contributions, paths)
 
 
 def paths_of(
