@@ -79,14 +79,9 @@ class RunLayout:
         """Return the file of the calibration of scores to probabilities, with the key of the ensemble, JSON."""
         return self.directory / "calibration.json"
 
-    @property
-    def all_predictions(self) -> Path:
-        """Return the directory of the predictions of all splits."""
-        return self.directory / "predictions"
-
     def predictions(self, split: str) -> Path:
         """Return the directory of the predictions of a split, Parquet."""
-        return self.all_predictions / split
+        return self.directory / "predictions" / split
 
     @property
     def workers(self) -> Path:

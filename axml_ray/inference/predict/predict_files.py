@@ -50,6 +50,7 @@ PREDICTIONS = pa.schema(
         "error": pa.string(),
     }
 )
+"""Columns of the predictions; the error is null unless the text could not be read or tagged."""
 DOCUMENTS = pa.schema({"id": pa.string(), "text": pa.large_string(), "error": pa.string()})
 """Columns of a shard of texts; one of text and error is null."""
 
@@ -185,13 +186,12 @@ def predict_files(
     Args:
         bundle: directory of a bundle whose checksums were verified.
         readers: the readers of the texts.
-        output: directory in which `part-<reader>-<shard>.parquet` or `.jsonl` are written and, when all are complete,
-            `predictions.json`. Columns or keys: id; labels, names, scores and probabilities, lists, best first; and
-            error, null unless the text could not be read or tagged.
+        output: directory in which `part-<reader>-<shard>.parquet` or `.jsonl` are written, with the columns or keys of
+            `PREDICTIONS`, lists best first; and, when all are complete, `predictions.json`.
         options: options of the predictions.
-        actors: largest number of actors, each of which opens the bundle; by default, as many start as fit.
-        cpus_per_actor: CPUs reserved for an actor, and its number of threads.
-        gpus_per_actor: GPUs reserved for an actor; 0 predicts on the CPU.
+        actors: largest number of actors, each of which opens the bundle; by default Ray starts all that fit.
+        cpus_per_actor, gpus_per_actor: what is reserved for an actor; the CPUs are its number of threads, and without
+            GPUs it predicts on the CPU.
 
     Returns:
         The content of `predictions.json`: documents, errors, first_error, files.
