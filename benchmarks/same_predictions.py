@@ -69,7 +69,10 @@ def compare(before: Path, after: Path) -> dict[str, float]:
 
 def _read(run: Path) -> tuple[list[str], np.ndarray, Scores]:
     """Return the ids, the best labels (int32 [documents]) and the scores of a run's predictions."""
-    predictions = Predictions.open(run / "predictions" / "test")
+    directory = run / "predictions" / "test"
+    predictions = Predictions.open(directory)
+    if predictions is None and list(directory.glob("[0-9]*.parquet")):  # of a version that wrote no manifest
+        predictions = Predictions.complete(directory, "unknown")
     if predictions is None:
         raise SettingsError(f"{run}: no predictions of the test split; run axml-ray train")
     rankings = list(predictions.read(ENSEMBLE))
