@@ -173,11 +173,11 @@ def recall_of(current: Run, chosen: np.ndarray) -> float:
     predictions = Predictions.open(current.layout.predictions("test"))
     assert predictions is not None
     found = true = 0
-    for part in predictions.read(ENSEMBLE):
-        top = part.top[:, :5]
-        is_hit = hits(top, part.truth.values, part.truth.offsets)
+    for ranking, truth in predictions.read(ENSEMBLE):
+        top = ranking.labels[:, :5]
+        is_hit = hits(top, truth.values, truth.offsets)
         found += int(chosen[top[is_hit]].sum())
-        true += int(chosen[part.truth.values[part.truth.values < len(chosen)]].sum())
+        true += int(chosen[truth.values[truth.values < len(chosen)]].sum())
     return 100 * found / max(1, true)
 
 

@@ -36,6 +36,7 @@ from rich.text import Text
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.paths import absolute
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.ensemble.combiner import Mean
@@ -44,7 +45,6 @@ from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.members.text_batch import length_batches, map_in_threads
-from axml_ray.members.topk import TopK
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.fast.frozen import WORDS, frozen
 from axml_ray.network.kinds import build_network

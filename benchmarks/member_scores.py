@@ -30,10 +30,10 @@ from rich.text import Text
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
+from axml_ray.core.topk import TopK
 from axml_ray.ensemble.combiner import COMBINERS, Combiner, Mean, MemberWeights, Validation, combiner_class
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
-from axml_ray.members.topk import TopK
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.runs.run import Run
 

@@ -44,7 +44,6 @@ from axml_ray.evaluation.metrics.label_sets import ScoredPairs
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
-from axml_ray.members.topk import TopK
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.workflow.evaluate import current_predictions
@@ -139,8 +138,8 @@ def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]
     kinds = Counter(member.kind for member in run.members)
     shared = [member.name for member in run.members if kinds[member.kind] == 1]
     scores = {chosen: Scores(inverse) for count in trees for chosen in itertools.combinations(trees, count + 1)}
-    for values, truth in predictions.read_all([member.name for member in run.members]):
-        rankings = {member: TopK(*each) for member, each in zip(run.members, values, strict=True)}
+    for of_members, truth in predictions.read_all([member.name for member in run.members]):
+        rankings = dict(zip(run.members, of_members, strict=True))
         for chosen, of_chosen in scores.items():
             inside = {each.name: top for each, top in rankings.items() if each.name in shared or each.tree in chosen}
             of_chosen.add(combination.rank(inside).labels, truth.values, truth.offsets)

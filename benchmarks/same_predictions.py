@@ -69,15 +69,18 @@ def compare(before: Path, after: Path) -> dict[str, float]:
 
 def _read(run: Path) -> tuple[list[str], np.ndarray, Scores]:
     """Return the ids, the best labels (int32 [documents]) and the scores of a run's predictions."""
-    predictions = Predictions.open(run / "predictions" / "test")
+    directory = run / "predictions" / "test"
+    predictions = Predictions.open(directory)
+    if predictions is None and list(directory.glob("[0-9]*.parquet")):  # of a version that wrote no manifest
+        predictions = Predictions.complete(directory, "unknown")
     if predictions is None:
         raise SettingsError(f"{run}: no predictions of the test split; run axml-ray train")
     rankings = list(predictions.read(ENSEMBLE))
-    labels = max(int(max(one.top.max(initial=0), one.truth.values.max(initial=0))) for one in rankings) + 1
+    labels = max(int(max(one.labels.max(initial=0), truth.values.max(initial=0))) for one, truth in rankings) + 1
     scores = Scores(np.ones(labels))
-    for one in rankings:
-        scores.add(one.top, one.truth.values, one.truth.offsets)
-    return predictions.documents()[0], np.concatenate([one.top[:, 0] for one in rankings]), scores
+    for one, truth in rankings:
+        scores.add(one.labels, truth.values, truth.offsets)
+    return predictions.documents()[0], np.concatenate([one.labels[:, 0] for one, _ in rankings]), scores
 
 
 if __name__ == "__main__":

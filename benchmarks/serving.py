@@ -66,7 +66,8 @@ def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [f"--bundle={bundle}", f"--port={port}", f"--colocate_members={together}", "--cpus=0.25"]
+    flags = [f"--bundle={bundle}", f"--port={port}", f"--colocate_members={together}"]
+    flags += [] if together else ["--cpus=0.25"]  # a deployment for each tree, on few cores
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *flags],
         cwd=results_file.ROOT,
@@ -200,7 +201,7 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
     python = environment(console, "locust", LOCUST)
     texts = test_texts(given.texts, 2_000)
     tagger = Tagger.load(given.bundle)
-    trees = tagger.bundle.trees
+    trees = len(tagger.bundle.manifest.level_sizes)
     alone = {size: in_process(tagger, texts, size) for size in (MANY, len(texts))}
     del tagger
     rows: list[dict[str, Any]] = [

@@ -53,7 +53,7 @@ def start_server(bundle: Path) -> tuple[uvicorn.Server, threading.Thread]:
     """Start the application in a thread of this process, on a free port."""
     settings, ready = ServingSettings(), threading.Event()
     handles: list[Any] = [LocalHandle()]
-    service = Service(settings, FanOut(handles, settings.straggler_timeout_s, settings.time_limit_s))
+    service = Service(settings, FanOut(handles, settings.time_limit_s))
     server = uvicorn.Server(uvicorn.Config(make_api(service, []), port=0, log_level="error"))
 
     async def run() -> None:

@@ -23,7 +23,7 @@ from axml_ray.cli.console import job_of_flags
 from axml_ray.cluster.connection import connect, max_processes
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
-from serve_app.settings import ApplicationSettings, common_settings
+from serve_app.settings import ApplicationSettings
 
 RAY_VARIABLES = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # calls from the ingress to the members
@@ -82,8 +82,7 @@ def main(given: argparse.Namespace) -> None:
     from serve_app.app import make_application
     from serve_app.listener import check_address
 
-    common = ApplicationSettings(**common_settings(settings, ApplicationSettings))
-    application = make_application(common, (settings.host, settings.port))
+    application = make_application(settings, (settings.host, settings.port))
     check_fits(settings)
     end_signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, end_signals)  # a signal is delivered once the application is running
@@ -141,13 +140,12 @@ def check_fits(settings: ApplicationSettings) -> None:
     from serve_app.app import INGRESS_CPUS, group_members
 
     deployments = 1 if settings.colocate_members else len(group_members(Bundle.open(settings.bundle, verify=False)))
-    replicas = settings.replicas * deployments
-    required = replicas * settings.cpus + settings.ingress_replicas * INGRESS_CPUS
-    available = ray.cluster_resources().get("CPU", 0)
-    if required > available:
+    replicas, cpus = settings.replicas * deployments, settings.reserved_cpus
+    required = replicas * cpus + settings.ingress_replicas * INGRESS_CPUS
+    if required > (available := ray.cluster_resources().get("CPU", 0)):
         raise SettingsError(
-            f"replicas: {replicas} replicas of members × {settings.cpus:g} CPUs and {settings.ingress_replicas} of the "
-            f"ingress × {INGRESS_CPUS} need {required:g} CPUs, this machine has {available:g}; lower replicas or cpus"
+            f"replicas: {replicas} replicas of members × {cpus:g} CPUs and {settings.ingress_replicas} of the ingress "
+            f"× {INGRESS_CPUS} need {required:g} CPUs, this machine has {available:g}; lower replicas or cpus"
         )
     if not settings.gpus:
         return

@@ -18,9 +18,9 @@ from axml_ray import __version__
 from axml_ray.inference.explain.codec import Tag
 from serve_app.guard import Guard, closing
 from serve_app.problems import Problem, add_handlers, problem, problem_responses
-from serve_app.schema import Health, LabelMatch, Model, Ready, TagRequest, TagResponse, limited_request
+from serve_app.schema import Health, LabelMatch, Model, Ready, TagRequest, TagResponse
 from serve_app.service import Service
-from serve_app.settings import MAX_EXPLANATIONS, MAX_LABELS
+from serve_app.settings import MAX_CHARACTERS, MAX_EXPLANATIONS, MAX_LABELS, MAX_TEXTS
 
 PAGE = Path(__file__).parent / "page"
 SECONDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
@@ -72,7 +72,6 @@ def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     seconds = metrics.Histogram("axml_ray_seconds", description="Duration of a tagging request.", boundaries=SECONDS)
     queued = metrics.Gauge("axml_ray_queued_texts", description="Texts in the queue for the members.")
     used = metrics.Gauge("axml_ray_members_used", description="Members that answered the last request.")
-    request_type = limited_request(serving)
     refused = (401,) if guarded else ()
 
     @app.post(
@@ -82,9 +81,8 @@ def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:
         dependencies=guarded,
         summary="Tag one text or many",
     )
-    async def tag(body: Annotated[request_type, Body()]) -> Any:  # type: ignore[valid-type]
+    async def tag(request: Annotated[TagRequest, Body()]) -> Any:
         started = time.perf_counter()
-        request: TagRequest = body
         texts = request.texts if request.text is None else [request.text]
         try:
             async with asyncio.timeout(serving.time_limit_s):
@@ -141,8 +139,8 @@ def _add_model(app: FastAPI, service: Service, guarded: list[Any]) -> None:
     )
     async def model() -> Any:
         limits = {
-            "texts": serving.max_texts,
-            "characters": serving.max_characters,
+            "texts": MAX_TEXTS,
+            "characters": MAX_CHARACTERS,
             "labels": MAX_LABELS,
             "explanations": MAX_EXPLANATIONS,
             "body_bytes": serving.max_body_bytes,
@@ -178,7 +176,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
             return closing()
         try:
             async with asyncio.timeout(READY_S):
-                used = await service.ready()
+                used = await service.fan_out.call("ready", service.served.edition)
         except TimeoutError:
             return problem(503, "no member answers; try again soon", headers={"Retry-After": "2"})
         return {"ready": True, "members": len(service.served.bundle.combination.members), "members_used": len(used)}

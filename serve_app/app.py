@@ -27,7 +27,7 @@ from serve_app.guard import KEYS_VARIABLE, keys_of_environment
 from serve_app.listener import listen
 from serve_app.members import Members
 from serve_app.service import Service, logger, read_examples
-from serve_app.settings import ApplicationSettings, ServingSettings
+from serve_app.settings import INFLIGHT_BATCHES, ApplicationSettings, ServingSettings
 
 MANY = 10_000
 """Requests that Serve admits to a deployment: more than the application's own queue ever lets through."""
@@ -42,7 +42,7 @@ class Ingress:
     """The deployment that answers HTTP requests: on an address of its own, or through Serve's proxies."""
 
     def __init__(self, serving: ServingSettings, address: tuple[str, int] | None, *handles: DeploymentHandle):
-        self.service = Service(serving, FanOut(handles, serving.straggler_timeout_s, serving.time_limit_s))
+        self.service = Service(serving, FanOut(handles, serving.time_limit_s))
         self._address = address
         self._server: asyncio.Task[None] | None = None
 
@@ -105,14 +105,14 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
     groups: dict[str, list[str] | None] = {"members": None}
     if not serving.colocate_members:
         groups = group_members(edition.open())
-    threads = serving.threads or max(1, available_cpus() // len(groups))
+    threads = max(1, available_cpus() // len(groups) if serving.cpus is None else int(serving.cpus))
     scaling: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:
         scaling = {
             "autoscaling_config": {
                 "min_replicas": serving.replicas,
                 "max_replicas": serving.max_replicas,
-                "target_ongoing_requests": serving.max_inflight_batches,
+                "target_ongoing_requests": INFLIGHT_BATCHES,
             }
         }
     members = [
@@ -123,7 +123,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
             max_surge_percent=100,
             graceful_shutdown_timeout_s=serving.drain_s,
             user_config=asdict(edition),
-            ray_actor_options={"num_cpus": serving.cpus, **({"num_gpus": serving.gpus} if serving.gpus else {})},
+            ray_actor_options={"num_cpus": serving.reserved_cpus, "num_gpus": serving.gpus},
             **scaling,
         )
         .bind(names, threads, serving.gpus)

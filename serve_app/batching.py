@@ -67,8 +67,7 @@ class Batcher(Generic[A, B]):
         Args:
             item: item with some texts.
             kind: only items of equal kind share a batch.
-            texts: number of its texts.
-            num_words: number of words of all its texts.
+            texts, num_words: number of its texts, and of all their words.
 
         Raises:
             Busy: the queue is full.

@@ -1,7 +1,7 @@
 """Parallel calls to the deployments of ensemble members; deployments that do not answer are left out until they do.
 
 - If a replica dies during a call, the call is repeated.
-- Once the other deployments have answered, a missing one is waited for at most `patience_s` longer. It is then marked
+- Once the other deployments have answered, a missing one is waited for at most `PATIENCE_S` longer. It is then marked
   as away, is left out of further answers, and is probed in the background until it answers again.
 - If all deployments are away, callers wait for the first to return. A time limit ends this, and also the attempts of a
   call that kills every replica.
@@ -24,6 +24,8 @@ LOST = (RayActorError, TaskCancelledError, ReplicaUnavailableError)
 """Errors of a call whose replica died, or was stopped, before it answered."""
 PAUSE_S = 0.05
 """Seconds between a lost call and its repetition."""
+PATIENCE_S = 1.0
+"""Least seconds that a deployment is waited for once the others have answered."""
 PROBE_S = 0.5
 """Seconds between probes of a deployment that is away."""
 
@@ -51,17 +53,11 @@ class MemberDeployment:
 
 
 class FanOut:
-    """Calls all deployments of members in parallel.
+    """Calls all deployments of members in parallel, with a time limit of an answer in seconds."""
 
-    Args:
-        handles: handles of the deployments.
-        patience_s: least time in seconds that a deployment is waited for once the others have answered.
-        limit_s: time limit of an answer in seconds.
-    """
-
-    def __init__(self, handles: Sequence[DeploymentHandle], patience_s: float, limit_s: float):
+    def __init__(self, handles: Sequence[DeploymentHandle], limit_s: float):
         self.deployments = [MemberDeployment(handle) for handle in handles]
-        self._patience, self._limit = patience_s, limit_s
+        self._limit = limit_s
         self._probes: set[asyncio.Task[None]] = set()
         self._newest: Edition | None = None
 
@@ -82,7 +78,7 @@ class FanOut:
                     if not done:
                         break
                     # A slow deployment gets at least twice the time of the one that answered last.
-                    patience = max(self._patience, time.monotonic() - started)
+                    patience = max(PATIENCE_S, time.monotonic() - started)
             for deployment, call in calls.items():
                 if call in pending:
                     self._mark_away(deployment, edition)
@@ -93,10 +89,6 @@ class FanOut:
         finally:
             for call in calls.values():
                 call.cancel()
-
-    async def ready(self, edition: Edition) -> list[str]:
-        """Return the names of a bundle's members that are available."""
-        return list(await self.call("ready", edition))
 
     async def open(self, edition: Edition, limit_s: float) -> None:
         """Make all deployments open a bundle; those that take longer than `limit_s` are left out for now.

@@ -56,13 +56,7 @@ def keys_of_environment() -> list[str]:
 
 
 class Guard:
-    """Middleware that checks a request before the application sees it.
-
-    Args:
-        app: the application.
-        service: provides the limits, and counts requests in flight.
-        keys: accepted API keys; if there are none, no key is required.
-    """
+    """Middleware that checks a request before the application sees it. Without accepted `keys`, no key is required."""
 
     def __init__(self, app: ASGIApp, service: Service, keys: Sequence[str] = ()):
         self.app, self.service, self.serving = app, service, service.serving
@@ -74,9 +68,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        path = scope["path"].removeprefix(
-            scope.get("root_path", "").rstrip("/")
-        )  # paths below the prefix of the application, as in its routes
+        # Below the prefix of the application, as in its routes.
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
         is_head = scope["method"] == "HEAD"
         if is_head:  # FastAPI has no routes for it; the answer is that of GET without the body
             scope = {**scope, "method": "GET"}

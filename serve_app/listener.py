@@ -25,11 +25,6 @@ BACKLOG = 2_048
 async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
     """Serve an application on an address, in the running event loop, which must not be that of the main thread.
 
-    Args:
-        app: the ASGI application.
-        host: name or address of this machine.
-        port: TCP port.
-
     Returns:
         The task of the server, which ends only if the server fails.
 
@@ -59,11 +54,7 @@ async def listen(app: ASGIApp, host: str, port: int) -> "asyncio.Task[None]":
 def bound_sockets(host: str, port: int, *, share: bool = True) -> list[socket.socket]:
     """Return a socket for each address that a host name has, such as the two of localhost.
 
-    Args:
-        host: name or address of this machine.
-        port: TCP port.
-        share: whether other sockets may share the port, as replicas of an application do, also while one replaces
-            another.
+    With `share`, other sockets may share the port, as replicas of an application do, also while one replaces another.
 
     Raises:
         OSError: an address cannot be bound.
@@ -118,11 +109,7 @@ def check_address(host: str, port: int) -> bool:
 
 
 class CancelOnDisconnect:
-    """Middleware that cancels a request whose client has left, as Ray's proxy does.
-
-    Args:
-        app: the application.
-    """
+    """Middleware that cancels a request whose client has left, as Ray's proxy does."""
 
     def __init__(self, app: ASGIApp):
         self.app = app

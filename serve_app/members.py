@@ -11,11 +11,11 @@ import numpy as np
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.inference.explain.explain import paths_of
 from axml_ray.members.explanation import ExplainedText, TreePath
-from axml_ray.members.topk import TopK
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
 from serve_app.edition import Edition, EditionError, exclude_from_collections
@@ -78,11 +78,7 @@ class Members:
     ) -> dict[str, list[TreePath] | None]:
         """Return each member's tree paths to some labels of one text; None for members without attention.
 
-        Args:
-            edition: edition of the bundle.
-            words: word ids of the text.
-            real: number of words of the text that the tokenizer found, without padding.
-            labels: ids of the labels.
+        `words` are the word ids of the text, of which the tokenizer found the first `real`; the rest is padding.
         """
 
         def work(ensemble: Ensemble, index: LabelIndex) -> dict[str, list[TreePath] | None]:

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from axml_ray.settings import LabelConditions
-from serve_app.settings import MAX_LABELS, ServingSettings
+from serve_app.settings import MAX_CHARACTERS, MAX_LABELS, MAX_TEXTS
 
+Text = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)]
+Labels = Annotated[list[str], Field(min_length=1, max_length=MAX_LABELS)]
 ABSENT: Any = None
 """Value of a field that is missing from a request. Its type excludes None, so that null is refused as in the schema."""
 
@@ -30,9 +32,9 @@ class TagRequest(Schema):
         json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["texts"]}]},
     )
 
-    text: str = Field(ABSENT)
+    text: Text = Field(ABSENT)
     """One text; give either this or `texts`."""
-    texts: list[str] = Field(ABSENT)
+    texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)] = Field(ABSENT)
     """Several texts."""
     top_k: Annotated[int, Field(ge=1, le=1_000, strict=True), BeforeValidator(_whole)] = 5
     """Largest number of labels of a text; the model's `top_labels` is another limit."""
@@ -41,16 +43,16 @@ class TagRequest(Schema):
     explain: Annotated[bool, Field(strict=True)] = False
     """Also return each member's contribution, the words that each label attends to, and its path down each tree; takes
     about the time of another text per label."""
-    labels: list[str] = Field(ABSENT)
+    labels: Labels = Field(ABSENT)
     """Score these labels only, and return all of them regardless of `top_k`; their scores are 0 for a text without a
     word."""
-    allowed_labels: list[str] = Field(ABSENT)
+    allowed_labels: Labels = Field(ABSENT)
     """Return the best of these labels only, or of those of `allowed_prefixes`."""
-    allowed_prefixes: list[str] = Field(ABSENT)
+    allowed_prefixes: Labels = Field(ABSENT)
     """Return only labels that begin with one of these, or are among `allowed_labels`."""
-    excluded_labels: list[str] = Field(ABSENT)
+    excluded_labels: Labels = Field(ABSENT)
     """Return none of these labels."""
-    excluded_prefixes: list[str] = Field(ABSENT)
+    excluded_prefixes: Labels = Field(ABSENT)
     """Return no label that begins with one of these."""
 
     @property
@@ -216,19 +218,3 @@ class Ready(Schema):
     ready: bool
     members: int
     members_used: int
-
-
-def limited_request(serving: ServingSettings) -> type[TagRequest]:
-    """Return the class of requests with the limits of the settings, so that OpenAPI and error messages name them."""
-    text = Annotated[str, StringConstraints(max_length=serving.max_characters)]
-    labels = Annotated[list[str], Field(min_length=1, max_length=MAX_LABELS)]
-    limited: dict[str, Any] = {
-        "text": text,
-        "texts": Annotated[list[text], Field(min_length=1, max_length=serving.max_texts)],
-        **dict.fromkeys(("labels", *LabelConditions.model_fields), labels),
-    }
-    known = TagRequest.model_fields
-    fields: dict[str, Any] = {
-        name: (kind, Field(ABSENT, description=known[name].description)) for name, kind in limited.items()
-    }
-    return create_model("TagRequest", __base__=TagRequest, **fields)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK, rank_given
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.records.records import Fields, Rejection, storable
 from axml_ray.corpus.text.composition import composed
@@ -24,12 +25,11 @@ from axml_ray.inference.explain.codec import Codec, Tag
 from axml_ray.inference.explain.conditions import AllowedLabels
 from axml_ray.inference.explain.explain import assemble
 from axml_ray.members.explanation import TreePath
-from axml_ray.members.topk import TopK, rank_given
 from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
 from serve_app.edition import Edition, EditionError, exclude_from_collections
 from serve_app.fan_out import FanOut
-from serve_app.settings import MAX_EXPLANATIONS, ServingSettings
+from serve_app.settings import INFLIGHT_BATCHES, MAX_EXPLANATIONS, ServingSettings
 
 OPEN_S = 60.0
 """Seconds that the members may take to open a bundle before requests are answered from it."""
@@ -51,16 +51,6 @@ class ServedBundle:
     bundle: Bundle
     codec: Codec
 
-    @classmethod
-    def open(cls, edition: Edition) -> "ServedBundle":
-        """Open an edition.
-
-        Raises:
-            SettingsError: the bundle cannot be used, or was replaced.
-        """
-        bundle = edition.open()
-        return cls(edition, bundle, Codec(bundle))
-
     @property
     def description(self) -> dict[str, Any]:
         """The description of the bundle that `GET /v1/model` returns."""
@@ -71,7 +61,7 @@ class ServedBundle:
             "axml_ray": __version__,
             "labels": manifest.labels,
             "words": manifest.words,
-            "trees": self.bundle.trees,
+            "trees": len(manifest.level_sizes),
             "level_sizes": manifest.level_sizes,
             "weights": manifest.weights,
             "max_tokens": settings.max_tokens,
@@ -129,16 +119,9 @@ class RankRequest:
         return self.served.edition, self.labels, self.conditions, self.explained
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
-    """The ensemble's ranking of a request, [texts, k]."""
-
-    ranking: TopK
-    members_used: tuple[str, ...]
-    contributions: list[list[tuple[Contribution, ...]]]
-    """Contributions to the first `explained` labels of each text."""
-
-
+RankResult = tuple[TopK, tuple[str, ...], list[list[tuple[Contribution, ...]]]]
+"""The ensemble's ranking of a request [texts, k], the names of the members that answered, and the contributions to the
+first `explained` labels of each text."""
 PathRequest = tuple[Edition, np.ndarray, int, list[int]]
 """A text and its labels whose tree paths are required: the arguments of `Members.explain`."""
 
@@ -148,7 +131,7 @@ class Service:
 
     def __init__(self, serving: ServingSettings, fan_out: FanOut):
         self.serving, self.fan_out = serving, fan_out
-        at_once = serving.max_inflight_batches * (serving.max_replicas or serving.replicas)
+        at_once = INFLIGHT_BATCHES * (serving.max_replicas or serving.replicas)
         waiting = serving.max_queued_texts
         self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(self._rank, BATCH_WORDS, at_once, waiting)
         self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath]]] = Batcher(self._paths, 1, at_once, waiting)
@@ -181,7 +164,8 @@ class Service:
         if self._served and self._served.edition == edition:
             return
         try:
-            served = await asyncio.to_thread(ServedBundle.open, edition)
+            bundle = await asyncio.to_thread(edition.open)
+            served = ServedBundle(edition, bundle, await asyncio.to_thread(Codec, bundle))
             await self.fan_out.open(edition, OPEN_S)
         except (SettingsError, EditionError) as error:
             if not self._served:
@@ -232,14 +216,16 @@ class Service:
             conditions=conditions,
             explained=shown if explain else 0,
         )
-        result = await self._rank_batcher.submit(request, request.kind, len(texts), len(tokens.values))
+        ranking, used, contributions = await self._rank_batcher.submit(
+            request, request.kind, len(texts), len(tokens.values)
+        )
         has_words = codec.has_words(texts)
-        ids, scores = codec.mask(result.ranking, has_words, label_ids)
+        ids, scores = codec.mask(ranking, has_words, label_ids)
         tags = codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
-            rows = zip(texts, tags, result.contributions, strict=True)
+            rows = zip(texts, tags, contributions, strict=True)
             tags = [await self._explained(served, *row) for row in rows]
-        return TagResult(tags, np.where(has_words, tokens.lengths, 0), result.members_used, served)
+        return TagResult(tags, np.where(has_words, tokens.lengths, 0), used, served)
 
     async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
         """Return the results of a batch of requests of one kind, each with its rows of the joint ranking."""
@@ -258,12 +244,12 @@ class Service:
         if explained:
             contributions = combination.contributions(ranking.labels[:, :explained], rankings)
         used = tuple(member.name for member in combination.members if member.name in rankings)
-        results, start = [], 0
+        results: list[RankResult] = []
+        start = 0
         for request in requests:
             rows = slice(start, start + len(request.tokens))
             start = rows.stop
-            of_request = TopK(ranking.labels[rows], ranking.scores[rows])
-            results.append(RankResult(of_request, used, contributions[rows]))
+            results.append((TopK(ranking.labels[rows], ranking.scores[rows]), used, contributions[rows]))
         return results
 
     async def _explained(
@@ -291,10 +277,6 @@ class Service:
             waited = True
             await asyncio.sleep(DRAIN_PAUSE_S)
         return waited
-
-    async def ready(self) -> list[str]:
-        """Return the names of the members that answer."""
-        return await self.fan_out.ready(self.served.edition)
 
 
 def read_examples(path: Path) -> list[str]:

@@ -13,6 +13,12 @@ from axml_ray.settings.renamed import describe_renamed
 
 BODY_LIMIT_S = 10.0
 """Seconds for a client to send its body; a request that takes longer is answered with 408."""
+INFLIGHT_BATCHES = 2
+"""Batches in flight to each replica of the members: one that it computes and one that waits."""
+MAX_TEXTS = 64
+"""Largest number of texts in a request."""
+MAX_CHARACTERS = 100_000
+"""Largest number of characters in a text."""
 MAX_LABELS = 1_000
 """Largest number of labels whose scores a request may ask for, and of labels or prefixes in a condition."""
 MAX_EXPLANATIONS = 320
@@ -31,7 +37,6 @@ Origins = Annotated[
     tuple[Origin, ...],
     BeforeValidator(lambda given: given.replace(",", " ").split() if isinstance(given, str) else given),
 ]
-Seconds = Annotated[float, Field(gt=0)]
 
 
 class ServingSettings(Settings):
@@ -47,27 +52,18 @@ class ServingSettings(Settings):
     """Largest number of replicas of the members, which then follows the load; by default there is no autoscaling."""
     ingress_replicas: Positive = 1
     """Replicas of the ingress, which answers HTTP, tokenises, and combines the members' rankings."""
-    threads: Positive | None = None
-    """PyTorch threads of each replica of the members; by default the number of cores, divided among the deployments
-    with colocate_members=false."""
-    cpus: Annotated[float, Field(ge=0)] = 0.5
-    """CPUs that Ray reserves for each replica of the members; it reserves 0.1 for an ingress."""
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    """CPUs that Ray reserves for each replica of the members, and its number of PyTorch threads, at least one. By
+    default half a CPU is reserved, and the threads are the number of cores, divided among the deployments with
+    colocate_members=false. An ingress reserves 0.1."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
     """GPUs that Ray reserves for each replica of the members; below 1, replicas share one. 0 computes on the CPU."""
-    max_texts: Positive = 64
-    """Largest number of texts in a request."""
-    max_characters: Positive = 100_000
-    """Largest number of characters in a text."""
     max_body_bytes: Positive = 4 << 20
     """Largest size of a request's body in bytes, decompressed if it is gzip."""
-    time_limit_s: Seconds = 20.0
+    time_limit_s: Annotated[float, Field(gt=0)] = 20.0
     """Seconds for an answer; a request that takes longer is answered with 504."""
-    straggler_timeout_s: Seconds = 1.0
-    """Least time in seconds that a deployment's answer is waited for once the others have answered."""
     max_queued_texts: Positive = 512
     """Largest number of texts in the queue for the members; with more, requests are refused (503)."""
-    max_inflight_batches: Positive = 2
-    """Batches in flight to each replica of the members: one that it computes and one that waits."""
     allowed_origins: Origins | None = None
     """Origins whose web pages may call the API in browsers (CORS), such as `https://catalogue.example.org`, separated
     by commas; `*` for all. Pages send API keys themselves; cookies are not used."""
@@ -89,6 +85,11 @@ class ServingSettings(Settings):
         return self
 
     @property
+    def reserved_cpus(self) -> float:
+        """CPUs that Ray reserves for each replica of the members."""
+        return 0.5 if self.cpus is None else self.cpus
+
+    @property
     def drain_s(self) -> float:
         """Seconds to drain requests in flight when a replica is stopped: for their body, their answer, and 5 more."""
         return BODY_LIMIT_S + self.time_limit_s + 5
@@ -96,7 +97,7 @@ class ServingSettings(Settings):
     @property
     def without_bundle(self) -> "ServingSettings":
         """The settings that stay the same when another bundle is rolled out."""
-        return ServingSettings(**common_settings(self, ServingSettings))
+        return ServingSettings(**self.model_dump(include=set(ServingSettings.model_fields)))
 
 
 class ApplicationSettings(ServingSettings):
@@ -134,8 +135,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-
-
-def common_settings(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
-    """Return the values of the settings that a base class `kind` has, by name."""
-    return {name: getattr(settings, name) for name in kind.model_fields}

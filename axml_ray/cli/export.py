@@ -38,7 +38,7 @@ def table(exported: "Exported") -> "Table":
     from rich import box
     from rich.table import Table
 
-    from axml_ray.inference.bundle.export import MEASURES
+    from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES as MEASURES
 
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"{exported.documents:,} validation documents")
     shown.add_column("weights")

@@ -2,7 +2,7 @@
 
     axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
 
-After a stop, the same command continues with the missing blocks. A text that cannot be read becomes a row with its id
+After a stop, the same command continues with the missing shards. A text that cannot be read becomes a row with its id
 and an error; if all are such, the command fails.
 """
 
@@ -63,7 +63,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, field in LabelConditions.model_fields.items():
         kind = "LABEL" if name.endswith("labels") else "PREFIX"
         parser.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=(), metavar=kind, help=field.description)
-    parser.add_argument("--actors", type=count, metavar="N", help="number of predictors; default: as many as fit")
+    parser.add_argument("--actors", type=count, metavar="N", help="most predictors; default: as many as fit")
     parser.add_argument(
         "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
     )
@@ -103,13 +103,11 @@ def main(given: argparse.Namespace) -> None:
         SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
         SystemExit: no text could be read and tagged.
     """
-    from axml_ray.cluster.connection import connect, max_processes
     from axml_ray.corpus.readers.sources import open_readers
     from axml_ray.inference.bundle.bundle import Bundle
     from axml_ray.inference.explain.codec import Codec
     from axml_ray.inference.explain.conditions import AllowedLabels
-    from axml_ray.inference.predict.predict_files import predict_files
-    from axml_ray.inference.predict.prediction_files import PredictionOptions
+    from axml_ray.inference.predict.predict_files import PredictionOptions, predict_files
 
     log.info("predict: checking the bundle")
     bundle = Bundle.open(given.bundle)
@@ -128,23 +126,15 @@ def main(given: argparse.Namespace) -> None:
     if conditions is not None:
         AllowedLabels.of(conditions, Codec(bundle))  # an unknown label is reported here, before Ray starts
     options = PredictionOptions(form=given.format, top_k=given.top_k, threshold=threshold, conditions=conditions)
-    connect()
-    cpus, gpus = given.cpus_per_actor, given.gpus_per_actor
-    fit = max_processes({"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
-    if gpus and not fit:
-        raise SettingsError(
-            f"--gpus-per-actor: no node of the cluster has {gpus:g} GPUs and {cpus} CPUs; lower it, or leave it out to "
-            "predict on CPUs"
-        )
-    actors = given.actors or max(1, fit)
-    if actors > fit:
-        raise SettingsError(
-            f"--actors: {actors} × {cpus} CPUs, the cluster's nodes have room for {fit}; lower --actors or "
-            "--cpus-per-actor"
-        )
     began = time.monotonic()
     result = predict_files(
-        given.bundle, readers, given.output, options, actors=actors, cpus_per_actor=cpus, gpus_per_actor=gpus
+        given.bundle,
+        readers,
+        given.output,
+        options,
+        actors=given.actors,
+        cpus_per_actor=given.cpus_per_actor,
+        gpus_per_actor=given.gpus_per_actor,
     )
     seconds = time.monotonic() - began
     documents, errors = result["documents"], result["errors"]

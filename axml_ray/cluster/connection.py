@@ -10,10 +10,10 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from axml_ray.cluster.authentication import authentication_is_on, ensure_token
 from axml_ray.core.errors import JobError, SettingsError
@@ -22,6 +22,8 @@ from axml_ray.core.memory import ONE_ARENA
 from axml_ray.settings import ResourceSettings
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OBJECT_STORE_BYTES = 1 << 30
 ERROR_PREFIX = re.compile(r"^(axml_ray\.[\w.]+|([\w.]+\.)?(RuntimeError|OSError)): ")
@@ -273,6 +275,38 @@ def max_processes(resources: Mapping[str, float]) -> int:
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(min(fitting(kind, amount, node.get(kind, 0)) for kind, amount in resources.items()) for node in nodes)
+
+
+def call_in_task(function: Callable[..., T], *arguments: Any, memory: float) -> T:
+    """Return the result of a function, called in a Ray task if there is a cluster, else in this process.
+
+    Args:
+        function: a function of a module.
+        arguments: its arguments.
+        memory: memory that the task reserves, in bytes; at most that of a node.
+
+    Raises:
+        RuntimeError: the task failed.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        connect()
+    if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
+        return function(*arguments)
+    import ray
+
+    task = ray.remote(num_cpus=1, memory=min(memory, largest_node("memory")))(function)
+    try:
+        result: T = ray.get(task.remote(*arguments))
+    except ray.exceptions.RayError as error:
+        raise failure(error, root_cause(error)) from error
+    return result
+
+
+def largest_node(kind: str) -> float:
+    """Return the largest amount of a resource, by Ray's name, that a node of the cluster has."""
+    import ray
+
+    return max((node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
 
 
 def check_fits(resources: ResourceSettings) -> None:

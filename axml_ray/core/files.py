@@ -231,6 +231,11 @@ def content_digest(directory: Path, files: Sequence[Path]) -> str:
     return digest.hexdigest()[:12]
 
 
+def file_bytes(directory: Path) -> int:
+    """Return the total size in bytes of the files below a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write `content` to `path` as JSON, atomically. File names in it need not be UTF-8."""
     text = json.dumps(content, indent=2, ensure_ascii=False)

@@ -9,7 +9,7 @@
     <kind>/              the tree's member of this kind
   members/<kind>/        the run's member of this kind; features.safetensors, the featurizer that members share
   combiner/              the fitted combiner
-  predictions/<split>/   *.parquet
+  predictions/<split>/   part-*.parquet, one a shard, kept under the key in _job.json; _predictions.json when complete
   metrics.json, metrics-<split>.json, report/
 """
 
@@ -79,14 +79,9 @@ class RunLayout:
         """Return the file of the calibration of scores to probabilities, with the key of the ensemble, JSON."""
         return self.directory / "calibration.json"
 
-    @property
-    def all_predictions(self) -> Path:
-        """Return the directory of the predictions of all splits."""
-        return self.directory / "predictions"
-
     def predictions(self, split: str) -> Path:
         """Return the directory of the predictions of a split, Parquet."""
-        return self.all_predictions / split
+        return self.directory / "predictions" / split
 
     @property
     def workers(self) -> Path:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.members.topk import TopK, weighted_sum
+from axml_ray.core.topk import TopK, weighted_sum
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import TypeVar
 import numpy as np
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.ensemble.combiner import Combiner, MemberWeights
 from axml_ray.members.member import Member, MemberInfo
 from axml_ray.members.text_batch import length_batches, map_in_threads
-from axml_ray.members.topk import TopK
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from axml_ray.core.files import read_json, write_json
+from axml_ray.core.topk import TopK
 from axml_ray.ensemble.combiner import Combiner, Mean, MemberWeights, Validation
 from axml_ray.evaluation.metrics.rankings import hits
-from axml_ray.members.topk import TopK
 from axml_ray.settings import Settings
 
 MARGIN = 1e-6

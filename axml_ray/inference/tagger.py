@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
-from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK, rank_given
 from axml_ray.corpus.records.records import storable
 from axml_ray.inference.bundle import hub
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.explain.codec import Codec, Tag
 from axml_ray.inference.explain.conditions import AllowedLabels
-from axml_ray.inference.explain.explain import explain
-from axml_ray.members.topk import TopK, rank_given
+from axml_ray.inference.explain.explain import assemble, paths_of
+from axml_ray.members.explanation import ExplainedText
 from axml_ray.network.backends.devices import device_named
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings import LabelConditions, Precision
@@ -65,7 +66,7 @@ class Tagger:
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        path: str | Path | Bundle,
         *,
         precision: Precision | None = None,
         threads: int | None = None,
@@ -75,7 +76,7 @@ class Tagger:
         """Open a bundle that `axml-ray export` wrote.
 
         Args:
-            path: directory of the bundle.
+            path: directory of the bundle, or the opened bundle.
             precision: number format of matrix products; by default that of the training.
             threads: number of PyTorch threads; by default unchanged, but at most the CPUs of this process.
             verify: whether to verify all checksums; unnecessary if another process on this machine already has.
@@ -84,7 +85,10 @@ class Tagger:
         Raises:
             BundleError: there is no bundle, or it is incomplete, was changed, or has another version.
         """
-        return cls._of(Bundle.open(path, verify=verify), precision, threads, device)
+        # By itself PyTorch takes all CPUs that the process may run on, also where a container limits their time.
+        use_threads(threads or min(torch.get_num_threads(), available_cpus()))
+        bundle = path if isinstance(path, Bundle) else Bundle.open(path, verify=verify)
+        return cls(bundle, precision, device)
 
     @classmethod
     def from_pretrained(
@@ -103,25 +107,16 @@ class Tagger:
             repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first.
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
-            precision: as for `load`.
-            threads: as for `load`.
-            device: as for `load`.
+            precision, threads, device: as for `load`.
 
         Raises:
             SettingsError: `huggingface_hub` is not installed, or the Hub has no such repository or revision, or cannot
                 be reached; or there is no such device.
             BundleError: as for `load`.
         """
-        if isinstance(repo_id_or_path, Path) or Path(repo_id_or_path).is_dir():
-            return cls.load(repo_id_or_path, precision=precision, threads=threads, device=device)
-        return cls._of(hub.download(repo_id_or_path, revision=revision, token=token), precision, threads, device)
-
-    @classmethod
-    def _of(cls, bundle: Bundle, precision: Precision | None, threads: int | None, device: str) -> "Tagger":
-        """Return the tagger of a bundle, after setting up PyTorch in this process."""
-        # By itself PyTorch takes all CPUs that the process may run on, also where a container limits their time.
-        use_threads(threads or min(torch.get_num_threads(), available_cpus()))
-        return cls(bundle, precision, device)
+        is_directory = isinstance(repo_id_or_path, Path) or Path(repo_id_or_path).is_dir()
+        bundle = repo_id_or_path if is_directory else hub.download(str(repo_id_or_path), revision=revision, token=token)
+        return cls.load(bundle, precision=precision, threads=threads, device=device)
 
     def push_to_hub(
         self,
@@ -140,10 +135,7 @@ class Tagger:
             repo_id: `owner/name`; the repository is made if it does not exist.
             private: whether a new repository is private; by default as the owner's settings say.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
-            commit_message: message of the commit.
-
-        Returns:
-            The URL of the commit.
+            commit_message: message of the commit, whose URL is returned.
 
         Raises:
             SettingsError: `huggingface_hub` is not installed, or the Hub refuses, or cannot be reached.
@@ -189,26 +181,29 @@ class Tagger:
             raise SettingsError(f"top_k: expected a whole number above 0 (given: {top_k!r})")
         if threshold is not None and not 0 <= threshold <= 1:
             raise SettingsError(f"threshold: expected a probability, 0 to 1 (given: {threshold!r})")
-        label_ids = None
+        label_ids = allowed = None
         if labels is not None:
             _check_strings("labels", labels)
             label_ids = self.codec.ids(labels)
-            if conditions is not None:
+        if conditions is not None:
+            if labels is not None:
                 raise SettingsError("conditions: labels= names the only labels to score; give one of them")
-        allowed = None if conditions is None else AllowedLabels.of(conditions, self.codec)
-        given = label_ids is not None or (allowed is not None and allowed.scored is not None)
+            allowed = AllowedLabels.of(conditions, self.codec)
+        scored = label_ids if allowed is None else allowed.scored  # the labels that are scored one by one, if any
+        shown = None if labels is not None else min(top_k, self.bundle.settings.top_labels)
         results: list[list[Tag]] = []
         for start in range(0, len(texts), TEXTS):
             batch = [storable(text) for text in texts[start : start + TEXTS]]
             tokens = self.codec.encode(batch)
             with self._lock:
-                if label_ids is None:
-                    best = self._best(tokens, top_k, allowed)
+                if scored is None:
+                    best = self.ensemble.rank(tokens, None if allowed is None else allowed.mask)
                 else:
-                    best = rank_given(label_ids, self.ensemble.score(tokens, label_ids))
+                    best = rank_given(scored, self.ensemble.score(tokens, scored))
+            best = TopK(best.labels[:, :shown], best.scores[:, :shown])
             rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
             if explain:
-                rows = [self._explain(text, tags, given) for text, tags in zip(batch, rows, strict=True)]
+                rows = [self._explain(text, tags, scored is not None) for text, tags in zip(batch, rows, strict=True)]
             results += rows
         return results
 
@@ -225,22 +220,20 @@ class Tagger:
         """
         return self.codec.calibration.threshold(precision=precision, count=count)
 
-    def _best(self, tokens: Ragged, top_k: int, allowed: AllowedLabels | None) -> TopK:
-        """Return the best k labels of each text, of those that are allowed."""
-        if allowed is None:
-            ranking = self.ensemble.rank(tokens)
-        elif allowed.scored is None:
-            ranking = self.ensemble.rank(tokens, allowed.mask)
-        else:
-            ranking = rank_given(allowed.scored, self.ensemble.score(tokens, allowed.scored))
-        shown = min(top_k, self.bundle.settings.top_labels)
-        return TopK(ranking.labels[:, :shown], ranking.scores[:, :shown])
-
     def _explain(self, text: str, tags: list[Tag], given: bool) -> list[Tag]:
-        """Return a text's tags with explanations."""
-        codec, ids = self.codec, [self.codec.id_of[tag.label] for tag in tags]
+        """Return a text's tags with explanations; if the labels were given, each member scores all of them."""
+        codec, ensemble, ids = self.codec, self.ensemble, [self.codec.id_of[tag.label] for tag in tags]
+        token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
+        read, labels = ExplainedText(token_ids, len(spans)), np.array([ids], dtype=np.int32)
         with self._lock:
-            explanations = explain(self.ensemble, codec.tokenizer, codec.index, text, ids, codec.max_tokens, given)
+            if given:
+                scores = ensemble.score_members(read.tokens, labels[0])
+                rankings = {name: TopK(labels, of_member) for name, of_member in scores.items()}
+            else:
+                rankings = ensemble.rank_members(read.tokens)
+            [contributions] = ensemble.combination.contributions(labels, rankings)
+            paths = paths_of(ensemble.members, read, ids, codec.index)
+        explanations = assemble(text, spans, ids, codec.index, ensemble.combination.members, contributions, paths)
         return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
 

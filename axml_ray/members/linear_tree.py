@@ -23,11 +23,11 @@ from safetensors import SafetensorError
 from scipy import sparse
 
 from axml_ray.core.array_file import matrix, open_arrays, save_arrays
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
 from axml_ray.members.label_clusters import cluster_labels
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
-from axml_ray.members.topk import TopK
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
 from axml_ray.tree.chain_rule import chain_rule

@@ -20,12 +20,12 @@ from scipy import sparse
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, read_json, write_json
+from axml_ray.core.topk import TopK, best_of_sparse
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.featurizer import Featurizer
-from axml_ray.members.topk import TopK, best_of_sparse
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
 from axml_ray.settings.members import kinds

@@ -15,11 +15,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.explanation import ExplainedText, Step, TreePath
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
-from axml_ray.members.topk import TopK
 from axml_ray.members.weight_files import Weights, load_weights, save_weights
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.precision import autocast

@@ -226,6 +226,18 @@ class Run(RunKeys):
         except (OSError, ValueError) as error:
             raise SettingsError(f"{error}; remove {spec.directory}, and {RETRAIN}") from None
 
+    def check_fitted(self) -> None:
+        """Raise unless the featurizer and all members are fitted; this reads none of their weights.
+
+        Raises:
+            SettingsError: a part is missing, or was fitted with other settings.
+        """
+        if self.needs_features and not self.has_features():
+            raise SettingsError(f"{self.layout.features}: no features of these settings; {RETRAIN}")
+        for spec in self.members:
+            if not spec.is_fitted:
+                raise SettingsError(f"{spec.directory}: no {spec.title} of these settings; {RETRAIN}")
+
     # Combiner and ensemble
 
     def has_combiner(self) -> bool:

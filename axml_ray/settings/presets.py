@@ -39,7 +39,7 @@ RECOMMENDED: Values = {
     },
     "ensemble": {"trees": 3, "combiner": "calibrated"},
     # Three trees train concurrently on two cores.
-    "resources": {"cpus_per_worker": 0.66, "predictors": 2},
+    "resources": {"cpus_per_worker": 0.66},
 }
 PRESETS: dict[str, Values] = {"paper": {}, "recommended": RECOMMENDED, "auto": RECOMMENDED}
 

@@ -16,8 +16,6 @@ class ResourceSettings(Settings):
     """CPUs reserved per worker, and its Torch threads, at least one; below 1, several trees share a core."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     """GPUs reserved per worker; 0 trains on the CPU. Below 1, trees with one worker each share a GPU and its memory."""
-    predictors: Positive = 1
-    """Ray actors that predict the test split."""
     gpus_per_predictor: Annotated[float, Field(ge=0)] = 0.0
     """GPUs reserved per predictor; 0 predicts on the CPU. Below 1, predictors share a GPU."""
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
@@ -44,8 +42,8 @@ class ResourceSettings(Settings):
 
     @property
     def of_a_predictor(self) -> dict[str, float]:
-        """Ray resources that a predictor reserves: `CPU` and `GPU`."""
-        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_predictor}
+        """Ray resources that a predictor reserves besides memory: `CPU`, at least one, and `GPU`."""
+        return {"CPU": max(1.0, self.cpus_per_worker), "GPU": self.gpus_per_predictor}
 
     @property
     def of_a_worker(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ Ray.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,31 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from axml_ray.cluster.connection import call_in_task
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import read_json
+from axml_ray.core.files import file_bytes, read_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.store import Corpus
+from axml_ray.ensemble.combiner import Mean
+from axml_ray.ensemble.ensemble import Contribution
 from axml_ray.evaluation.metrics.filter_pairs import read_pairs
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
-from axml_ray.evaluation.metrics.prediction_metrics import (
-    TrainingCounts,
-    evaluate_predictions,
-    inverse_propensity,
-)
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
-from axml_ray.evaluation.reports.examples import Explainer, LabelExplanation, best_and_worst, build_examples
+from axml_ray.evaluation.reports.examples import EXPLAINED_LABELS, LabelExplanation, best_and_worst, build_examples
 from axml_ray.evaluation.reports.report import write_metrics
 from axml_ray.evaluation.reports.report_page import write_page
+from axml_ray.inference.explain.explain import assemble
 from axml_ray.inference.predict.first_scores import scores_without_networks
+from axml_ray.inference.predict.predict_split import predict_split
+from axml_ray.inference.predict.shards import PROCESS_BYTES
+from axml_ray.members.explanation import ExplainedText, TreePath
+from axml_ray.members.member import Member
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.runs.run import Run
-from axml_ray.settings import EvaluationSettings
+from axml_ray.settings import EvaluationSettings, Experiment
 from axml_ray.training.progress import JOURNAL
 
 log = logging.getLogger(__name__)
@@ -84,7 +89,10 @@ def evaluate(
     write_metrics(path, metrics)
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with phase("report"), Heartbeat("report"):
-        _write_report(run, predictions, metrics)
+        largest = max(file_bytes(spec.directory) for spec in run.members)
+        problem = call_in_task(write_report, settings, predictions, metrics, memory=PROCESS_BYTES + largest)
+        if problem is not None:
+            log.info("report: example documents are shown without explanations (%s)", problem)
     return metrics
 
 
@@ -103,11 +111,12 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
     if not run.corpus.documents(split):
         raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
     stored = Predictions.open(run.layout.predictions(split))
-    if stored is None or set(stored.members) != set(run.member_names):
-        stored = _predict(run, split)
-    _check_documents(stored, run.corpus, split)
-    if stored.made_by not in (None, run.predictions_key):
-        stored = _predict(run, split)
+    if stored is not None:
+        _check_documents(stored, run.corpus, split)
+    if stored is None or stored.made_by != run.predictions_key:
+        log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
+        with phase("predict"):
+            stored = predict_split(run, split)
     path = (settings or run.settings.evaluation).filter_pairs
     return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
 
@@ -143,18 +152,6 @@ def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
         )
 
 
-def _predict(run: Run, split: str) -> Predictions:
-    # Imported only when needed, so that stored predictions are evaluated without Ray.
-    from axml_ray.inference.predict.predict_split import predict_split
-
-    run.open_ensemble()  # a missing member is reported here in one line, in an actor with Ray's traceback
-    log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
-    with phase("predict"):
-        stored = Predictions.open(predict_split(run, split))
-    assert stored is not None
-    return stored
-
-
 def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
     """Read the seconds of the main job's phases from a metrics file; empty if there is none for this corpus."""
     try:
@@ -165,32 +162,74 @@ def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
         return {}
 
 
-def _write_report(run: Run, predictions: Predictions, metrics: Mapping[str, Any]) -> None:
-    split, labels, explain = str(metrics["split"]), run.corpus.labels, _explainer(run)
-    best, worst = (
-        build_examples(predictions, rows, read_texts(run.corpus, split, rows), labels.names, labels.counts, explain)
-        for rows in best_and_worst(predictions)
-    )
-    journals = [run.layout.tree(number) / JOURNAL for number in range(run.settings.ensemble.trees)]
-    write_page(run.layout.report(split), metrics, name=run.settings.name, journals=journals, best=best, worst=worst)
-    # Trackers may be servers of others: they get no texts.
-    write_page(run.layout.charts(split), metrics, name=run.settings.name, journals=journals)
+def write_report(settings: Experiment, predictions: Predictions, metrics: Mapping[str, Any]) -> str | None:
+    """Write the report of a run on a split, with one member open at a time; a task of its own calls this.
 
-
-def _explainer(run: Run) -> Explainer | None:
-    """Return a function that explains predicted labels; None if the run's members cannot be opened."""
-    from axml_ray.inference.explain.explain import explain
-
+    Returns:
+        Why example documents are shown without explanations; None if they have some.
+    """
+    run, split = Run.open(settings), str(metrics["split"])
+    best, worst = best_and_worst(predictions)
+    rows = [*best, *worst]
+    text_of = dict(zip(rows, read_texts(run.corpus, split, rows), strict=True))
+    explanations, problem = {}, None
     try:
-        ensemble = run.open_ensemble()
+        explanations = explain_rows(run, predictions, {row: text for row, text in text_of.items() if text})
     except SettingsError as error:
-        log.info("report: example documents are shown without explanations (%s)", error)
-        return None
-    tokenizer, index = run.corpus.tokenizer, run.corpus.labels
+        problem = str(error)
+    labels = run.corpus.labels
+    best_examples, worst_examples = (
+        build_examples(predictions, group, [text_of[row] for row in group], labels.names, labels.counts, explanations)
+        for group in (best, worst)
+    )
+    journals = [run.layout.tree(number) / JOURNAL for number in range(settings.ensemble.trees)]
+    page = run.layout.report(split)
+    write_page(page, metrics, name=settings.name, journals=journals, best=best_examples, worst=worst_examples)
+    # Trackers may be servers of others: they get no texts.
+    write_page(run.layout.charts(split), metrics, name=settings.name, journals=journals)
+    return problem
 
-    def explain_labels(text: str, labels: Sequence[int]) -> list[LabelExplanation]:
-        explanations = explain(ensemble, tokenizer, index, text, labels, run.settings.corpus.max_tokens)
-        return [
+
+def explain_rows(run: Run, predictions: Predictions, text_of: Mapping[int, str]) -> dict[int, list[LabelExplanation]]:
+    """Explain the best labels of some documents: contributions by stored rankings, attention by one member at a time.
+
+    Args:
+        run: the run.
+        predictions: its predictions of a split.
+        text_of: texts of the documents, by row.
+
+    Raises:
+        SettingsError: a member is missing or broken.
+    """
+    run.check_fitted()
+    index, tokenizer, names = run.corpus.labels, run.corpus.tokenizer, run.member_names
+    combination = run.combination(Mean())  # contributions are those before the combiner
+    labels_of: dict[int, list[int]] = {}
+    contributions: dict[int, list[tuple[Contribution, ...]]] = {}
+    start = 0  # row of the first document of a file
+    for (combined, *of_members), truth in predictions.read_all([ENSEMBLE, *names]):
+        for row in (row for row in text_of if start <= row < start + len(truth)):
+            place = slice(row - start, row - start + 1)
+            labels = combined.labels[place, :EXPLAINED_LABELS]
+            labels_of[row] = [label for label in labels[0].tolist() if label >= 0]
+            rankings = {
+                name: TopK(one.labels[place], one.scores[place]) for name, one in zip(names, of_members, strict=True)
+            }
+            contributions[row] = combination.contributions(labels, rankings)[0]
+        start += len(truth)
+    read = {row: tokenizer.encode_with_spans(text, run.settings.corpus.max_tokens) for row, text in text_of.items()}
+    paths: dict[int, dict[str, list[TreePath]]] = {row: {} for row in text_of}
+    for spec in run.members:
+        if spec.implementation.explain is Member.explain:
+            continue
+        member = run.open_member(spec, run.open_features() if spec.implementation.uses_features else None)
+        for row, (token_ids, spans) in read.items():
+            of_labels = member.explain(ExplainedText(token_ids, len(spans)), labels_of[row], index)
+            if of_labels is not None:
+                paths[row][spec.name] = of_labels
+        del member  # before the next one is opened
+    return {
+        row: [
             LabelExplanation(
                 words=[
                     (word, *span, float(weight))
@@ -198,12 +237,14 @@ def _explainer(run: Run) -> Explainer | None:
                         explanation.words, explanation.spans, explanation.weights, strict=True
                     )
                 ],
-                contributions=[(each.member.title, each.points) for each in explanation.contributions],
+                contributions=[(given.member.title, given.points) for given in explanation.contributions],
             )
-            for explanation in explanations
+            for explanation in assemble(
+                text, read[row][1], labels_of[row], index, run.members, contributions[row], paths[row]
+            )
         ]
-
-    return explain_labels
+        for row, text in text_of.items()
+    }
 
 
 def read_texts(corpus: Corpus, split: str, rows: list[int]) -> list[str]:

@@ -1,8 +1,8 @@
 """The main job: prepare a corpus, build label trees, fit members and combiner, predict the test split, evaluate.
 
-Each step is a function that can be called from a notebook. When the job is started again, preparation and fits continue
-from what is finished; predictions, which take minutes, not hours, are repeated. The settings are stored in the run's
-directory, and a run of the same name with other settings is refused.
+Each step is a function that can be called from a notebook. When the job is started again, preparation, fits and
+predictions continue from what is finished. The settings are stored in the run's directory, and a run of the same name
+with other settings is refused.
 """
 
 import logging
@@ -22,13 +22,13 @@ from axml_ray.core.files import whole_file
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Mean, Validation
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.inference.predict.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict.predict_split import predict_split
-from axml_ray.members.topk import TopK
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Follow, fit_members, show
 from axml_ray.progress.heartbeat import phase
@@ -37,7 +37,6 @@ from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
 from axml_ray.settings import Experiment, adapt, stored
-from axml_ray.settings.configuration import read_yaml
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
@@ -206,29 +205,19 @@ def _rank_validation(current: Run) -> Validation:
     if not corpus.documents("valid"):
         raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.combiner to mean")
     log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
-    directory = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
-    predictions = Predictions.open(directory)
-    assert predictions is not None
+    predictions = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
     validation = validation_of(current, predictions)
-    shutil.rmtree(directory)
+    shutil.rmtree(predictions.directory)
     return validation
 
 
 def validation_of(current: Run, predictions: Predictions) -> Validation:
     """Return the stored rankings of the members, as a combiner is fitted on them."""
-    rankings = []
-    truth: list[Ragged] = []
-    for member in current.members:
-        shards = list(predictions.read(member.name))
-        rankings.append(TopK(*(np.concatenate([getattr(one, name) for one in shards]) for name in ("top", "scores"))))
-        truth = [one.truth for one in shards]
+    shards, truth = zip(*predictions.read_all(current.member_names), strict=True)
+    rankings = [TopK(*map(np.concatenate, zip(*of_member, strict=True))) for of_member in zip(*shards, strict=True)]
     return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
 
 
 def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
-    now = stored(settings)
-    before = read_yaml(layout.settings) if layout.settings.exists() else now
-    if any(before.get(part) != now.get(part) for part in ("ensemble", "members", "features")):
-        shutil.rmtree(layout.all_predictions, ignore_errors=True)  # made by another ensemble
     with whole_file(layout.settings) as temporary:
-        temporary.write_text(yaml.safe_dump(now, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.write_text(yaml.safe_dump(stored(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")

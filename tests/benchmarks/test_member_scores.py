@@ -14,9 +14,9 @@ from member_scores import COLUMNS, Evidence, main  # noqa: E402
 from tiny_run import train_run  # noqa: E402
 
 from axml_ray.core.errors import SettingsError  # noqa: E402
+from axml_ray.core.topk import TopK  # noqa: E402
 from axml_ray.ensemble.combiner import Mean, combiner_class  # noqa: E402
 from axml_ray.evaluation.metrics.metrics import ndcg_at  # noqa: E402
-from axml_ray.members.topk import TopK  # noqa: E402
 
 pytestmark = pytest.mark.processes  # the results file asks git for the commit
 

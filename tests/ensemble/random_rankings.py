@@ -5,8 +5,8 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
+from axml_ray.core.topk import TopK
 from axml_ray.ensemble.frequency import MARGIN, Coefficients, FrequencyCalibration
-from axml_ray.members.topk import TopK
 
 COUNTS = np.array([400, 90, 30, 7, 2, 1, 0])
 CALIBRATION = FrequencyCalibration(Coefficients(intercept=0.3, score=0.9, both=-0.05, frequency=-0.4), COUNTS)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.ensemble.combiner import (
     COMBINERS,
     FOLDS,
@@ -26,7 +27,6 @@ from axml_ray.ensemble.combiner import (
 )
 from axml_ray.ensemble.ensemble import Combination
 from axml_ray.members.member import MemberInfo
-from axml_ray.members.topk import TopK
 
 MEMBERS = (
     MemberInfo("network_tree-0", "network_tree", 0, 0.125),

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.ensemble.combiner import Mean, MemberWeights, Validation
 from axml_ray.ensemble.frequency import FILE, Coefficients, FrequencyCalibration
-from axml_ray.members.topk import TopK
 
 ONE = MemberWeights(["network_tree"], [1.0])
 TWO = MemberWeights(["network_tree", "knn"], [3.0, 1.0])

@@ -56,15 +56,16 @@ def test_rankings_and_true_labels_are_read_without_the_pairs(tmp_path: Path) -> 
     (tmp_path / "pairs.txt").write_text("".join(f"{row} {label}\n" for row, label in out))
     pairs = read_pairs(tmp_path / "pairs.txt", DOCUMENTS, NAMES)
     row = 0
-    for before, after in zip(stored.read(ENSEMBLE), replace(stored, left_out=pairs).read(ENSEMBLE), strict=True):
-        assert after.top.shape == before.top.shape and after.scores.dtype == np.float32
-        for i in range(len(before.top)):
-            kept = [k for k, label in enumerate(before.top[i].tolist()) if label >= 0 and (row, label) not in out]
-            found = after.top[i] >= 0
-            assert after.top[i][found].tolist() == before.top[i][kept].tolist()
+    without = replace(stored, left_out=pairs).read(ENSEMBLE)
+    for (before, truth), (after, truth_after) in zip(stored.read(ENSEMBLE), without, strict=True):
+        assert after.labels.shape == before.labels.shape and after.scores.dtype == np.float32
+        for i in range(len(before.labels)):
+            kept = [k for k, label in enumerate(before.labels[i].tolist()) if label >= 0 and (row, label) not in out]
+            found = after.labels[i] >= 0
+            assert after.labels[i][found].tolist() == before.labels[i][kept].tolist()
             assert after.scores[i][found].tolist() == before.scores[i][kept].tolist()
             assert not after.scores[i][~found].any()
-            assert after.truth[i].tolist() == [label for label in before.truth[i].tolist() if (row, label) not in out]
+            assert truth_after[i].tolist() == [label for label in truth[i].tolist() if (row, label) not in out]
             row += 1
     assert row == DOCUMENTS
     assert replace(stored, left_out=pairs).documents()[1].lengths.sum() < stored.documents()[1].lengths.sum()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
-from axml_ray.evaluation.metrics.predictions import Ranking
 
 LABELS, TOP = 12, 6
 
@@ -31,7 +31,7 @@ def rankings(seed: int, documents: int = 30):
         kept[row, np.setdiff1d(np.arange(LABELS), top[row])] = 0
     half = documents // 2
     parts = [
-        Ranking(top[rows], ranked[rows], Ragged.from_rows([np.flatnonzero(row).tolist() for row in truth[rows]]))
+        (TopK(top[rows], ranked[rows]), Ragged.from_rows([np.flatnonzero(row).tolist() for row in truth[rows]]))
         for rows in (slice(half), slice(half, None))
     ]
     return parts, kept, truth
@@ -56,6 +56,6 @@ def test_no_threshold_is_better(seed):
 
 
 def test_without_a_true_prediction_there_is_no_threshold():
-    part = Ranking(np.array([[3, 1]], np.int32), np.array([[0.5, 0.4]], np.float32), Ragged.from_rows([[2]]))
+    part = TopK(np.array([[3, 1]], np.int32), np.array([[0.5, 0.4]], np.float32)), Ragged.from_rows([[2]])
     with pytest.raises(ValueError, match="threshold"):
         ScoredPairs.of([part]).best_threshold()

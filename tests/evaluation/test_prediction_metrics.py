@@ -12,10 +12,11 @@ import pytest
 from evaluation.toy_run import DOCUMENTS, LABELS, MEMBERS, WIDTH, write_corpus, write_predictions, write_run
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import write_json
 from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.metrics import Scores, ndcg_at, propensities
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions
-from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.evaluation.metrics.predictions import MANIFEST, Predictions
 from axml_ray.evaluation.reports.examples import (
     EXAMPLES_PER_GROUP,
     LabelExplanation,
@@ -139,7 +140,7 @@ def test_comparison_does_not_depend_on_the_order_of_documents(home, training, tm
     assert expected > 10 and comparison["P@3"]["p"] == pytest.approx(1 / 1001) and comparison["P@3"]["interval"][0] > 0
     table = pq.read_table(worse.directory)
     pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), tmp_path / "0.parquet")
-    shuffled = compare_predictions(Predictions.open(tmp_path), one, training, SETTINGS)["measures"]
+    shuffled = compare_predictions(Predictions.complete(tmp_path, "key"), one, training, SETTINGS)["measures"]
     for name in ("P@3", "PSP@5"):
         assert shuffled[name]["interval"] == pytest.approx(comparison[name]["interval"])
         assert [shuffled[name][what] for what in ("difference", "p")] == pytest.approx(
@@ -162,12 +163,16 @@ def test_broken_predictions_raise_with_the_path(home, training, tmp_path):
     assert Predictions.open(tmp_path) is None
     path = tmp_path / "000000.parquet"
     path.write_bytes(b"PAR1")
+    assert Predictions.open(tmp_path) is None  # it is not complete
+    write_json(tmp_path / MANIFEST, {"key": "key", "files": [path.name]})
     with pytest.raises(SettingsError, match=r"000000\.parquet"):
         Predictions.open(tmp_path)
     table = pq.read_table(home / "runs/run/predictions/test")
     pq.write_table(table.drop_columns("ensemble.scores"), path)
     with pytest.raises(SettingsError, match=r"ensemble\.scores"):
         Predictions.open(tmp_path)
+    path.unlink()
+    assert Predictions.open(tmp_path) is None
     with pytest.raises(SettingsError, match=r"predictions/test: .*30 labels"):
         evaluate_predictions(open_predictions(home), TrainingCounts(training.counts[:30], 300), SETTINGS)
     bare = table.set_column(1, "labels", pa.array([[]] * len(table), pa.list_(pa.int32())))
@@ -194,15 +199,10 @@ def test_example_contains_predicted_and_missed_labels(home, training):
     tops, truths, table = columns(home, "ensemble")
     names = [f"name {i}" for i in range(LABELS)]
     row = next(i for i, true in enumerate(truths) if any(label >= LABELS - 2 for label in true))
-    calls = []
-
-    def explain(text, labels):
-        calls.append((text, labels))
-        words = [[("tail", 6, 10, 1.0), ("long", 0, 4, 4.0), ("over", 2, 8, 9.0)], [("tail", 6, 10, 2.0)], []]
-        return [LabelExplanation(each, [("knn", 0.5)]) for each in words]
-
+    words = [[("tail", 6, 10, 1.0), ("long", 0, 4, 4.0), ("over", 2, 8, 9.0)], [("tail", 6, 10, 2.0)], []]
+    explanations = {row: [LabelExplanation(each, [("knn", 0.5)]) for each in words]}
     without_text, example = build_examples(
-        open_predictions(home), [0, row], ["", "long, tail"], names, training.counts, explain
+        open_predictions(home), [0, row], ["", "long, tail"], names, training.counts, explanations
     )
     assert example.id == f"test-{row}" and without_text.id == "test-0"
     assert [label.name for label in example.predicted] == [f"name {label}" for label in tops[row, :5]]
@@ -210,8 +210,6 @@ def test_example_contains_predicted_and_missed_labels(home, training):
     assert example.predicted[0].score == pytest.approx(table["ensemble.scores"][row][0].as_py())
     missed = [(f"name {label}", training.counts[label]) for label in truths[row] if label not in tops[row, :5]]
     assert list(example.missed) == missed and missed
-    # A document without a text is not explained.
-    assert calls == [("long, tail", tops[row, :3].tolist())]
     assert [(span.text, span.weight) for span in example.predicted[0].spans] == [
         ("long", pytest.approx(4 / 9)),
         (", ", 0),

@@ -63,12 +63,10 @@ def content(tmp_path_factory):
     }
     texts = [f"</style><img src=x onerror=alert({row})>" for row in range(10)]
     names = [EVIL] * len(index)
-
-    def explain(text, labels):
-        return [LabelExplanation([("img", 9, 12, 1.0)], [(EVIL, 0.25)]) for _ in labels]
-
+    explained = [LabelExplanation([("img", 9, 12, 1.0)], [(EVIL, 0.25)])] * 3
     example_groups = [
-        build_examples(predictions, rows, texts, names, index.counts, explain) for rows in best_and_worst(predictions)
+        build_examples(predictions, rows, texts, names, index.counts, dict.fromkeys(rows, explained))
+        for rows in best_and_worst(predictions)
     ]
     return run, metrics, example_groups
 

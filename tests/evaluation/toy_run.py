@@ -13,6 +13,8 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_manifest import write_run_manifest
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, VERSION
+from axml_ray.evaluation.metrics.predictions import Predictions
+from axml_ray.runs.run import Run
 
 LABELS, DOCUMENTS, TREES, WIDTH = 40, 60, 2, 12
 MEMBERS = [f"network_tree-{tree}" for tree in range(TREES)]
@@ -99,3 +101,4 @@ def write_predictions(run: Path, corpus: Path, split: str, *, skill: float, seed
             for what, flat, kind in (("labels", top, pa.int32()), ("scores", score, pa.float32())):
                 columns[f"{name}.{what}"] = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel(), kind), WIDTH)
         pq.write_table(pa.table(columns), directory / f"{number:06d}.parquet")
+    Predictions.complete(directory, Run.open(run).predictions_key if (run / "settings.yaml").exists() else "key")

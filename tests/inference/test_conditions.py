@@ -5,6 +5,7 @@ import shutil
 import unicodedata
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tiny_run import texts_of
 
@@ -18,8 +19,7 @@ from axml_ray.inference.bundle.manifest import LABELS, MANIFEST
 from axml_ray.inference.explain import conditions as module
 from axml_ray.inference.explain.codec import Codec
 from axml_ray.inference.explain.conditions import AllowedLabels
-from axml_ray.inference.predict.predict_files import BundlePredictor
-from axml_ray.inference.predict.prediction_files import PredictionOptions
+from axml_ray.inference.predict.predict_files import DOCUMENTS, BundlePredictor, PredictionOptions
 from serve_app.edition import Edition
 from serve_app.service import ServedBundle
 
@@ -146,8 +146,8 @@ def test_labels_and_conditions(tagger):
 
 def test_predictors_of_files_keep_to_conditions(bundle_directory, tmp_path):
     options = PredictionOptions(form="jsonl", conditions=LabelConditions(allowed_prefixes=("label-1",)))
-    predictor = BundlePredictor(bundle_directory, tmp_path, options, 1)
-    predictor({"records": json.dumps([("a", "key12 key3", None)]), "part": "part-0.jsonl"})
+    predictor = BundlePredictor(bundle_directory, options, 1)
+    predictor(pa.table([["a"], ["key12 key3"], [None]], schema=DOCUMENTS), tmp_path / "part-0.jsonl")
     row = json.loads((tmp_path / "part-0.jsonl").read_text())
     assert row["labels"][0] == "label-12" and set(row["labels"]) == TEENS
 

@@ -62,8 +62,7 @@ def test_a_part_of_many_documents_is_ranked(without_networks: Run) -> None:
 
 
 def test_the_gain_by_networks_is_measured_on_stored_predictions(mixed_run: Run, tmp_path: Path) -> None:
-    predictions = Predictions.open(predict_split(mixed_run, "test", tmp_path / "predictions"))
-    assert predictions is not None
+    predictions = predict_split(mixed_run, "test", tmp_path / "predictions")
     scores = scores_without_networks(mixed_run, predictions, np.ones(len(mixed_run.corpus.labels)))
     first = first_scores(mixed_run, "test")
     assert scores is not None and first is not None
@@ -77,5 +76,5 @@ def test_the_gain_by_networks_is_measured_on_stored_predictions(mixed_run: Run, 
 
 def test_a_run_of_networks_alone_has_no_first_scores(tiny_run: Run) -> None:
     assert first_scores(tiny_run, "test") is None
-    nothing = Predictions(tiny_run.layout.directory, tuple(tiny_run.member_names))
+    nothing = Predictions(tiny_run.layout.directory, tuple(tiny_run.member_names), "key")
     assert scores_without_networks(tiny_run, nothing, np.ones(1)) is None

@@ -12,7 +12,7 @@ from axml_ray.evaluation.reports.report import write_metrics
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.bundle.manifest import CARD
-from axml_ray.inference.bundle.model_card import MEASURES, ValidationScores, render_card
+from axml_ray.inference.bundle.model_card import MEASURES, render_card
 from axml_ray.runs.run import Run
 
 
@@ -81,8 +81,8 @@ def test_the_hubs_client_reads_the_scores(tiny_run, tmp_path):
 @pytest.mark.parametrize("changed", [{"fingerprint": "of another corpus"}, {"members": {"knn": {}}}, {"members": None}])
 def test_scores_of_something_else_are_not_shown(tiny_run, bundle_directory, tmp_path, changed):
     run = evaluated(tiny_run, tmp_path / "run", **changed)
-    validation = ValidationScores(documents=1, measures=("P@1",), scores={"float32": {}})
-    header, _ = header_and_text(render_card(run, Bundle.open(bundle_directory).manifest, validation, None))
+    manifest = Bundle.open(bundle_directory).manifest
+    header, _ = header_and_text(render_card(run, manifest, {"float32": {}}, None))
     assert "model-index" not in header
 
 
@@ -90,8 +90,7 @@ def test_labels_are_text(tiny_run, bundle_directory, monkeypatch):
     names = ("<script>alert(1)</script>", "a | b\n# c", "[x](y)", "`code`", *map(str, range(20)))
     index = LabelIndex(names, names, tiny_run.corpus.labels.counts[:1].repeat(len(names)))
     monkeypatch.setitem(tiny_run.corpus.__dict__, "labels", index)
-    validation = ValidationScores(documents=1, measures=("P@1",), scores={"float32": {"P@1": 1.0}})
-    card = render_card(tiny_run, Bundle.open(bundle_directory).manifest, validation, None)
+    card = render_card(tiny_run, Bundle.open(bundle_directory).manifest, {"float32": {"P@1": 1.0}}, None)
     rows = card.split("training documents |\n|---|---|---|\n")[1].split("\n\n")[0].splitlines()
     assert len(rows) == 10 and all(row.replace("\\|", "").count("|") == 4 for row in rows)
     assert "<script>" not in card and "[x](y)" not in card and "\n# c" not in card

@@ -8,7 +8,6 @@ import os
 import tracemalloc
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,8 +22,17 @@ from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.readers.sources import Document, open_readers
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.predict import predict_files as module
-from axml_ray.inference.predict.predict_files import BundlePredictor, predict_files
-from axml_ray.inference.predict.prediction_files import COMPUTED_IN, JOB, PredictionOptions, claim_directory
+from axml_ray.inference.predict.predict_files import (
+    COMPUTED_IN,
+    DOCUMENTS,
+    JOB,
+    BundlePredictor,
+    PredictionOptions,
+    TextFile,
+    claim_directory,
+    predict_files,
+)
+from axml_ray.inference.predict.shards import unfinished_shards
 from axml_ray.runs.run import Run
 from axml_ray.settings import CorpusSettings
 
@@ -189,7 +197,7 @@ class TestOneTextThatBreaks:
 
     @pytest.fixture
     def predictor(self, bundle_directory, tmp_path, monkeypatch):
-        predictor = BundlePredictor(bundle_directory, tmp_path, PredictionOptions(form="jsonl"), 1)
+        predictor = BundlePredictor(bundle_directory, PredictionOptions(form="jsonl"), 1)
         encode = predictor.tagger.codec.tokenizer.encode
 
         def fragile(texts, max_tokens) -> Ragged:
@@ -201,27 +209,30 @@ class TestOneTextThatBreaks:
         return predictor
 
     def test_costs_one_row(self, predictor, tmp_path):
-        records = [("a", "key1", None), ("b", "poison", None), ("c", None, "bad line"), ("d", "key2", None)]
-        assert predictor({"records": json.dumps(records), "part": "part-0.jsonl"}) == {"rows": 4}
+        columns = [list("abcd"), ["key1", "poison", None, "key2"], [None, None, "bad line", None]]
+        predictor(pa.table(columns, schema=DOCUMENTS), tmp_path / "part-0.jsonl")
         rows = rows_of(tmp_path, "jsonl")
         assert [row["error"] for row in rows] == [None, "cannot be tagged: no such word", "bad line", None]
         assert [bool(row["labels"]) for row in rows] == [True, False, False, True]
 
     def test_all_of_them_is_a_failure(self, predictor, tmp_path):
         with pytest.raises(RuntimeError, match="no such word"):
-            predictor({"records": json.dumps([("b", "poison", None)]), "part": "part-0.jsonl"})
+            predictor(pa.table([["b"], ["poison"], [None]], schema=DOCUMENTS), tmp_path / "part-0.jsonl")
         assert not list(tmp_path.iterdir())
 
 
-def test_blocks_are_cut_by_rows(inputs, tmp_path, monkeypatch):
+def test_shards_are_cut_by_rows(inputs, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS", 30)
-    found = inputs[0]
     finished = frozenset({"part-00000-000001.parquet"})
-    blocks = list(module._read_blocks({"number": np.array([0, 1])}, found, finished, "parquet", 500))
-    assert [block["part"][0] for block in blocks] == [
+    shards = [
+        shard
+        for number, reader in enumerate(inputs[0])
+        for shard in unfinished_shards(number, TextFile(reader, 500), "parquet", finished)
+    ]
+    assert [shard["name"] for shard in shards] == [
         "part-00000-000000.parquet", "part-00000-000002.parquet", "part-00001-000000.parquet",
         "part-00001-000001.parquet"]  # fmt: skip
-    assert [len(json.loads(block["records"][0])) for block in blocks] == [30, 3, 30, 3]
+    assert [len(pa.ipc.open_stream(shard["documents"]).read_all()) for shard in shards] == [30, 3, 30, 3]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "arrow", "csv"])
@@ -242,16 +253,13 @@ def test_long_texts_take_memory_for_few_of_them(tmp_path, monkeypatch, form, tex
     del table
     monkeypatch.setattr("axml_ray.corpus.readers.tables.BATCH_BYTES", 1 << 20)
     monkeypatch.setattr("axml_ray.corpus.readers.json_lines.BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(module, "BLOCK_CHARACTERS", 2 << 20)
-    readers = open_readers([path], CorpusSettings.model_construct(), labelled=False)
+    monkeypatch.setattr(module, "SHARD_CHARACTERS", 2 << 20)
+    [reader] = open_readers([path], CorpusSettings.model_construct(), labelled=False)
     tracemalloc.start()
-    sizes = [
-        len(row["records"][0])
-        for row in module._read_blocks({"number": np.array([0])}, readers, frozenset(), form, 500)
-    ]
+    sizes = [len(row["documents"]) for row in unfinished_shards(0, TextFile(reader, 500), form, frozenset())]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(sizes) == blocks and max(sizes) < module.BLOCK_CHARACTERS + 300_000
+    assert len(sizes) == blocks and max(sizes) < module.SHARD_CHARACTERS + 300_000
     assert peak < (10 if blocks == 1 else 18) << 20
     assert sum(sizes) < 1_000_000 or blocks > 1
 
@@ -261,7 +269,7 @@ def test_files_of_one_name_have_distinct_ids(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.jsonl").write_text('{"text": "t"}\nno\n')
     readers = open_readers([tmp_path / "*" / "x.jsonl"], CorpusSettings.model_construct(), labelled=False)
-    found = [name for reader in readers for name, *_ in module._records(reader)]
+    found = [name for reader in readers for shard in TextFile(reader, 500).shards() for name in shard["id"].to_pylist()]
     assert found == ["a/x.jsonl:1", "a/x.jsonl:2", "b/x.jsonl:1", "b/x.jsonl:2"]
 
 
@@ -279,12 +287,11 @@ class Failing:
 
 def test_a_broken_file_costs_a_row_and_one_out_of_reach_ends_the_job():
     def records(path, error):
-        return list(module._records(Failing(path, error)))
+        [shard] = TextFile(Failing(path, error), 500).shards()
+        return shard["error"].to_pylist()
 
     for error in (ValueError("cut short"), OSError("Corrupt snappy compressed data.")):
-        assert [reason for *_, reason in records(Path("a.parquet"), error)][2:] == [
-            f"the file cannot be read on from here: {error}"
-        ]
+        assert records(Path("a.parquet"), error)[2:] == [f"the file cannot be read on from here: {error}"]
     with pytest.raises(OSError, match="No such file"):
         records(Path("a.jsonl"), FileNotFoundError(2, "No such file or directory", "a.jsonl"))
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):

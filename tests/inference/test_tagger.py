@@ -21,10 +21,10 @@ from tiny_run import texts_of
 import axml_ray
 from axml_ray import Tagger
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.records.records import storable
 from axml_ray.corpus.text.tokenizer import SEPARATOR
 from axml_ray.inference import tagger as module
-from axml_ray.members.topk import TopK
 from axml_ray.network.backends.backend import replaced_backend
 from axml_ray.network.backends.cpu_backend import CpuBackend
 from axml_ray.network.backends.cuda_backend import CudaBackend

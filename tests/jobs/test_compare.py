@@ -18,6 +18,7 @@ from axml_ray.evaluation.metrics.metrics import METRICS
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.evaluation.reports.examples import largest_differences
+from axml_ray.runs.run import Run
 from axml_ray.settings import EvaluationSettings
 
 
@@ -76,7 +77,7 @@ def test_the_order_of_documents_does_not_matter(home):
     table = pq.ParquetDataset(stored).read()
     pq.write_table(table.take(np.arange(len(table))[::-1]), turned / "000000.parquet")
     training = TrainingCounts(LabelIndex.load(home / "corpora/toy/labels.parquet").counts, 300)
-    predictions, others = Predictions.open(stored), Predictions.open(turned)
+    predictions, others = Predictions.open(stored), Predictions.complete(turned, "key")
     content = compare_predictions(predictions, others, training, EvaluationSettings())
     measures = [content["measures"], *(band["measures"] for band in content["bands"] if "measures" in band)]
     assert len(measures) > 2
@@ -88,6 +89,7 @@ def test_settings_that_differ(command, home):
     directory = write_run(home, "wide")
     settings = yaml.safe_load((directory / "settings.yaml").read_text())
     (directory / "settings.yaml").write_text(yaml.safe_dump(settings | {"network": {"hidden": 64}}))
+    Predictions.complete(directory / "predictions/test", Run.open(directory).predictions_key)
     code, out, err = command("runs/good", "runs/wide", "--json", "wide.json")
     assert code == 0, err
     assert json.loads((home / "wide.json").read_text())["settings"] == {"network.hidden": [256, 64]}

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from axml_ray.core.files import read_json, write_json
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.explanation import ExplainedText, Step, TreePath
 from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
-from axml_ray.members.topk import TopK
 from axml_ray.settings import Experiment, Settings, register_member
 from axml_ray.settings.members import MemberSettings
 

@@ -73,7 +73,7 @@ def stored(current: Run, split: str) -> Predictions:
 
 def ranked(predictions: Predictions, who: str = "ensemble") -> tuple[np.ndarray, np.ndarray]:
     parts = list(predictions.read(who))
-    return np.concatenate([one.top for one in parts]), np.concatenate([one.scores for one in parts])
+    return np.concatenate([one.labels for one, _ in parts]), np.concatenate([one.scores for one, _ in parts])
 
 
 def log_likelihood(combiner: Combiner, validation: Validation) -> float:
@@ -126,7 +126,7 @@ def test_main_job_never_trains_a_finished_level_twice(
     assert "Validation nDCG@5 of level 2" in report
     assert "<mark" in report  # its corpus keeps texts, its networks have attention
     # Without stored predictions, the run is evaluated by new ones, which are the same from a Ray Data actor.
-    monkeypatch.setattr(predict_split, "BLOCKS_HERE", 0)
+    monkeypatch.setattr(predict_split, "ROWS", 20)
     shutil.rmtree(more.run_directory / "predictions")
     evaluated = evaluate(Run.open(more.run_directory))
     assert evaluated["ensemble"] == pytest.approx(again["ensemble"]) and evaluated["seconds"]["network_tree"] > 0

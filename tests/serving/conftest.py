@@ -72,7 +72,7 @@ def server(serve_address: str, serving_bundle: Path, tmp_path_factory: pytest.Te
 
     examples = tmp_path_factory.mktemp("examples") / "examples.jsonl"
     examples.write_text('{"text": "w1 w2 w3"}\n{"text": "w4 w5"}\n', encoding="utf-8")
-    limits = {"max_texts": 40, "max_characters": 5_000, "max_body_bytes": 100_000, "examples": str(examples)}
+    limits = {"max_body_bytes": 200_000, "examples": str(examples)}
     serve.run(build({"bundle": str(serving_bundle), **SMALL, **limits}), name="served", route_prefix="/")
     assert requests.get(f"{serve_address}/readyz", timeout=60).json()["members_used"] == MEMBERS
     yield serve_address

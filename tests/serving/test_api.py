@@ -156,9 +156,9 @@ class TestTag:
 
 class TestRefusals:
     def test_names_each_field_and_its_limit(self, server: str) -> None:
-        content = refused(tag(server, texts=["a", "b" * 5_001], top_k=0, sure=True), 422, "texts.1", "top_k", "sure")
-        assert [one.get("limit") for one in content["errors"]] == [5_000, 1, None]
-        assert refused(tag(server, texts=["a"] * 41), 422, "texts")["errors"][0]["limit"] == 40
+        content = refused(tag(server, texts=["a", "b" * 100_001], top_k=0, sure=True), 422, "texts.1", "top_k", "sure")
+        assert [one.get("limit") for one in content["errors"]] == [100_000, 1, None]
+        assert refused(tag(server, texts=["a"] * 65), 422, "texts")["errors"][0]["limit"] == 64
         refused(tag(server, texts=[]), 422, "texts")
         refused(tag(server, text="a", threshold=1.5), 422, "threshold")
         refused(tag(server, text="a", top_k=1_001), 422, "top_k")
@@ -227,10 +227,10 @@ class TestRefusals:
 
     def test_large_bodies(self, server: str) -> None:
         content = refused(tag(server, text="x" * 10_000_000), 413, "body")
-        assert content["errors"][0]["limit"] == 100_000
+        assert content["errors"][0]["limit"] == 200_000
 
     def test_a_large_body_of_unknown_length(self, server: str) -> None:
-        chunks = (b"x" * 50_000 for _ in range(4))
+        chunks = (b"x" * 50_000 for _ in range(6))
         response = requests.post(f"{server}/v1/tag", chunks, timeout=60)
         refused(response, 413, "body")
 
@@ -276,11 +276,11 @@ class TestTheRest:
         assert model["labels"] == len(tagger.labels) and model["trees"] == TREES
         assert sum(one["weight"] for one in model["members"]) == pytest.approx(1) and len(model["members"]) == MEMBERS
         assert model["limits"] == {
-            "texts": 40,
-            "characters": 5_000,
+            "texts": 64,
+            "characters": 100_000,
             "labels": 1_000,
             "explanations": 320,
-            "body_bytes": 100_000,
+            "body_bytes": 200_000,
         }
 
     def test_health(self, server: str) -> None:

@@ -37,10 +37,11 @@ def test_a_tree_that_was_away_during_a_roll_out_is_used_again(
     monkeypatch: pytest.MonkeyPatch, opened_before_it_is_back: bool
 ) -> None:
     monkeypatch.setattr(fan_out, "PROBE_S", 0.01)
+    monkeypatch.setattr(fan_out, "PATIENCE_S", 0.05)
 
     async def story() -> None:
         handles = [Handle("tree-0"), Handle("tree-1")]
-        deployments = FanOut(handles, patience_s=0.05, limit_s=5)  # type: ignore[arg-type]
+        deployments = FanOut(handles, limit_s=5)  # type: ignore[arg-type]
         await deployments.open(OLD, 5)
         handles[1].holds = set()
         assert await deployments.call("rank", OLD) == {"tree-0": True}
@@ -73,7 +74,7 @@ class CalledOff(Handle):
 
 def test_a_call_that_serve_calls_off_is_made_again() -> None:
     async def story() -> None:
-        deployments = FanOut([Handle("tree-0"), CalledOff("tree-1", 2)], patience_s=2, limit_s=5)  # type: ignore[list-item]
+        deployments = FanOut([Handle("tree-0"), CalledOff("tree-1", 2)], limit_s=5)  # type: ignore[list-item]
         assert list(await deployments.call("rank", OLD)) == ["tree-0", "tree-1"]
 
     asyncio.run(story())
@@ -83,7 +84,7 @@ def test_a_call_that_its_caller_calls_off_ends() -> None:
     async def story() -> None:
         away = Handle("tree-0")
         away.holds = set()
-        deployments = FanOut([away], patience_s=2, limit_s=60)  # type: ignore[list-item]
+        deployments = FanOut([away], limit_s=60)  # type: ignore[list-item]
         call = asyncio.create_task(deployments.call("rank", OLD))
         await asyncio.sleep(0.05)
         call.cancel()

@@ -52,7 +52,7 @@ def addresses(ray_cluster: None) -> Iterator[list[str]]:
     servers = []
     for prefix in ("", "/tags"):
         serving = ServingSettings(max_body_bytes=LIMIT, allowed_origins=PAGE)
-        app = make_api(Service(serving, FanOut([], 1, 1)), [KEY])
+        app = make_api(Service(serving, FanOut([], 1)), [KEY])
         app.get("/far")(lambda: far("labels: no label is called 'x'"))
         app.post("/v1/length")(length_of_body)
         servers.append(uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", root_path=prefix)))

@@ -97,8 +97,7 @@ def process_of(deployment: str) -> int:
 def test_clients_that_leave_and_a_killed_tree_cost_no_answer(
     serve_address: str, serving_bundle: Path, texts: list[str]
 ) -> None:
-    patience = {"straggler_timeout_s": 0.3, "time_limit_s": 5}
-    with application(serve_address, "apart", serving_bundle, colocate_members=False, **patience) as url:
+    with application(serve_address, "apart", serving_bundle, colocate_members=False, time_limit_s=5) as url:
         load = Load(url, texts[0])
         load.until(used(MEMBERS), "all members")
         # As the page leaves with each text that is tagged before the former's answer has come.
@@ -154,8 +153,8 @@ def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) 
         build({})
     with pytest.raises(SettingsError, match="replica: no such setting"):
         build({"bundle": str(serving_bundle), "replica": 2})
-    with pytest.raises(SettingsError, match=r"max_texts: .*given: '0'"):
-        build({"bundle": str(serving_bundle), "max_texts": "0"})
+    with pytest.raises(SettingsError, match=r"max_queued_texts: .*given: '0'"):
+        build({"bundle": str(serving_bundle), "max_queued_texts": "0"})
     with pytest.raises(SettingsError, match="max_replicas is 1, below replicas"):
         build({"bundle": str(serving_bundle), "replicas": 2, "max_replicas": 1})
 
@@ -163,7 +162,7 @@ def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) 
 def test_more_than_it_can_do_is_refused_and_told_when(
     serve_address: str, serving_bundle: Path, texts: list[str], tagger: Tagger
 ) -> None:
-    few = {"max_queued_texts": 1, "max_inflight_batches": 1}
+    few = {"max_queued_texts": 1}
     kinds: list[dict[str, Any]] = [{}, {"labels": list(tagger.labels)}, {"explain": True}]
     with application(serve_address, "busy", serving_bundle, **few) as url, ThreadPoolExecutor(24) as pool:
         for kind in kinds:
@@ -192,7 +191,7 @@ def test_a_question_that_ends_every_replica_is_given_up(ray_cluster: None, serve
     handle = serve.run(Fragile.bind(), name="fragile", route_prefix=None)
     try:
         with pytest.raises(TimeoutError):
-            asyncio.run(FanOut([handle], patience_s=0.1, limit_s=2.0).call("rank", Edition("nowhere", "none")))
+            asyncio.run(FanOut([handle], limit_s=2.0).call("rank", Edition("nowhere", "none")))
     finally:
         serve.delete("fragile")
 
@@ -221,7 +220,7 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: P
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [f"--bundle={serving_bundle}", f"--port={port}", "--cpus=0.1", "--threads=1"]
+    words = [f"--bundle={serving_bundle}", f"--port={port}", "--cpus=0.1"]
     environment = without_ray(HOME=str(tmp_path))
     process = subprocess.Popen(
         [sys.executable, "-m", "serve_app", *words],

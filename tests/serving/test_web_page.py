@@ -103,7 +103,7 @@ class Near:
 def locked(serving_bundle: Path) -> Iterator[str]:
     """A server without Ray that requires the key."""
     serving, ready = ServingSettings(), threading.Event()
-    service = Service(serving, FanOut([Near()], serving.straggler_timeout_s, serving.time_limit_s))  # type: ignore[list-item]
+    service = Service(serving, FanOut([Near()], serving.time_limit_s))  # type: ignore[list-item]
     server = uvicorn.Server(uvicorn.Config(make_api(service, [KEY]), port=0, log_level="error"))
 
     async def run() -> None:

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from evaluation.toy_run import write_corpus, write_predictions, write_run
@@ -19,7 +18,7 @@ from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_manifest import write_run_manifest
 from axml_ray.ensemble.calibration import Calibration
-from axml_ray.evaluation.metrics.predictions import MADE_BY
+from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.runs.run import Run
 from axml_ray.settings.configuration import load
 from axml_ray.workflow.evaluate import evaluate
@@ -111,28 +110,15 @@ def test_missing_files_are_named(run, tmp_path, monkeypatch):
     # Without stored predictions the members are needed; that they are missing is reported before Ray starts.
     shutil.rmtree(run / "predictions")
     started = []
-    monkeypatch.setattr("axml_ray.inference.predict.predict_split.connect", lambda: started.append(True))
+    monkeypatch.setattr("axml_ray.inference.predict.shards.connect", lambda: started.append(True))
     with pytest.raises(SettingsError, match=r"tree-0/network_tree: no network tree 1 .*run axml-ray train"):
         evaluate_split(run)
     assert not started
 
 
-def test_predictions_by_fewer_members_are_not_reused(run):
-    for path in (run / "predictions/test").glob("*.parquet"):
-        table = pq.read_table(path)
-        pq.write_table(table.drop_columns(["network_tree-1.labels", "network_tree-1.scores"]), path)
-    with pytest.raises(SettingsError, match="no network tree 1"):
-        evaluate_split(run)
-
-
 def test_predictions_by_other_members_are_not_reused(run, tmp_path):
-    def set_key(key: str) -> None:
-        for path in (run / "predictions/test").glob("*.parquet"):
-            pq.write_table(pq.read_table(path).replace_schema_metadata({MADE_BY: key}), path)
-
-    set_key(Run.open(run).predictions_key)
     assert evaluate_split(run)["documents"]
-    set_key("other")
+    Predictions.complete(run / "predictions/test", "other")
     with pytest.raises(SettingsError, match="no network tree 1"):
         evaluate_split(run)
 

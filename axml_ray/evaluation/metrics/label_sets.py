@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from axml_ray.evaluation.metrics.predictions import Ranking
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics.rankings import hits
 
 
@@ -32,15 +33,15 @@ class ScoredPairs:
     documents: int
 
     @classmethod
-    def of(cls, rankings: Iterable[Ranking]) -> "ScoredPairs":
+    def of(cls, rankings: Iterable[tuple[TopK, Ragged]]) -> "ScoredPairs":
         """Collect the pairs of the ensemble's rankings, `predictions.read(ENSEMBLE)`."""
         scores, is_true, true_labels, documents = [np.empty(0, np.float32)], [np.empty(0, np.bool_)], 0, 0
-        for ranking in rankings:
-            is_predicted = ranking.top >= 0
+        for ranking, truth in rankings:
+            is_predicted = ranking.labels >= 0
             scores.append(ranking.scores[is_predicted])
-            is_true.append(hits(ranking.top, ranking.truth.values, ranking.truth.offsets)[is_predicted])
-            true_labels += len(ranking.truth.values)
-            documents += len(ranking.top)
+            is_true.append(hits(ranking.labels, truth.values, truth.offsets)[is_predicted])
+            true_labels += len(truth.values)
+            documents += len(truth)
         return cls(np.concatenate(scores), np.concatenate(is_true), true_labels, documents)
 
     def best_threshold(self) -> float:

@@ -69,10 +69,10 @@ def evaluate_predictions(
                 intervals.setdefault("members", {})[name] = limits
     # After the scores, which validate the label ids with which the curve over frequency is indexed.
     frequency, calibration, probabilities = FrequencyCurve(training.counts), ReliabilityCurve(), ReliabilityCurve()
-    for ranking in predictions.read(ENSEMBLE):
-        is_true = hits(ranking.top, ranking.truth.values, ranking.truth.offsets)
-        is_predicted = ranking.top >= 0
-        frequency.add(ranking.top, ranking.truth.values, ranking.truth.offsets)
+    for ranking, truth in predictions.read(ENSEMBLE):
+        is_true = hits(ranking.labels, truth.values, truth.offsets)
+        is_predicted = ranking.labels >= 0
+        frequency.add(ranking.labels, truth.values, truth.offsets)
         calibration.add(ranking.scores[is_predicted], is_true[is_predicted])
         if probability is not None:
             probabilities.add(probability(ranking.scores[is_predicted]), is_true[is_predicted])
@@ -107,11 +107,10 @@ def score_documents(
     """
     overall, of_bands = Scores(inverse), [Scores(inverse) for _ in bands]
     try:
-        for ranking in predictions.read(name):
-            truth = ranking.truth.values, ranking.truth.offsets
-            overall.add(ranking.top, *truth)
+        for ranking, truth in predictions.read(name):
+            overall.add(ranking.labels, truth.values, truth.offsets)
             for scores, band in zip(of_bands, bands, strict=True):
-                scores.add(*restrict_to(band.is_member, ranking.top, *truth))
+                scores.add(*restrict_to(band.is_member, ranking.labels, truth.values, truth.offsets))
     except ValueError as error:
         raise SettingsError(
             f"{predictions.directory}: {error}. Check that the predictions belong to this corpus"

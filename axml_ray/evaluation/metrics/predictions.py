@@ -1,4 +1,4 @@
-"""Stored predictions of a split: reads the files that `inference/predict_split.py` writes, one ranking at a time.
+"""Stored predictions of a split, read one ranking at a time; `inference/predict/predict_split.py` writes them.
 
 Columns: `id`, `labels` (true label ids), and for the ensemble and each member `<name>.labels` and `<name>.scores`,
 fixed-size lists, best first, labels padded with -1 and scores with 0.
@@ -13,28 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import finish_replacement
+from axml_ray.core.files import read_json, write_json
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics.rankings import labels_without, rank_without
 
 ENSEMBLE = "ensemble"
-MADE_BY = "axml_ray.made_by"
-"""Key of a file's metadata: the cache key of the ensemble that predicted it."""
+MANIFEST = "_predictions.json"
+"""File with the cache key of the ensemble and the names of the shards, which is written last.
 
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The rankings of N documents with K labels each.
-
-    Attributes:
-        top: int32[N, K], label ids, best first, padded with -1.
-        scores: float32[N, K], descending, padded with 0.
-        truth: true label ids of the documents.
-    """
-
-    top: np.ndarray
-    scores: np.ndarray
-    truth: Ragged
+Readers of a directory of Parquet files ignore names with an underscore.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,56 +33,62 @@ class Predictions:
     Attributes:
         directory: directory of the Parquet files.
         members: names of the members with a ranking.
-        made_by: cache key of the ensemble; None if the files have none, or different ones.
+        made_by: cache key of the ensemble.
         left_out: label ids of each document that rankings and true labels are read without.
     """
 
     directory: Path
     members: tuple[str, ...]
-    made_by: str | None = None
+    made_by: str
     left_out: Ragged | None = None
 
     @classmethod
     def open(cls, directory: Path) -> "Predictions | None":
-        """Open the predictions in `directory`; None if it has no Parquet files.
+        """Open the predictions in `directory`; None if there are none, or a shard is missing.
 
         Raises:
             SettingsError: a file cannot be read, or lacks a column.
         """
-        finish_replacement(directory)
-        files = sorted(directory.glob("*.parquet"))
-        if not files:
+        again = "Remove the directory to predict the split again"
+        path = directory / MANIFEST
+        if not path.is_file():
             return None
-        schemas = []
-        for path in files:
-            try:
-                schemas.append(pq.read_schema(path))
-            except (OSError, pa.ArrowException) as error:
-                reason = " ".join(str(error).split())
-                raise SettingsError(
-                    f"{path}: cannot be read ({reason}). Remove the directory to predict the split again"
-                ) from None
-        names = set.intersection(*(set(schema.names) for schema in schemas))
-        [made_by, *others] = {(schema.metadata or {}).get(MADE_BY.encode()) for schema in schemas}
-        required = {"id", "labels", f"{ENSEMBLE}.labels", f"{ENSEMBLE}.scores"}
-        if missing := sorted(required - names):
-            raise SettingsError(
-                f"{directory}: the predictions lack the columns {', '.join(missing)}. Remove the directory to "
-                "predict the split again"
-            )
-        members = [
-            name.removesuffix(".labels") for name in schemas[0].names if name in names and name.endswith(".labels")
-        ]
+        try:
+            manifest = read_json(path)
+            files = [directory / name for name in manifest["files"]]
+            if not all(file.is_file() for file in files):
+                return None
+            schemas = [pq.read_schema(path := file).names for file in files]
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise SettingsError(f"{path}: cannot be read ({' '.join(str(error).split())}). {again}") from None
+        columns = set.intersection(*map(set, schemas))
+        if missing := sorted({"id", "labels", f"{ENSEMBLE}.labels", f"{ENSEMBLE}.scores"} - columns):
+            raise SettingsError(f"{directory}: the predictions lack the columns {', '.join(missing)}. {again}")
+        members = [name.removesuffix(".labels") for name in schemas[0] if name.endswith(".labels") and name in columns]
         members.remove(ENSEMBLE)
-        return cls(directory, tuple(members), made_by.decode() if made_by and not others else None)
+        return cls(directory, tuple(members), manifest["key"])
 
-    def read(self, name: str) -> Iterator[Ranking]:
-        """Read the ranking of this name (`ensemble` or a member), file by file."""
-        for [(top, scores)], truth in self.read_all([name]):
-            yield Ranking(top, scores, truth)
+    @classmethod
+    def complete(cls, directory: Path, key: str) -> "Predictions":
+        """Write the manifest of a directory to which all shards are written, and open it.
 
-    def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[tuple[np.ndarray, np.ndarray]], Ragged]]:
-        """Read several rankings, each as labels and scores [N, K], and the true label ids, file by file."""
+        Args:
+            directory: directory of the shards, whose names in order are the order of the documents.
+            key: cache key of the ensemble.
+        """
+        files = sorted(path.name for path in directory.glob("*.parquet"))
+        write_json(directory / MANIFEST, {"key": key, "files": files})
+        predictions = cls.open(directory)
+        assert predictions is not None
+        return predictions
+
+    def read(self, name: str) -> Iterator[tuple[TopK, Ragged]]:
+        """Read the ranking of this name (`ensemble` or a member) and the true label ids, file by file."""
+        for [ranking], truth in self.read_all([name]):
+            yield ranking, truth
+
+    def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[TopK], Ragged]]:
+        """Read several rankings and the true label ids, file by file."""
         first = 0
         for table in self._tables(
             [*(f"{name}.{column}" for name in names for column in ("labels", "scores")), "labels"]
@@ -104,11 +99,9 @@ class Predictions:
             truth, rankings = Ragged.from_arrow(table["labels"]), []
             pairs = None if self.left_out is None else self.left_out.take(np.arange(first, first + rows))
             for name in names:
-                top, scores = (
-                    table[f"{name}.{column}"].combine_chunks().flatten().to_numpy().reshape(rows, -1)
-                    for column in ("labels", "scores")
-                )
-                rankings.append((top, scores) if pairs is None else rank_without(pairs, top, scores))
+                columns = (table[f"{name}.{column}"].combine_chunks() for column in TopK._fields)
+                ranking = TopK(*(column.flatten().to_numpy().reshape(rows, -1) for column in columns))
+                rankings.append(ranking if pairs is None else rank_without(pairs, ranking))
             yield rankings, truth if pairs is None else labels_without(pairs, truth)
             first += rows
 
@@ -119,7 +112,8 @@ class Predictions:
         return table["id"].to_pylist(), truth if self.left_out is None else labels_without(self.left_out, truth)
 
     def _tables(self, columns: list[str]) -> Iterator[pa.Table]:
-        return (pq.read_table(path, columns=columns) for path in sorted(self.directory.glob("*.parquet")))
+        names = read_json(self.directory / MANIFEST)["files"]
+        return (pq.read_table(self.directory / name, columns=columns) for name in names)
 
 
 def title_of(member: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 
 
 def hits(top: NDArray[np.integer], labels: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -58,17 +59,12 @@ def restrict_to(
     return remaining_top, labels[keep_true], np.concatenate([[0], np.cumsum(remaining)]).astype(np.int64)
 
 
-def rank_without(
-    pairs: Ragged, top: NDArray[np.integer], scores: NDArray[np.floating]
-) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
-    """Remove label ids of each document (`pairs`) from rankings and their scores, float32[N, K] padded with 0.
-
-    The remaining labels keep their order; the shapes stay the same.
-    """
-    is_out = hits(top, pairs.values, pairs.offsets)
+def rank_without(pairs: Ragged, ranking: TopK) -> TopK:
+    """Remove label ids of each document (`pairs`) from a ranking; the others keep their order, and the shape stays."""
+    is_out = hits(ranking.labels, pairs.values, pairs.offsets)
     order = np.argsort(is_out, axis=1, kind="stable")
-    top, scores = np.where(is_out, top.dtype.type(-1), top), np.where(is_out, scores.dtype.type(0), scores)
-    return np.take_along_axis(top, order, 1), np.take_along_axis(scores, order, 1)
+    labels, scores = np.where(is_out, np.int32(-1), ranking.labels), np.where(is_out, np.float32(0), ranking.scores)
+    return TopK(np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1))
 
 
 def labels_without(pairs: Ragged, truth: Ragged) -> Ragged:

@@ -3,7 +3,7 @@
 Ties are broken at random. Documents without a true label are left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,6 @@ class LabelExplanation:
     """Words of the text, weighted by the label's attention."""
     contributions: Sequence[tuple[str, float]]
     """Display name of each member, and its contribution to the score."""
-
-
-Explainer = Callable[[str, Sequence[int]], Sequence[LabelExplanation]]
-"""Takes a text and label ids, and returns the explanation of each label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +109,9 @@ def largest_differences(first: Predictions, second: Predictions) -> tuple[list[t
 def _ndcg_of_documents(predictions: Predictions) -> np.ndarray:
     """Return the ensemble's nDCG@5 of each document, float64[N]; NaN for those without a true label."""
     scores = [np.empty(0)]
-    for ranking in predictions.read(ENSEMBLE):
-        ndcg = ndcg_at(ranking.top, ranking.truth.values, ranking.truth.offsets, 5)
-        scores.append(np.where(ranking.truth.lengths > 0, ndcg, np.nan))
+    for ranking, truth in predictions.read(ENSEMBLE):
+        ndcg = ndcg_at(ranking.labels, truth.values, truth.offsets, 5)
+        scores.append(np.where(truth.lengths > 0, ndcg, np.nan))
     return np.concatenate(scores)
 
 
@@ -125,7 +121,7 @@ def build_examples(
     texts: Sequence[str],
     names: Sequence[str],
     counts: np.ndarray,
-    explain: Explainer | None = None,
+    explanations: Mapping[int, Sequence[LabelExplanation]] | None = None,
 ) -> list[Example]:
     """Collect what the report shows about some documents.
 
@@ -135,35 +131,35 @@ def build_examples(
         texts: their texts; empty strings if the corpus stores none.
         names: names of all labels, by id.
         counts: int64[L], training documents of each label.
-        explain: explains predicted labels, if the run's members can be opened.
+        explanations: explanations of the first `EXPLAINED_LABELS` labels of documents, by row.
     """
     ids, _ = predictions.documents()
     text_of = dict(zip(rows, texts, strict=True))
     examples: dict[int, Example] = {}
     start = 0  # row of the first document of a file
-    for ranking in predictions.read(ENSEMBLE):
-        is_true = hits(ranking.top, ranking.truth.values, ranking.truth.offsets)
+    for ranking, truth in predictions.read(ENSEMBLE):
+        is_true = hits(ranking.labels, truth.values, truth.offsets)
         for row, text in text_of.items():
             place = row - start
-            if not 0 <= place < len(ranking.truth):
+            if not 0 <= place < len(truth):
                 continue
-            labels = [int(label) for label in ranking.top[place, :TOP_LABELS] if label >= 0]
-            explanations = explain(text, labels[:EXPLAINED_LABELS]) if explain and text else []
+            labels = [int(label) for label in ranking.labels[place, :TOP_LABELS] if label >= 0]
+            of_labels = (explanations or {}).get(row, ())
             predicted = [
                 PredictedLabel(
                     names[label],
                     int(counts[label]),
                     float(ranking.scores[place, rank]),
                     bool(is_true[place, rank]),
-                    highlight(text, explanations[rank].words) if rank < len(explanations) else (),
-                    tuple(explanations[rank].contributions) if rank < len(explanations) else (),
+                    highlight(text, of_labels[rank].words) if rank < len(of_labels) else (),
+                    tuple(of_labels[rank].contributions) if rank < len(of_labels) else (),
                 )
                 for rank, label in enumerate(labels)
             ]
-            missed = [(names[label], int(counts[label])) for label in ranking.truth[place] if label not in labels]
+            missed = [(names[label], int(counts[label])) for label in truth[place] if label not in labels]
             beginning, is_truncated = text[:MAX_CHARACTERS], len(text) > MAX_CHARACTERS
             examples[row] = Example(ids[row], beginning, is_truncated, tuple(predicted), tuple(missed))
-        start += len(ranking.truth)
+        start += len(truth)
     return [examples[row] for row in rows]
 
 

@@ -83,13 +83,7 @@ class BundleSettings(ReadingSettings):
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle. Its parts are read when they are first accessed.
-
-    Attributes:
-        directory: absolute path of the bundle.
-        manifest: content of its manifest.
-        settings: settings on which prediction depends.
-    """
+    """An opened bundle. Its parts are read when they are first accessed."""
 
     directory: Path
     manifest: Manifest
@@ -101,8 +95,7 @@ class Bundle:
 
         Args:
             directory: directory of the bundle.
-            verify: whether to verify checksums, which reads every file; unnecessary if another process on this machine
-                already has.
+            verify: whether to verify checksums; unnecessary if another process on this machine already has.
             cache: cache of downloads that the directory lies in, if any; see `manifest.check_files`.
 
         Raises:
@@ -120,11 +113,6 @@ class Bundle:
         except SettingsError as error:
             raise BundleError(f"{error}; {EXPORT_AGAIN}") from None
         return cls(directory, manifest, settings)
-
-    @property
-    def trees(self) -> int:
-        """The number of label trees."""
-        return len(self.manifest.level_sizes)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -165,12 +153,8 @@ class Bundle:
     def member(
         self, entry: MemberEntry, precision: Precision | None = None, device: torch.device | None = None
     ) -> Member:
-        """Load one of the members; a server may hold each in another process and combine their scores.
-
-        Args:
-            entry: the member's entry in the manifest.
-            precision: number format of matrix products; by default that of the training.
-            device: device of networks; by default the CPU.
+        """Load one of the members: with a number format of matrix products, by default that of the training, and a
+        device of networks, by default the CPU.
         """
         implementation = kinds()[entry.kind].load()
         inputs = LoadInputs(

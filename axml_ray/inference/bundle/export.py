@@ -11,6 +11,7 @@ import yaml
 from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_directory, write_json
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import Split
 from axml_ray.ensemble.calibration import Calibration
@@ -34,14 +35,11 @@ from axml_ray.inference.bundle.manifest import (
     entries,
     tree_file,
 )
-from axml_ray.inference.bundle.model_card import ValidationScores, licence_identifier, render_card
-from axml_ray.members.topk import TopK
+from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES, licence_identifier, render_card
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.runs.run import Run
 from axml_ray.settings import ReadingSettings
 from axml_ray.settings.members import kinds
-
-MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +96,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         if weights != "float32":
             rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
         scores = {str(name): accuracy(ranked, valid, corpus.labels) for name, ranked in rankings.items()}
-        reported = ValidationScores(documents=len(valid), measures=MEASURES, scores=scores)
-        card = render_card(run, bundle.manifest, reported, licence)
-        (work / CARD).write_text(card, encoding="utf-8")
+        (work / CARD).write_text(render_card(run, bundle.manifest, scores, licence), encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
     return Exported(
@@ -112,11 +108,11 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
 
 
 def accuracy(ranking: TopK, split: Split, labels: LabelIndex) -> dict[str, float]:
-    """Return the `MEASURES` of predictions in percent; empty if no document has a label."""
+    """Return the `VALIDATION_MEASURES` of predictions in percent; empty if no document has a label."""
     scores = Scores(np.ones(len(labels)))
     scores.add(ranking.labels, split.labels.values, split.labels.offsets)
     result = scores.result() if scores.documents else {}
-    return {name: result[name] for name in MEASURES if name in result}
+    return {name: result[name] for name in VALIDATION_MEASURES if name in result}
 
 
 def _write(run: Run, work: Path, weights: Weights) -> Bundle:

@@ -54,11 +54,6 @@ def publish(
 def download(repo_id: str, *, revision: str | None, token: str | None) -> Bundle:
     """Download a bundle, or what the cache lacks of it, and open it with all checks.
 
-    Args:
-        repo_id: `owner/name`.
-        revision: branch, tag or commit; by default the main branch.
-        token: access token; by default that of the environment or of `hf auth login`.
-
     Raises:
         SettingsError: the extra is not installed, there is no such repository or revision, or the Hub cannot be
             reached and the cache does not have it.

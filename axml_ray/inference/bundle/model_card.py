@@ -6,7 +6,6 @@ file or directory of the machine.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from axml_ray.evaluation.metrics.bands import band_name
 from axml_ray.evaluation.metrics.predictions import Predictions, title_of
 from axml_ray.inference.bundle.manifest import Manifest
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "F1@5")
 """Measures of test documents that a card shows."""
+VALIDATION_MEASURES = ("P@1", "P@3", "P@5", "nDCG@5")
 FREQUENT_LABELS = 10
 RARE_BELOW = 10
 """Number of training documents below which a card calls a label rare."""
@@ -38,18 +37,6 @@ TAGS = (
 )
 GROUPS = ("preset", "seed", "tree", "network", "training", "features", "members", "ensemble")
 """Groups of settings that a card shows; the others are about files and machines."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidationScores:
-    """Scores on the validation documents, by number format of the weights."""
-
-    documents: int
-    """Number of validation documents."""
-    measures: tuple[str, ...]
-    """Names of the measures."""
-    scores: Mapping[str, Mapping[str, float]]
-    """In percent, by number format and measure."""
 
 
 def licence_identifier(licence: str | None) -> str | None:
@@ -67,12 +54,24 @@ def licence_identifier(licence: str | None) -> str | None:
     return licence.lower()
 
 
-def render_card(run: Run, manifest: Manifest, validation: ValidationScores, licence: str | None) -> str:
-    """Return the model card of the bundle of a run, whose manifest may lack files; `licence` is an identifier."""
+def render_card(
+    run: Run, manifest: Manifest, validation: Mapping[str, Mapping[str, float]], licence: str | None
+) -> str:
+    """Return the model card of the bundle of a run.
+
+    Args:
+        run: the run.
+        manifest: manifest of the bundle, which may lack files.
+        validation: scores on the validation documents in percent, by number format of the weights and measure.
+        licence: licence as `licence_identifier` returns it.
+    """
     settings, corpus = run.settings, run.corpus
     metrics = _test_metrics(run)
-    scores = _scores(metrics)
+    of_ensemble, intervals = metrics.get("ensemble", {}), metrics.get("intervals", {}).get("ensemble", {})
+    scores = [(name, of_ensemble[name], *intervals[name]) for name in MEASURES if name in intervals]
     index, trained = corpus.labels, corpus.trained
+    shown = _without_directories(settings.model_dump(include=set(GROUPS)))
+    shown["members"] = {kind: shown["members"][kind] for kind in settings.members.chosen}
     environment = Environment(
         loader=PackageLoader("axml_ray.inference.bundle", ""),
         autoescape=False,  # it is not HTML: the filter `md` escapes what comes from the corpus
@@ -95,13 +94,14 @@ def render_card(run: Run, manifest: Manifest, validation: ValidationScores, lice
         documents=metrics.get("documents", 0),
         bands=_bands(metrics),
         validation=validation,
+        measures=VALIDATION_MEASURES,
         corpus={
             "name": settings.corpus.name,
             **{split: corpus.documents(split) for split in ("train", "valid", "test")},
             "unseen": len(index) - trained,
         },
         seed=settings.seed,
-        settings=_to_yaml(_shown_settings(settings)),
+        settings=_to_yaml(shown),
         rare_below=RARE_BELOW,
         rare=int((index.counts[:trained] < RARE_BELOW).sum()),
         max_tokens=settings.corpus.max_tokens,
@@ -140,16 +140,9 @@ def _test_metrics(run: Run) -> dict[str, Any]:
         stored = Predictions.open(run.layout.predictions(TEST))
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    if stored is not None and stored.made_by not in (None, run.predictions_key):
+    if stored is not None and stored.made_by != run.predictions_key:
         return {}
     return dict(metrics) if is_current else {}
-
-
-def _scores(metrics: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return measure, score, and both ends of its interval, in percent, for each of `MEASURES` that is known."""
-    scores = metrics.get("ensemble", {})
-    intervals = metrics.get("intervals", {}).get("ensemble", {})
-    return [(name, scores[name], *intervals[name]) for name in MEASURES if name in scores and name in intervals]
 
 
 def _bands(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -170,13 +163,6 @@ def _bands(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for band in metrics.get("bands", [])
     ]
-
-
-def _shown_settings(settings: Experiment) -> dict[str, Any]:
-    """Return the settings of a card as plain values, without members that are not in the ensemble."""
-    shown: dict[str, Any] = _without_directories(settings.model_dump(include=set(GROUPS)))
-    shown["members"] = {kind: shown["members"][kind] for kind in settings.members.chosen}
-    return shown
 
 
 def _without_directories(value: Any) -> Any:

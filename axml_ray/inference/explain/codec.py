@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.text.composition import composed
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.explain.explain import Explanation
 from axml_ray.inference.explain.highlight import as_ansi, as_html
-from axml_ray.members.topk import TopK
 
 NEAR_LABELS, NEAR_CHARACTERS = 20_000, 100
 """Limits of the search for a similar label: number of labels, and characters of the unknown one."""

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from axml_ray.corpus.labels.label_index import LabelIndex
-from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.ensemble.ensemble import Contribution, Ensemble
+from axml_ray.ensemble.ensemble import Contribution
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member, MemberInfo
-from axml_ray.members.topk import TopK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,39 +74,6 @@ class Explanation:
         }
 
 
-def explain(
-    ensemble: Ensemble,
-    tokenizer: Tokenizer,
-    index: LabelIndex,
-    text: str,
-    labels: Sequence[int],
-    max_tokens: int,
-    given: bool = False,
-) -> list[Explanation]:
-    """Explain some labels of one text.
-
-    Args:
-        ensemble: the ensemble that scored them.
-        tokenizer: tokenizer of the corpus.
-        index: labels and their names.
-        text: the text, cleaned by `records.storable`.
-        labels: ids of the labels.
-        max_tokens: number of words of a text that are read.
-        given: whether the labels were chosen beforehand; each member then scores all of them.
-    """
-    words, spans = tokenizer.encode_with_spans(text, max_tokens)
-    read = ExplainedText(words, len(spans))
-    ids = np.array(labels, dtype=np.int64)
-    if given:
-        scores = ensemble.score_members(read.tokens, ids)
-        rankings = {name: TopK(ids[None].astype(np.int32), of_member) for name, of_member in scores.items()}
-    else:
-        rankings = ensemble.rank_members(read.tokens)
-    contributions = ensemble.combination.contributions(ids[None], rankings)[0]
-    paths = paths_of(ensemble.members, read, labels, index)
-    return assemble(text, spans, labels, index, ensemble.combination.members, contributions, paths)
-
-
 def paths_of(
     members: Mapping[str, Member], text: ExplainedText, labels: Sequence[int], index: LabelIndex
 ) -> dict[str, list[TreePath]]:
@@ -129,10 +94,8 @@ def assemble(
     """Assemble explanations of a text's labels from the results of members, which may be in other processes.
 
     Args:
-        text: the text.
-        spans: offsets of its words, from `Tokenizer.encode_with_spans`.
-        labels: ids of the labels.
-        index: labels and their names.
+        text, spans: the text, and the offsets of its words from `Tokenizer.encode_with_spans`.
+        labels, index: ids of the labels, and the labels of the corpus with their names.
         members: members of the ensemble, in order.
         contributions: contributions to each label.
         paths: tree paths to each label, by member with attention.

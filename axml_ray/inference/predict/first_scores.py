@@ -7,7 +7,6 @@ because other combiners are fitted on all members.
 """
 
 from dataclasses import dataclass
-from itertools import starmap
 
 import numpy as np
 from rich.table import Table
@@ -17,8 +16,8 @@ from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.predictions import Predictions, title_of
 from axml_ray.evaluation.reports.report import empty_table
-from axml_ray.inference.bundle.export import MEASURES, accuracy
-from axml_ray.members.topk import TopK
+from axml_ray.inference.bundle.export import accuracy
+from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES as MEASURES
 from axml_ray.runs.run import Run
 
 MOST_DOCUMENTS = 10_000
@@ -102,9 +101,9 @@ def scores_without_networks(
         return None
     scores = Scores(inverse_propensity)
     names = [info.name for info in combination.members]
-    for arrays, truth in predictions.read_all(names):
-        rankings = dict(zip(names, starmap(TopK, arrays), strict=True))
-        scores.add(combination.rank(rankings).labels, truth.values, truth.offsets)
+    for rankings, truth in predictions.read_all(names):
+        ranking = combination.rank(dict(zip(names, rankings, strict=True)))
+        scores.add(ranking.labels, truth.values, truth.offsets)
     return scores.result()
 
 

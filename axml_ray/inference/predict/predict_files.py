@@ -1,18 +1,20 @@
-"""Prediction of files of texts with a bundle: reader tasks yield blocks, and a pool of Ray Data actors tags them."""
+"""Prediction of files of texts with a bundle."""
 
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
-import ray.data
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+from pydantic import Field
 
-from axml_ray.cluster.connection import quiet_data
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import whole_file, write_json
+from axml_ray.core.files import file_bytes, read_json, write_json
 from axml_ray.corpus.preparation.input_changes import content_of
 from axml_ray.corpus.readers.source_files import is_unreachable
 from axml_ray.corpus.readers.sources import Reader, Rejection
@@ -21,42 +23,103 @@ from axml_ray.corpus.records.records import Fields, file_name, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import MANIFEST, sha256
-from axml_ray.inference.predict.actor_pool import ROWS, map_with_actors
-from axml_ray.inference.predict.prediction_files import (
-    JOB_VERSION,
-    RESULT,
-    Format,
-    PredictionOptions,
-    claim_directory,
-    finished_result,
-    summarise,
-    write_block,
-)
+from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, predict_shards
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import chosen_format
 from axml_ray.progress.heartbeat import Heartbeat, phase
-from axml_ray.settings import Precision
+from axml_ray.settings import LabelConditions, Precision, Settings
 
 log = logging.getLogger(__name__)
 
-BLOCK_CHARACTERS = 8 << 20
-"""Approximate limit of the characters of a block, which are a string of Arrow and copies in several processes."""
-READ_BYTES = 1 << 20
-"""Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
+SHARD_CHARACTERS = 8 << 20
+"""Approximate limit of the characters of a shard, which are copied to several processes."""
+JOB, RESULT = "job.json", "predictions.json"
+COMPUTED_IN = "computed_in"
+"""Key of the number format in `JOB`."""
+JOB_VERSION = 3
+"""Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
+files of one name in several directories have distinct ids, and shards are limited in bytes."""
+PREDICTIONS = pa.schema(
+    {
+        "id": pa.string(),
+        "labels": pa.list_(pa.string()),
+        "names": pa.list_(pa.string()),
+        "scores": pa.list_(pa.float32()),
+        "probabilities": pa.list_(pa.float32()),
+        "error": pa.string(),
+    }
+)
+"""Columns of the predictions; the error is null unless the text could not be read or tagged."""
+DOCUMENTS = pa.schema({"id": pa.string(), "text": pa.large_string(), "error": pa.string()})
+"""Columns of a shard of texts; one of text and error is null."""
 
 
-Record = tuple[str, str | None, str | None]
-"""Id, text and error of a record; one of text and error is None."""
+class PredictionOptions(Settings):
+    """Options of the predictions that are written."""
+
+    form: Literal["parquet", "jsonl"] = "parquet"
+    """Format of the files."""
+    top_k: int = 5
+    """Largest number of labels of a text."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Omit labels with a lower probability."""
+    conditions: LabelConditions | None = None
+    """Which labels are allowed or excluded."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of texts, as the documents that a task reads.
+
+    Attributes:
+        reader: reader of the file.
+        max_tokens: number of words after which texts are cut, as early as possible.
+    """
+
+    reader: Reader
+    max_tokens: int
+
+    def shards(self) -> Iterator[pa.Table]:
+        """Yield the records of limited size at a time, with the columns `DOCUMENTS`."""
+        rows: list[dict[str, str | None]] = []
+        size = 0
+        for row in self._rows():
+            text = row["text"] and beginning(row["text"], self.max_tokens)
+            rows.append({**row, "text": text})
+            size += len(text or "")
+            if len(rows) == ROWS or size >= SHARD_CHARACTERS:
+                yield pa.Table.from_pylist(rows, DOCUMENTS)
+                rows, size = [], 0
+        if rows:
+            yield pa.Table.from_pylist(rows, DOCUMENTS)
+
+    def _rows(self) -> Iterator[dict[str, str | None]]:
+        """Yield a row for each record; a damaged file ends with a row that has an error.
+
+        Raises:
+            OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
+        """
+        name = getattr(self.reader, "fields", Fields()).file_name(self.reader.path)
+        try:
+            for record in self.reader.read():
+                if isinstance(record, Rejection):
+                    yield {"id": f"{name}:{record.line}", "text": None, "error": record.reason}
+                else:
+                    yield {"id": record.id, "text": record.text, "error": None}
+        except (OSError, ValueError) as error:
+            if is_unreachable(error, self.reader.path):
+                raise
+            reason = storable(f"the file cannot be read on from here: {error}")
+            yield {"id": name, "text": None, "error": reason}
 
 
 class BundlePredictor:
-    """A Ray Data actor with an open bundle, in the number format of matrix products that all actors use."""
+    """An open bundle that tags the texts of a shard, in the number format of matrix products that all actors use."""
 
     def __init__(
         self,
         bundle: Path,
-        output: Path,
         options: PredictionOptions,
         threads: int,
         gpus: float = 0.0,
@@ -65,30 +128,42 @@ class BundlePredictor:
         # The driver has verified the checksums.
         device = str(reserved_device(gpus))
         self.tagger = Tagger.load(bundle, precision=precision, threads=threads, verify=False, device=device)
-        self.output, self.options = output, options
+        self.options = options
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Predict one block and write its file. A text that cannot be tagged becomes an error and fails no others."""
-        records = json.loads(row["records"])
-        ids, texts, errors = (list(column) for column in zip(*records, strict=True))
-        readable = [number for number, text in enumerate(texts) if text is not None]
-        tags: list[list[Tag]] = [[] for _ in records]
+    def __call__(self, documents: pa.Table, path: Path) -> None:
+        """Write the tags of each text. A text that cannot be tagged becomes an error and fails no others."""
+        ids, texts, errors = (documents[name].to_pylist() for name in DOCUMENTS.names)
+        readable = [row for row, text in enumerate(texts) if text is not None]
+        tags: list[list[Tag]] = [[] for _ in ids]
         try:
-            for number, result in zip(readable, self._tag([texts[number] for number in readable]), strict=True):
-                tags[number] = result
+            for row, result in zip(readable, self._tag([texts[row] for row in readable]), strict=True):
+                tags[row] = result
         except Exception:
             failed = 0
-            for number in readable:
+            for row in readable:
                 try:
-                    [tags[number]] = self._tag([texts[number]])
+                    [tags[row]] = self._tag([texts[row]])
                 except Exception as error:
-                    errors[number] = f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
+                    errors[row] = f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
                     failed += 1
             if failed == len(readable):
                 raise  # not a fault of single texts
-        with whole_file(self.output / row["part"]) as temporary:
-            write_block(temporary, self.options.form, ids, tags, errors)
-        return {"rows": len(records)}
+        rows = [
+            {
+                "id": document,
+                "labels": [tag.label for tag in of_text],
+                "names": [tag.name for tag in of_text],
+                "scores": [tag.score for tag in of_text],
+                "probabilities": [tag.probability for tag in of_text],
+                "error": error,
+            }
+            for document, of_text, error in zip(ids, tags, errors, strict=True)
+        ]
+        if self.options.form == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows, PREDICTIONS), path)
+        else:
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
     def _tag(self, texts: list[str]) -> list[list[Tag]]:
         options = self.options
@@ -102,28 +177,28 @@ def predict_files(
     output: Path,
     options: PredictionOptions,
     *,
-    actors: int = 1,
+    actors: int | None = None,
     cpus_per_actor: float = 1.0,
     gpus_per_actor: float = 0.0,
 ) -> dict[str, Any]:
-    """Predict the documents that some readers yield. Ray must be initialised, and every node must see the same files.
+    """Predict the documents that some readers yield; every node must see the same files.
 
     Args:
         bundle: directory of a bundle whose checksums were verified.
         readers: the readers of the texts.
-        output: directory in which `part-<reader>-<block>.parquet` or `.jsonl` are written and, when all are complete,
-            `predictions.json`. Columns or keys: id; labels, names, scores and probabilities, lists, best first; and
-            error, null unless the text could not be read or tagged.
+        output: directory in which `part-<reader>-<shard>.parquet` or `.jsonl` are written, with the columns or keys of
+            `PREDICTIONS`, lists best first; and, when all are complete, `predictions.json`.
         options: options of the predictions.
-        actors: number of actors, each of which opens the bundle.
-        cpus_per_actor: CPUs reserved for an actor, and its number of threads.
-        gpus_per_actor: GPUs reserved for an actor; 0 predicts on the CPU.
+        actors: largest number of actors, each of which opens the bundle; by default Ray starts all that fit.
+        cpus_per_actor, gpus_per_actor: what is reserved for an actor; the CPUs are its number of threads, and without
+            GPUs it predicts on the CPU.
 
     Returns:
         The content of `predictions.json`: documents, errors, first_error, files.
 
     Raises:
-        SettingsError: `output` contains something else, or predictions of another job; a table lacks a column.
+        SettingsError: `output` contains something else, or predictions of another job; a table lacks a column; or the
+            actors do not fit.
         RuntimeError: a reader or an actor failed.
     """
     # The first file of each format must have the columns to read; errors in others become rows with an error.
@@ -140,91 +215,71 @@ def predict_files(
     precision = settings.precision
     if precision == "auto" and not gpus_per_actor:
         precision = chosen_format(torch.device("cpu"), precision)
-    precision = claim_directory(output, _identity(bundle, readers, options), precision)
-    finished = finished_result(output)
-    if finished is not None:
-        return finished
-    arguments = bundle, output, options, max(1, int(cpus_per_actor)), gpus_per_actor, precision
-    reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor}
-    then = "run the same command again to continue from here"
-    log.info("predict: starting %d actors, which open the bundle", actors)
-    quiet_data()
-    ray.data.DataContext.get_current().target_max_block_size = READ_BYTES
-    numbers = [{"number": number} for number in range(len(readers))]
-    blocks = ray.data.from_items(numbers, override_num_blocks=len(readers)).map_batches(
-        _read_blocks,
-        batch_size=1,
-        # Listed once: a reader task that Ray retries must yield the same blocks in the same order.
-        fn_kwargs={
-            "readers": list(readers),
-            "finished": frozenset(path.name for path in output.glob("part-*")),
-            "form": options.form,
-            "max_tokens": settings.max_tokens,
-        },
-        num_cpus=0,  # the actors hold all CPUs
-        # Each task is a process: enough of them to keep the actors busy, but not one for each of thousands of files.
-        compute=ray.data.TaskPoolStrategy(size=min(len(readers), actors + 1)),
-    )
+    fields = {
+        f"{type(reader).__name__} {getattr(reader, 'fields', None)} {getattr(reader, 'delimiter', None) or ''}"
+        for reader in readers
+    }
+    job = {
+        "version": JOB_VERSION,
+        "bundle": sha256(bundle / MANIFEST),
+        "rows": ROWS,
+        **options.model_dump(),
+        "inputs": [[file_name(reader.path), content_of(reader.path)] for reader in readers],
+        "fields": sorted(fields),
+    }
+    precision = claim_directory(output, job, precision)
+    if (output / RESULT).exists():
+        result: dict[str, Any] = read_json(output / RESULT)
+        if all((output / name).exists() for name in result["files"]):
+            return result
+        (output / RESULT).unlink()
+    sources = [TextFile(reader, settings.max_tokens) for reader in readers]
+    threads = max(1, int(cpus_per_actor))
+    open_predictor = partial(BundlePredictor, bundle, options, threads, gpus_per_actor, precision)
+    reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor, "memory": PROCESS_BYTES + file_bytes(bundle)}
+    log.info("predict: starting actors, which open the bundle")
     with Heartbeat("predict", unit="texts") as heartbeat:
-        for row in map_with_actors(blocks, BundlePredictor, arguments, actors, reserved, then=then):
-            heartbeat.add(int(row["rows"]))
-    result = summarise(output, options.form)
+        for count in predict_shards(sources, open_predictor, output, options.form, reserved, actors):
+            heartbeat.add(count)
+    files = sorted(path.name for path in output.glob("part-*"))
+    documents, failed = 0, []
+    for name in files:
+        if options.form == "parquet":
+            rows = pq.read_table(output / name, columns=["id", "error"]).to_pylist()
+        else:
+            rows = [json.loads(line) for line in (output / name).open(encoding="utf-8")]
+        documents += len(rows)
+        failed += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
+    result = {"format": "axml-ray predictions", "documents": documents, "errors": len(failed)}
+    result |= {"first_error": failed[0] if failed else None, "files": files}
     write_json(output / RESULT, result)
     return result
 
 
-def _identity(bundle: Path, readers: Sequence[Reader], options: PredictionOptions) -> dict[str, Any]:
-    """Return what determines a job's result; a directory with files of another identity is refused."""
-    inputs = [[file_name(reader.path), content_of(reader.path)] for reader in readers]
-    fields = sorted(
-        {
-            f"{type(reader).__name__} {getattr(reader, 'fields', None)} {getattr(reader, 'delimiter', None) or ''}"
-            for reader in readers
-        }
-    )
-    versions = {"version": JOB_VERSION, "bundle": sha256(bundle / MANIFEST), "rows": ROWS}
-    return {**versions, **options.model_dump(), "inputs": inputs, "fields": fields}
+def claim_directory(output: Path, job: dict[str, Any], computed_in: Precision) -> Precision:
+    """Write a job's identity into its output directory, or check that the directory belongs to the same job.
 
-
-def _read_blocks(
-    batch: dict[str, np.ndarray], readers: list[Reader], finished: frozenset[str], form: Format, max_tokens: int
-) -> Iterator[dict[str, list[str]]]:
-    """Yield the unfinished blocks of some readers, each as one row: the name of its file, and its records as JSON."""
-    for number in batch["number"].tolist():
-        for block, records in enumerate(_cut_blocks(_records(readers[number]), max_tokens)):
-            part = f"part-{number:05d}-{block:06d}.{form}"
-            if part not in finished:
-                yield {"part": [part], "records": [json.dumps(records)]}
-
-
-def _cut_blocks(records: Iterator[Record], max_tokens: int) -> Iterator[list[Record]]:
-    """Yield the records in blocks of limited size, with each text cut after the words that the bundle reads."""
-    block: list[Record] = []
-    size = 0
-    for name, text, error in records:
-        block.append((name, text and beginning(text, max_tokens), error))
-        size += len(block[-1][1] or "")
-        if len(block) == ROWS or size >= BLOCK_CHARACTERS:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def _records(reader: Reader) -> Iterator[Record]:
-    """Yield id, text and error of each document of a reader; a damaged file ends with a row that has an error.
+    Returns:
+        The number format of the job: `computed_in`, or what it was when the job was started, perhaps elsewhere.
 
     Raises:
-        OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
+        SettingsError: the directory contains something else, or predictions of another job.
     """
-    name = getattr(reader, "fields", Fields()).file_name(reader.path)
+    path = output / JOB
+    job = json.loads(json.dumps(job))  # tuples become lists, as in the stored job
+    if not path.exists():
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**job, COMPUTED_IN: computed_in})
+        return computed_in
     try:
-        for document in reader.read():
-            if isinstance(document, Rejection):
-                yield f"{name}:{document.line}", None, document.reason
-            else:
-                yield document.id, document.text, None
-    except (OSError, ValueError) as error:
-        if is_unreachable(error, reader.path):
-            raise
-        yield name, None, storable(f"the file cannot be read on from here: {error}")
+        stored = read_json(path)
+    except ValueError as error:
+        raise SettingsError(f"{error}; remove {output} and start again") from None
+    changed = [key for key in job if not isinstance(stored, dict) or stored.get(key) != job[key]]
+    if changed:
+        raise SettingsError(f"--output: {output} holds predictions made with another {', another '.join(changed)}; "
+                            "choose a new directory")  # fmt: skip
+    decided: Precision = stored.get(COMPUTED_IN, computed_in)
+    return decided

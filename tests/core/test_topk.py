@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
-from axml_ray.members.topk import TopK, best_of, best_of_sparse, rank_given, weighted_sum
+from axml_ray.core.topk import TopK, best_of, best_of_sparse, rank_given, weighted_sum
 
 SIXTEENTHS = st.integers(0, 16).map(lambda sixteenth: sixteenth / 16)
 """Exact in float32 and in sums, so that equal scores are equal."""

@@ -1,0 +1,150 @@
+"""Prediction with Ray Data: documents flow from reader tasks to a pool of actors, each of which writes its shards.
+
+    sources ─ reader tasks ─▶ shards of documents ─ actors with an open model ─▶ part-00000-000000.parquet, …
+
+A shard's file is written atomically, and its name says which documents it holds, so a job that was killed and is
+started again predicts only the shards without a file. Splits of a corpus and files of texts are predicted in this way.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from axml_ray.cluster.connection import connect, failure, largest_node, max_processes, quiet_data, root_cause
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import whole_file
+from axml_ray.network.backends.devices import reserved_device
+
+ROWS = 1_024
+"""Number of documents of a shard."""
+BLOCK_BYTES = 1 << 20
+"""Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
+PROCESS_BYTES = 1 << 30
+"""Memory that a predictor needs besides the weights: PyTorch, and a batch."""
+
+OpenPredictor = Callable[[], Callable[[pa.Table, Path], None]]
+"""Opens a model, and returns a function that predicts the documents of a shard and writes them to a path."""
+
+
+class Source(Protocol):
+    """Documents that one task reads."""
+
+    def shards(self) -> Iterator[pa.Table]:
+        """Yield the documents in shards of at most `ROWS` rows, the same at every call."""
+
+
+class ShardWriter:
+    """An open model that writes predictions of shards to a directory; the class of the Ray Data actors."""
+
+    def __init__(self, open_predictor: OpenPredictor, output: Path):
+        self.predict, self.output = open_predictor(), output
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, int]:
+        """Predict a row of `unfinished_shards`, and return the number of its documents."""
+        documents = pa.ipc.open_stream(row["documents"]).read_all()
+        with whole_file(self.output / row["name"]) as temporary:
+            self.predict(documents, temporary)
+        return {"rows": len(documents)}
+
+
+def unfinished_shards(number: int, source: Source, form: str, finished: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Yield the shards of a source whose files are not in `finished`: the name of the file, and an Arrow stream.
+
+    Args:
+        number: number of the source among those of the job.
+        source: the documents.
+        form: ending of the files.
+        finished: names of the files that exist.
+    """
+    for shard, documents in enumerate(source.shards()):
+        name = f"part-{number:05d}-{shard:06d}.{form}"
+        if name not in finished:
+            stream = pa.BufferOutputStream()
+            with pa.ipc.new_stream(stream, documents.schema) as writer:
+                writer.write_table(documents)
+            yield {"name": name, "documents": stream.getvalue().to_pybytes()}
+
+
+def predict_shards(
+    sources: Sequence[Source],
+    open_predictor: OpenPredictor,
+    output: Path,
+    form: str,
+    reserved: dict[str, float] | None,
+    most: int | None = None,
+) -> Iterator[int]:
+    """Predict the shards without a file in a directory, and yield the number of documents of each.
+
+    Args:
+        sources: the documents, in a fixed order. Every node must see the files that they read, and `output`.
+        open_predictor: opens the model, once in each actor.
+        output: directory of the shards' files.
+        form: ending of the files.
+        reserved: what Ray reserves for an actor: CPU, GPU and memory in bytes; with None, this process predicts.
+        most: largest number of actors; by default, as many start as the cluster has room for.
+
+    Raises:
+        SettingsError: the cluster's nodes have no room for the actors, or PyTorch sees no GPU there.
+        RuntimeError: a reader task or an actor failed.
+    """
+    for leftover in output.glob(".part-*"):  # of an actor that was killed
+        leftover.unlink(missing_ok=True)
+    # Listed once: a reader task that Ray retries must yield the same shards in the same order.
+    finished = frozenset(path.name for path in output.glob("part-*"))
+    if reserved is None:
+        writer = ShardWriter(open_predictor, output)
+        for number, source in enumerate(sources):
+            for row in unfinished_shards(number, source, form, finished):
+                yield writer(row)["rows"]
+        return
+    connect()
+    import ray.data
+
+    # Memory spreads the actors; a model that is larger than every node's share of it is not refused.
+    reserved = {**reserved, "memory": min(reserved["memory"], largest_node("memory"))}
+    needed = {kind: amount for kind, amount in reserved.items() if amount}
+    if (fit := max_processes(needed)) < (most or 1):
+        raise SettingsError(
+            f"{most or 1} predictors × {reserved['CPU']:g} CPUs and {reserved['GPU']:g} GPUs are required, but the "
+            f"cluster's nodes have room for {fit}; lower resources.cpus_per_worker or resources.gpus_per_predictor, "
+            "or of axml-ray predict --actors, --cpus-per-actor or --gpus-per-actor"
+        )
+    if reserved["GPU"]:
+        # A GPU that PyTorch cannot use is found by a task: of an actor that cannot start, Ray prints many tracebacks.
+        task = ray.remote(num_cpus=reserved["CPU"], num_gpus=reserved["GPU"], max_retries=0)(reserved_device)
+        try:
+            ray.get(task.remote(reserved["GPU"]))
+        except ray.exceptions.RayError as error:
+            raise SettingsError(root_cause(error)) from error
+    quiet_data()
+    context = ray.data.DataContext.get_current().copy()
+    context.target_max_block_size = BLOCK_BYTES
+    numbers = [{"number": number} for number in range(len(sources))]
+    with ray.data.DataContext.current(context):
+        written = (
+            ray.data.from_items(numbers, override_num_blocks=len(sources))
+            .flat_map(
+                lambda row: unfinished_shards(row["number"], sources[row["number"]], form, finished),
+                num_cpus=0,  # the actors hold all CPUs
+                # Each task is a process: enough to keep the actors busy, but not one for each of thousands of files.
+                compute=ray.data.TaskPoolStrategy(size=min(len(sources), (most or fit) + 1)),
+            )
+            .map(
+                ShardWriter,
+                fn_constructor_args=(open_predictor, output),
+                # Ray adds actors while shards wait and the cluster has room, which it may have later, too.
+                compute=ray.data.ActorPoolStrategy(
+                    min_size=1, max_size=most, initial_size=min(most or fit, len(sources))
+                ),
+                num_cpus=reserved["CPU"],
+                num_gpus=reserved["GPU"] or None,
+                memory=reserved["memory"],
+            )
+        )
+    try:
+        for row in written.iter_rows():
+            yield int(row["rows"])
+    except ray.exceptions.RayError as error:
+        raise failure(error, f"{root_cause(error)}; run the same command again to continue from here") from error
