@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.seeds import derived_seed
@@ -85,7 +86,10 @@ class TrialRunner:
             reporter = ScoringReporter(settings, run.corpus, report)
             for record in earlier_scorings(settings):
                 reporter.record(record)
-            with track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked:
+            with (
+                own(settings.run_directory),
+                track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked,
+            ):
                 tracked.open()
                 self._share_trees(run)
 

@@ -18,7 +18,8 @@ import yaml
 
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import whole_file
+from axml_ray.core.files import check_fences, whole_file
+from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
@@ -62,11 +63,17 @@ def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, 
             seconds since the job began; not called if there are no such members, or if no network is trained.
 
     Raises:
-        SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
+        SettingsError: a setting or an input is wrong, the run's directory holds a run with other settings, or another
+            job is working on it.
         RuntimeError: a member failed.
     """
     if not settings.corpus.has_test:
         raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
+    with own(settings.run_directory):
+        return _run(settings, show_first)
+
+
+def _run(settings: Experiment, show_first: ShowFirst | None) -> dict[str, Any]:
     began = time.monotonic()
     current = begin(settings)
     if warning := small_corpus_warning(current):
@@ -210,6 +217,7 @@ def _rank_validation(current: Run) -> Validation:
     predictions = Predictions.open(directory)
     assert predictions is not None
     validation = validation_of(current, predictions)
+    check_fences(directory)
     shutil.rmtree(directory)
     return validation
 
@@ -226,6 +234,7 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
 
 
 def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
+    check_fences(layout.directory)
     now = stored(settings)
     before = read_yaml(layout.settings) if layout.settings.exists() else now
     if any(before.get(part) != now.get(part) for part in ("ensemble", "members", "features")):
