@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import axml_ray
 from axml_ray.cluster.connection import keep_logs
+from axml_ray.cluster.failures import record_of
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
@@ -188,13 +189,13 @@ def _typed_command() -> str:
 def run_command(work: Work, *, verbose: bool = False) -> None:
     """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
-    An error that the program does not explain, such as one of PyTorch, is written to a file with its traceback; the
-    line names the file. Ctrl-C exits with 130 and one line that repeats the command, which continues from what is
+    The line of a failure of a run names its record in `<run>/errors/`. Elsewhere, an error that the program does not
+    explain, such as one of PyTorch, is written to a temporary file with its traceback. Ctrl-C exits with 130 and one line that repeats the command, which continues from what is
     finished.
 
     Args:
         work: function that does the work.
-        verbose: print the traceback of a failure instead of writing it to a file.
+        verbose: print the record of a failure, or its traceback, as well.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
@@ -211,10 +212,13 @@ def run_command(work: Work, *, verbose: bool = False) -> None:
         print(f"stopped; run the same command to continue from here: {_typed_command()}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
-        keep_logs()
+        record = record_of(error)
+        if record is None or verbose:
+            keep_logs()
         if verbose:
-            traceback.print_exception(error)
-        print(f"error: {_explanation(error) or _recorded(error, verbose)}", file=sys.stderr)
+            print(record.read_text() if record else "".join(traceback.format_exception(error)), file=sys.stderr)
+        line = _explanation(error) or (_first_line(error) if record else _recorded(error, verbose))
+        print(f"error: {line}{f' (details: {record})' if record else ''}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
@@ -225,9 +229,13 @@ def _explanation(error: Exception) -> object:
     return error if isinstance(error, JobError) else None
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _recorded(error: Exception, verbose: bool) -> str:
     """Return the first line of an unexpected error, and the file to which its traceback is written unless `verbose`."""
-    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    line = _first_line(error)
     if verbose:
         return line
     text = "".join([f"{_typed_command()}\naxml-ray {axml_ray.__version__}\n\n", *traceback.format_exception(error)])

@@ -11,6 +11,8 @@
   combiner/              the fitted combiner
   predictions/<split>/   *.parquet
   metrics.json, metrics-<split>.json, report/
+  errors/                a record of each failure: traceback, and the end of the workers' logs
+  .lease/                while a job works on the run: its lease (`lease.py`)
 """
 
 from dataclasses import dataclass

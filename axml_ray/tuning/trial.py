@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from axml_ray.cluster.failures import record_failure
 from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
@@ -104,6 +105,7 @@ class TrialRunner:
         except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
+            record_failure(self.trial_directory(number), error)
             end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0, "milliseconds": None}
         else:
             end = {"finished": True, "nDCG@5": score, "milliseconds": milliseconds}

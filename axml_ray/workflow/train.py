@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster.connection import connect
+from axml_ray.cluster.failures import recorded_failures
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, whole_file
 from axml_ray.core.lease import own
@@ -69,7 +70,7 @@ def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, 
     """
     if not settings.corpus.has_test:
         raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
-    with own(settings.run_directory):
+    with recorded_failures(settings.run_directory), own(settings.run_directory):
         return _run(settings, show_first)
 
 
