@@ -14,7 +14,7 @@ from pathlib import Path
 
 import axml_ray
 from axml_ray.core.errors import JobError, SettingsError
-from axml_ray.core.files import whole_file
+from axml_ray.core.files import check_fences, whole_file
 
 DETAILS = "details: "
 """How the note begins that names the record of an exception."""
@@ -48,6 +48,7 @@ def record_failure(directory: Path, error: Exception) -> None:
     text = "\n".join([head, *traceback.format_exception(error), *_failed_tasks()])
     path = directory / "errors" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}.txt"
     with suppress(OSError, JobError):  # the disk is still full, or the run is another job's now
+        check_fences(path)
         path.parent.mkdir(exist_ok=True)
         with whole_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="replace")
