@@ -190,8 +190,8 @@ def run_command(work: Work, *, verbose: bool = False) -> None:
     """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
     The line of a failure of a run names its record in `<run>/errors/`. Elsewhere, an error that the program does not
-    explain, such as one of PyTorch, is written to a temporary file with its traceback. Ctrl-C exits with 130 and one line that repeats the command, which continues from what is
-    finished.
+    explain, such as one of PyTorch, is written to a temporary file with its traceback. Ctrl-C exits with 130 and one
+    line that repeats the command, which continues from what is finished.
 
     Args:
         work: function that does the work.

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import axml_ray
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import check_fences, whole_file
 
@@ -44,7 +43,8 @@ def record_failure(directory: Path, error: Exception) -> None:
     """Write the record of an error, and add a note that names the file to the error; see `recorded_failures`."""
     if not directory.is_dir():
         return
-    head = f"axml-ray {axml_ray.__version__}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n{shlex.join(sys.orig_argv)}\n"
+    version = sys.modules["axml_ray"].__version__  # an import of the package would be one of what it offers
+    head = f"axml-ray {version}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n{shlex.join(sys.orig_argv)}\n"
     text = "\n".join([head, *traceback.format_exception(error), *_failed_tasks()])
     path = directory / "errors" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}.txt"
     with suppress(OSError, JobError):  # the disk is still full, or the run is another job's now

@@ -114,7 +114,7 @@ def own(directory: Path) -> Iterator[Lease]:
         lease.enforce()
         remove_leftovers(directory)  # of the last owner, which cannot publish them any more
         yield lease
-    except Exception as error:
+    except Exception:
         lease.check()  # the error may only follow from the loss
         raise
     finally:
@@ -189,7 +189,7 @@ def _machine() -> str:
     """Return what tells apart the machines, and the containers on one, whose process ids differ."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:  # not Linux
         return socket.gethostname()
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-PARAMETERS, RESULTS = "params.json", "result.json"
+PARAMETERS, RESULTS, ERROR = "params.json", "result.json", "error.txt"
 DIED = "its process died: out of memory, or killed from outside"
 State = Literal["running", "finished", "stopped", "failed"]
 
@@ -108,7 +108,7 @@ def read_trial(directory: Path) -> Trial:
     reason, milliseconds = None, None
     if end.get("finished"):
         state, best, milliseconds = "finished", end["nDCG@5"], end["milliseconds"]
-    elif "failed" in end or (directory / "error.txt").is_file():
+    elif "failed" in end or (directory / ERROR).is_file():
         state, best, reason = "failed", None, end.get("failed", DIED)
     elif end.get("done"):
         state, reason = "stopped", f"ASHA, {curve[-1]}"

@@ -27,7 +27,7 @@ from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, parameters_of
 from axml_ray.tuning.early_stopping import LevelwiseASHA
-from axml_ray.tuning.records import Trial, read_trial, read_trials
+from axml_ray.tuning.records import DIED, ERROR, Trial, read_trial, read_trials
 from axml_ray.tuning.space import check_space, shown_parameters
 from axml_ray.tuning.sweep import Sweep, write_manifest
 from axml_ray.tuning.trial import TrialRunner, drop_weights
@@ -89,7 +89,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
     if tune.Tuner.can_restore(str(directory)):
-        tuner = tune.Tuner.restore(str(directory), trainable)
+        tuner = tune.Tuner.restore(str(directory), trainable, resume_errored=True)
         log.info("sweep %s continues", sweep.name)
     else:
         tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
@@ -103,7 +103,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
         raise JobError(f"the sweep was interrupted ({error}); run the same command again to continue it") from None
     trials = read_trials(directory)
     for trial in trials:
-        drop_weights(runner.trial_directory(trial.number))
+        if trial.reason != DIED:  # else the same command continues it
+            drop_weights(runner.trial_directory(trial.number))
     return trials
 
 
@@ -203,6 +204,7 @@ class TrialLog(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Log the drawn parameters; Tune calls this."""
+        (Path(trial.local_path) / ERROR).unlink(missing_ok=True)  # its process died in an earlier start
         log.info("trial %d · %s", trial.config["number"], shown_parameters(trial.config["parameters"]))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -107,7 +107,7 @@ def test_what_was_being_written_at_a_takeover_is_never_published(tmp_path: Path,
     run = tmp_path / "run"
     with own(run) as lease:
         fences.clear()  # as if the check came just before the takeover
-        with pytest.raises(FileNotFoundError), whole(run / "level-1") as work:  # noqa: PT012
+        with pytest.raises(FileNotFoundError), whole(run / "level-1") as work:
             (work / "rows" if whole is whole_directory else work).write_bytes(b"late")
             lease.file.unlink()
             with own(run):

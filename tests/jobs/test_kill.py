@@ -158,7 +158,8 @@ def test_a_stopped_owner_that_goes_on_after_a_takeover_writes_nothing(tmp_path: 
         return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
     first = subprocess.Popen([*JOB, "--config", str(path)], env=job_environment(AXML_RAY_LEASE_SECONDS="6"),
-                             start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+                             start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                             text=True)  # fmt: skip
     try:
         wait_for("a checkpoint", checkpoint.exists, first)
         # Its worker is not stopped, and goes on writing checkpoints.
