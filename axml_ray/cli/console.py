@@ -21,6 +21,7 @@ import axml_ray
 from axml_ray.cluster.connection import keep_logs
 from axml_ray.cluster.failures import record_of
 from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.lease import LeaseLostError
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment
@@ -213,7 +214,7 @@ def run_command(work: Work, *, verbose: bool = False) -> None:
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         record = record_of(error)
-        if record is None or verbose:
+        if verbose or (record is None and not isinstance(error, LeaseLostError)):
             keep_logs()
         if verbose:
             print(record.read_text() if record else "".join(traceback.format_exception(error)), file=sys.stderr)

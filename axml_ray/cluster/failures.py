@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import check_fences, whole_file
@@ -20,7 +21,7 @@ DETAILS = "details: "
 MAX_TASKS, MAX_LINES = 5, 100
 """Number of failed tasks in a record, the last ones, and of lines of each log."""
 REPORT_SECONDS = 3.0
-"""Time to wait for the news of a failed task, which workers and raylets send to the head about once a second."""
+"""Time to wait for the record of a failed task, which workers and raylets send to the head about once a second."""
 
 
 @contextmanager
@@ -71,7 +72,8 @@ def _failed_tasks() -> Iterator[str]:
     # Of several clusters on a machine, Ray's functions would not know which one is meant.
     context = ray.get_runtime_context()
     filters = [("job_id", "=", context.get_job_id()), ("state", "=", "FAILED")]
-    end, tasks = time.monotonic() + REPORT_SECONDS, []
+    tasks: list[Any] = []
+    end = time.monotonic() + REPORT_SECONDS
     try:
         while not tasks and time.monotonic() < end:
             tasks = list_tasks(context.gcs_address, filters=filters, detail=True, raise_on_missing_output=False)

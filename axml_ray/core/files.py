@@ -37,7 +37,7 @@ LEFTOVER = re.compile(r"\.(.+)\.([0-9a-f]{8})(\.old)?")
 
 
 class Fence(Protocol):
-    """What decides whether this process may still write in a directory: its lease."""
+    """The check whether this process may still write in a directory, such as a lease."""
 
     def check(self) -> None:
         """Raise an error if it may not."""

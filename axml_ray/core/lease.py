@@ -144,7 +144,7 @@ def _acquire(directory: Path) -> Lease:
                     f"{directory}: another job is working on it (process {owner.get('pid')} on {owner.get('host')}); "
                     "wait for its end or stop it, or choose another name"
                 )
-        # Each start adds its file before it looks for others, so at least one of two starts sees the other and yields.
+        # Each start adds its file before it lists the others, so of two starts at least one finds the other and yields.
         with suppress(FileNotFoundError):  # a start that was refused has just removed the empty directory
             lease.file.write_text(json.dumps(content), encoding="utf-8")
             if set(leases.iterdir()) - {lease.file} <= dead:
@@ -157,7 +157,7 @@ def _acquire(directory: Path) -> Lease:
 
 
 def _living_owner(path: Path) -> dict[str, Any] | None:
-    """Return what a lease's file tells of its owner; None if the owner is gone or silent for the lease's time."""
+    """Return the content of a lease's file, which names its owner; None if it is gone, or silent for the time of the lease."""
     first, began, is_told = None, time.monotonic(), False
     while True:
         try:

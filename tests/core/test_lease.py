@@ -1,4 +1,4 @@
-"""Of several jobs on one directory, one owns it; whoever was silent for too long publishes nothing more."""
+"""Of several jobs on one directory, one owns it; an owner that was silent for too long publishes nothing."""
 
 import os
 import signal

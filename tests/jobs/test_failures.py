@@ -109,9 +109,11 @@ def outcome(home: Path, small_disk: Path) -> dict[str, Any]:
         if case == "disk":
             settings["runs"] = str(small_disk)
         (home / case / "config.yaml").write_text(yaml.safe_dump(settings))
+    script = home / "commands.py"  # not in the command line, which would name the workers
+    script.write_text(COMMANDS)
     paths = os.pathsep.join(map(str, (broken, ROOT, ROOT / "tests")))
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, *map(str, (home, small_disk, broken))],
+        [sys.executable, str(script), *map(str, (home, small_disk, broken))],
         env=job_environment(PYTHONPATH=paths), cwd=home, capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

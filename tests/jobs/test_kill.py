@@ -172,7 +172,7 @@ def test_a_stopped_owner_that_goes_on_after_a_takeover_writes_nothing(tmp_path: 
             assert files() == before
             first.send_signal(signal.SIGCONT)
             _, err = first.communicate(timeout=SECONDS)
-            assert first.returncode == 1 and "another job took over" in err.splitlines()[-1]
+            assert first.returncode == 1 and "another job took over" in err.splitlines()[-1], err
             lease.check()
             assert files() == before
     finally:
