@@ -157,7 +157,7 @@ def _acquire(directory: Path) -> Lease:
 
 
 def _living_owner(path: Path) -> dict[str, Any] | None:
-    """Return the content of a lease's file, which names its owner; None if it is gone, or silent for the time of the lease."""
+    """Return the content of a lease's file, which names its owner; None if it is gone, or silent for its time."""
     first, began, is_told = None, time.monotonic(), False
     while True:
         try:
