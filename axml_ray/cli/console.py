@@ -7,6 +7,7 @@ PyTorch nor Ray, and a job imports them inside its function.
 import argparse
 import logging
 import math
+import os
 import shlex
 import signal
 import sys
@@ -38,6 +39,8 @@ from axml_ray.settings.configuration import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+RAY_NOTICES = "A worker died or was killed|killed due to memory pressure"
+"""Messages that Ray prints on the output of a driver, at some later time; the line of the failure tells it at once."""
 Work = Callable[[], None]
 PROGRAM = "axml-ray"
 """Name of the installed command."""
@@ -199,6 +202,7 @@ def run_command(work: Work, *, verbose: bool = False) -> None:
         verbose: print the record of a failure, or its traceback, as well.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RAY_NOTICES)  # before Ray is imported, which reads it then
     try:
         if sys.platform == "win32":
             raise SettingsError("axml-ray runs on Linux and macOS; on Windows, install and run it within WSL")
