@@ -7,6 +7,7 @@ PyTorch nor Ray, and a job imports them inside its function.
 import argparse
 import logging
 import math
+import os
 import shlex
 import signal
 import sys
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 import axml_ray
 from axml_ray.cli.parser import VERBOSE, AddFlags, from_command_line, only_flags, with_flags
 from axml_ray.cluster.connection import keep_logs
+from axml_ray.cluster.failures import record_of
 from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.lease import LeaseLostError
 from axml_ray.core.paths import absolute
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment
@@ -29,6 +32,8 @@ from axml_ray.settings.configuration import FREE, moved_to, read_settings
 if TYPE_CHECKING:
     from rich.console import Console
 
+RAY_NOTICES = "A worker died or was killed|killed due to memory pressure"
+"""Messages that Ray prints on the output of a driver, at some later time; the line of the failure tells it at once."""
 PROGRAM = "axml-ray"
 """Name of the installed command."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -168,11 +173,13 @@ def _typed_command() -> str:
 def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
     """Run a job's work; report an error in one line and exit with 2 for invalid settings or input, 1 for a failure.
 
-    An error that the program does not explain, such as one of PyTorch, is written to a file with its traceback, or
-    printed if `verbose`; the line names the file. Ctrl-C exits with 130 and one line that repeats the command, which
-    continues from what is finished.
+    The line of a failure of a run names its record in `<run>/errors/`. Elsewhere, an error that the program does not
+    explain, such as one of PyTorch, is written to a temporary file with its traceback. If `verbose`, the record or the
+    traceback is printed as well. Ctrl-C exits with 130 and one line that repeats the command, which continues from what
+    is finished.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RAY_NOTICES)  # before Ray is imported, which reads it then
     try:
         if sys.platform == "win32":
             raise SettingsError("axml-ray runs on Linux and macOS; on Windows, install and run it within WSL")
@@ -187,10 +194,13 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
         print(f"stopped; run the same command to continue from here: {_typed_command()}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
-        keep_logs()
+        record = record_of(error)
+        if verbose or (record is None and not isinstance(error, LeaseLostError)):
+            keep_logs()
         if verbose:
-            traceback.print_exception(error)
-        print(f"error: {_explanation(error) or _recorded(error, verbose)}", file=sys.stderr)
+            print(record.read_text() if record else "".join(traceback.format_exception(error)), file=sys.stderr)
+        line = _explanation(error) or (_first_line(error) if record else _recorded(error, verbose))
+        print(f"error: {line}{f' (details: {record})' if record else ''}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
@@ -201,9 +211,13 @@ def _explanation(error: Exception) -> object:
     return error if isinstance(error, JobError) else None
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _recorded(error: Exception, verbose: bool) -> str:
     """Return the first line of an unexpected error, and the file to which its traceback is written unless `verbose`."""
-    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    line = _first_line(error)
     if verbose:
         return line
     text = "".join([f"{_typed_command()}\naxml-ray {axml_ray.__version__}\n\n", *traceback.format_exception(error)])

@@ -27,6 +27,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 @job_on_run(__doc__, add_flags)
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
+    from axml_ray.cluster.failures import recorded_failures
     from axml_ray.evaluation.reports.report import bands_table, scores_table
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import scores_of, track
@@ -34,7 +35,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
     run = Run.open(settings)
     report = run.layout.report(given.split)
-    metrics = evaluate(run, given.split, with_label_sets=given.label_sets)
+    with recorded_failures(run.layout.directory):
+        metrics = evaluate(run, given.split, with_label_sets=given.label_sets)
     with track(settings) as tracked:
         tracked.scores(scores_of(metrics))
         tracked.artifact("report", run.layout.charts(given.split))

@@ -55,6 +55,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     """
     require_extra("tune")
     from axml_ray.cluster.connection import connect
+    from axml_ray.cluster.failures import recorded_failures
+    from axml_ray.core.lease import own
     from axml_ray.tracking.kinds import check_installed
     from axml_ray.tracking.tracked_run import CLOSE_SECONDS
     from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, table, write_outcome
@@ -80,7 +82,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     corpus = prepare_corpus(settings)
     sweep = replace(sweep, settings=adapted(settings, corpus))
     connect()
-    with track_sweep(sweep, corpus) as tracked:
+    with recorded_failures(sweep.directory), own(sweep.directory), track_sweep(sweep, corpus) as tracked:
         trials = run_sweep(sweep, corpus, begun=lambda: tracked.open(CLOSE_SECONDS))  # trials need its id
         best = write_outcome(sweep, corpus, trials)
         tracked.scores({"valid_nDCG@5": best.score or 0.0, "best_trial": best.number})

@@ -2,7 +2,8 @@
 
 Content is written under a temporary name in the same directory and renamed when it is complete, so that a reader, or a
 restarted job, never takes an incomplete file for a finished one. A write that fails leaves nothing, and one that fails
-on a full disk says which path needs how much.
+on a full disk says which path needs how much. Nothing is published in a directory that another job has taken over
+(`lease.py`).
 """
 
 import errno
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from axml_ray.core.limits import available_cpus
 
@@ -31,6 +32,26 @@ HALF = re.compile("[\ud800-\udfff]")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_MESSAGES = (f"(os error {errno.ENOSPC})", f"(os error {errno.EDQUOT})", "Not enough free space", "requested and")
 """Messages of safetensors and NumPy, whose errors of a full disk have no number."""
+LEFTOVER = re.compile(r"\.(.+)\.([0-9a-f]{8})(\.old)?")
+"""Name of the temporary file or directory of a path: its name, and random digits."""
+
+
+class Fence(Protocol):
+    """The check whether this process may still write in a directory, such as a lease."""
+
+    def check(self) -> None:
+        """Raise an error if it may not."""
+
+
+fences: dict[Path, Fence] = {}
+"""The fences of this process, by the directory that they protect."""
+
+
+def check_fences(path: Path) -> None:
+    """Raise LeaseLostError if another job has taken over a directory above `path`."""
+    for directory, fence in list(fences.items()):
+        if path.is_relative_to(directory):
+            fence.check()
 
 
 @contextmanager
@@ -39,12 +60,15 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     Raises:
         OSError: the disk is full; the message names `path` and the space that is left.
+        LeaseLostError: another job has taken over the directory.
     """
+    check_fences(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with _full_disk_named(path):
             yield temporary
             _flush(temporary)
+            check_fences(path)
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -64,8 +88,10 @@ def whole_directory(path: Path, suffix: str | None = None) -> Iterator[Path]:
 
     Raises:
         OSError: `path` is a mount point, which can't be renamed; or the disk is full.
+        LeaseLostError: another job has taken over the directory.
     """
-    path = path.resolve()
+    check_fences(path)
+    named, path = path, path.resolve()
     if path.is_mount():
         raise OSError(errno.EBUSY, "a volume is mounted here; choose a directory in it", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +103,7 @@ def whole_directory(path: Path, suffix: str | None = None) -> Iterator[Path]:
                 for file in temporary.rglob("*"):
                     if file.is_file():
                         _flush(file)
+            check_fences(named)
             # A directory that is not empty cannot be replaced by one rename; `_settle` repairs a stop between the two.
             if path.exists():
                 path.rename(_set_aside(temporary))
@@ -158,6 +185,23 @@ def clear_leftovers(path: Path) -> None:
             what = "finishing the interrupted replacement of" if is_interrupted else "removing a half-written copy of"
             log.info("%s %s", what, path)
             _settle(temporary, path)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Finish or remove what all writers left below a directory, locked or not: only for the owner of the directory."""
+    for left in sorted(directory.rglob(".*")):
+        match = LEFTOVER.fullmatch(left.name)
+        if match is None or not left.exists():
+            continue
+        path, temporary = left.with_name(match[1]), left.with_name(f".{match[1]}.{match[2]}")
+        if _set_aside(temporary).exists() and not path.exists():
+            _settle(temporary, path)
+        elif left.is_dir():
+            # By one rename, after which a writer that still runs cannot publish the directory, not even in part.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(left.rename(left.with_name(f".{match[1]}.{uuid.uuid4().hex[:8]}")), ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def finish_replacement(path: Path) -> None:

@@ -11,6 +11,8 @@
   combiner/              the fitted combiner
   predictions/<split>/   part-*.parquet, one a shard, kept under the key in _job.json; _predictions.json when complete
   metrics.json, metrics-<split>.json, report/
+  errors/                a record of each failure: traceback, and the end of the workers' logs
+  .lease/                while a job works on the run: its lease (`lease.py`)
 """
 
 from dataclasses import dataclass

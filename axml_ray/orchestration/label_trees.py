@@ -14,6 +14,7 @@ import numpy as np
 import ray
 
 from axml_ray.cluster.connection import failure, root_cause
+from axml_ray.core.lease import Lease
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
 from axml_ray.orchestration.tasks import ANYWHERE, as_completed
@@ -51,15 +52,15 @@ def build_trees(run: Run) -> None:
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
             for group in groups:
-                for done in as_completed([task.remote(run.settings, number) for number in group]):
+                for done in as_completed([task.remote(run.settings, number, run.lease) for number in group]):
                     ray.get(done)
                     heartbeat.add()
     except ray.exceptions.RayError as error:
         raise failure(error, f"the label trees could not be built: {root_cause(error)}") from error
 
 
-def _build_tree(settings: Experiment, number: int) -> None:
-    run = Run.open(settings)
+def _build_tree(settings: Experiment, number: int, lease: Lease | None) -> None:
+    run = Run.open(settings, lease)
     keep_freed_memory()
     run.keep_tree(number, cluster_labels(run, number))
 

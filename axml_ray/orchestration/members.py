@@ -7,7 +7,7 @@
 - The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
   starts when all of its workers fit; groups that do not fit on the cluster at the same time queue.
 - All state is in the run's directory: a killed worker, task or driver loses only the steps since the last checkpoint.
-  Ray starts a dead worker's task or group again, at most `MAX_FAILURES` times.
+  Ray starts a dead worker's task or group again, at most `resources.max_failures` times.
 """
 
 import logging
@@ -20,6 +20,8 @@ import torch
 
 from axml_ray.cluster.connection import check_fits, failure, root_cause
 from axml_ray.core.errors import JobError
+from axml_ray.core.files import check_fences
+from axml_ray.core.lease import Lease
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
@@ -38,9 +40,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 END_SECONDS = 30.0
-MAX_FAILURES = 2
-"""Restarts of a member's worker or worker group, or of a trial, after a process died."""
-ONE_PROCESS = {"num_cpus": 1, "max_retries": MAX_FAILURES, "max_calls": 1, **ANYWHERE}
+ONE_PROCESS = {"num_cpus": 1, "max_retries": 2, "max_calls": 1, **ANYWHERE}
 """Options of a task that fits something in one process."""
 
 Follow = Callable[[dict[str, Any]], None]
@@ -79,7 +79,7 @@ def fit_members(
 
     Raises:
         SettingsError: the cluster is too small for one group of workers.
-        RuntimeError: a member failed; the levels that it finished are kept.
+        RuntimeError: members failed, when the others of their kind have ended; the levels that they finished are kept.
         TrainingCancelledError: `stopped` returned true.
     """
     # Barrier: the members of a kind run in parallel, and the next kind begins when they all have ended.
@@ -121,7 +121,7 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
         task = ray.remote(
             num_cpus=reserved.get("CPU", 0),
             num_gpus=reserved.get("GPU", 0),
-            max_retries=MAX_FAILURES,
+            max_retries=resources.max_failures,
             retry_exceptions=True,  # as Ray Train does: a fault of a GPU may be an exception
             max_calls=1,
             **ANYWHERE,
@@ -131,40 +131,40 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
         for record in follower.new_records():
             follow(record)
 
-    tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
-    for spec, divergence in _finished_members(tasks, stopped, follow_new_records):
-        if divergence:
-            _end(list(tasks))
-            raise JobError(f"{spec.title} failed: {divergence}")
+    tasks = {task.remote(run.settings, spec.name, run.lease): spec for spec in specs}
+    for spec, _ in _finished_members(tasks, stopped, follow_new_records):
         log.info("%s · finished", spec.title)
 
 
-def train_member(settings: Experiment, name: str, device: torch.device | None = None) -> str | None:
+def train_member(
+    settings: Experiment, name: str, lease: Lease | None = None, device: torch.device | None = None
+) -> TrainingDivergedError | None:
     """Train a member in this process, with the other workers of its process group, if there is one.
 
     Args:
         settings: settings of the run.
         name: name of the member.
+        lease: lease of the job that trains the run.
         device: device of its networks; by default the GPU that Ray reserved for the task, if any, else the CPU.
 
     Returns:
-        The message of a training that diverged, which must not be retried as an exception would be; else None.
+        The error of a training that diverged, which must not be retried as an exception would be; else None.
     """
     use_threads(settings.resources.threads_of_worker)
-    run = Run.open(settings)
+    run = Run.open(settings, lease)
     spec = run.spec(name)
     context = DistributedContext.current(device or reserved_device(settings.resources.gpus_per_worker))
     try:
         spec.implementation.fit(spec, run.prepare_fit(spec, context))
     except TrainingDivergedError as error:
-        return str(error)
+        return error
     # The files of a group are complete when all of its workers are done, which the task that started it awaits.
     if context.world_size == 1:
         spec.mark_fitted()
     return None
 
 
-def train_on_group(settings: Experiment, name: str) -> str | None:
+def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) -> TrainingDivergedError | None:
     """Train a member on a group of Ray Train workers, which restores the group after the death of a worker.
 
     Returns:
@@ -174,10 +174,10 @@ def train_on_group(settings: Experiment, name: str) -> str | None:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    run, resources = Run.open(settings), settings.resources
+    run, resources = Run.open(settings, lease), settings.resources
     trainer = TorchTrainer(
         _train_as_worker,
-        train_loop_config={"settings": settings, "name": name},
+        train_loop_config={"settings": settings, "name": name, "lease": lease},
         torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
@@ -188,23 +188,24 @@ def train_on_group(settings: Experiment, name: str) -> str | None:
             # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
             name=f"{name}-{time.time_ns():x}",
             storage_path=str(run.layout.workers),
-            failure_config=FailureConfig(max_failures=MAX_FAILURES),
+            failure_config=FailureConfig(max_failures=resources.max_failures),
         ),
     )
     # Barrier: this waits for all workers of the group, and starts it again after the death of one.
-    divergence: str | None = trainer.fit().return_value
+    divergence: TrainingDivergedError | None = trainer.fit().return_value
     if not divergence:
         run.spec(name).mark_fitted()
     return divergence
 
 
-def _train_as_worker(config: dict[str, Any]) -> str | None:
+def _train_as_worker(config: dict[str, Any]) -> TrainingDivergedError | None:
     """Train a member as one worker of a Ray Train group."""
     from ray.train.torch import get_device
 
     settings = config["settings"]
     gpus = settings.resources.gpus_per_worker
-    return train_member(settings, config["name"], reserved_device(gpus, str(get_device()) if gpus else "cpu"))
+    device = reserved_device(gpus, str(get_device()) if gpus else "cpu")
+    return train_member(settings, config["name"], config["lease"], device)
 
 
 def _fit(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
@@ -212,16 +213,16 @@ def _fit(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None
     task = ray.remote(**ONE_PROCESS)(_fit_member)
     what = f"fitting {specs[0].kind.replace('_', ' ')}"
     log.info("%s · %d to fit", what, len(specs))
-    tasks = {task.remote(run.settings, spec.name): spec for spec in specs}
+    tasks = {task.remote(run.settings, spec.name, run.lease): spec for spec in specs}
     with Heartbeat(what, len(specs), "members") as heartbeat:
         for spec, seconds in _finished_members(tasks, stopped):
             log.info("%s · fitted in %.0f s", spec.title, seconds)
             heartbeat.add()
 
 
-def _fit_member(settings: Experiment, name: str) -> float:
+def _fit_member(settings: Experiment, name: str, lease: Lease | None) -> float:
     """Fit one member in this process; return the seconds that it took."""
-    began, run = time.monotonic(), Run.open(settings)
+    began, run = time.monotonic(), Run.open(settings, lease)
     spec = run.spec(name)
     spec.implementation.fit(spec, run.prepare_fit(spec))
     spec.mark_fitted()
@@ -233,45 +234,61 @@ def _fit_features(run: Run) -> None:
     task = ray.remote(**ONE_PROCESS)(_save_features)
     try:
         with Heartbeat("counting the features of the texts"):
-            ray.get(task.remote(run.settings))
+            ray.get(task.remote(run.settings, run.lease))
     except ray.exceptions.RayError as error:
         raise failure(error, f"the features of the texts failed: {root_cause(error)}") from error
 
 
-def _save_features(settings: Experiment) -> None:
-    fit_features(Run.open(settings))
+def _save_features(settings: Experiment, lease: Lease | None) -> None:
+    fit_features(Run.open(settings, lease))
 
 
 def _finished_members(
     tasks: dict[ray.ObjectRef, MemberSpec], stopped: Callable[[], bool], poll: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[MemberSpec, Any]]:
-    """Yield each member and the result of its task, in the order in which the tasks end.
+    """Yield each member that was fitted and the result of its task, in the order in which the tasks end.
 
     Args:
-        tasks: the members by their tasks.
+        tasks: the members by their tasks, whose result may be the error of a training that diverged.
         stopped: called about once a second, whether to cancel the tasks.
         poll: called before each call of `stopped`.
 
     Raises:
-        RuntimeError: a task failed; the others are cancelled.
+        RuntimeError: tasks failed, which is raised when the others have ended.
         TrainingCancelledError: `stopped` returned true.
+        LeaseLostError: another job has taken over the run.
     """
     waiting = dict(tasks)
-    while waiting:
-        # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
-        done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-        poll()
-        if stopped():
-            _end(list(waiting))
-            raise TrainingCancelledError("training was stopped")
-        for finished in done:
-            spec = waiting.pop(finished)
-            try:
-                result = ray.get(finished)
-            except ray.exceptions.RayError as error:
-                _end(list(waiting))
-                raise failure(error, f"{spec.title} failed: {root_cause(error)}") from error
-            yield spec, result
+    failures: dict[str, Exception] = {}
+    try:
+        while waiting:
+            # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
+            done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
+            check_fences(next(iter(tasks.values())).directory)
+            poll()
+            if stopped():
+                raise TrainingCancelledError("training was stopped")
+            for finished in done:
+                spec = waiting.pop(finished)
+                try:
+                    result = ray.get(finished)
+                except ray.exceptions.RayError as error:
+                    result = error
+                if isinstance(result, Exception):
+                    failures[f"{spec.title} failed: {root_cause(result)}"] = result
+                    if waiting:
+                        log.warning("%s; the others go on", next(reversed(failures)))
+                else:
+                    yield spec, result
+    except Exception:
+        _end(list(waiting))
+        raise
+    if failures:
+        causes = [failure(error, message) for message, error in failures.items()]
+        kind = JobError if all(isinstance(cause, JobError) for cause in causes) else RuntimeError
+        fitted = len(tasks) - len(failures)
+        rest = f"; {fitted} of {len(tasks)} are fitted, and the same command fits the others" if fitted else ""
+        raise kind("; ".join(failures) + rest) from ExceptionGroup("members failed", list(failures.values()))
 
 
 def _end(tasks: list[ray.ObjectRef]) -> None:

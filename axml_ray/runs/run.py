@@ -14,7 +14,8 @@ import torch
 
 from axml_ray.core.array_file import key_of
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import content_digest, read_json, write_json, write_json_once
+from axml_ray.core.files import check_fences, content_digest, read_json, write_json, write_json_once
+from axml_ray.core.lease import Lease, lease_of
 from axml_ray.core.run_manifest import read_run_manifest
 from axml_ray.corpus.continued import previous_words
 from axml_ray.corpus.store import Corpus
@@ -42,14 +43,23 @@ class Run(RunKeys):
     """A run of the main job, with the parts in its directory."""
 
     @classmethod
-    def open(cls, source: Experiment | Path) -> "Run":
+    def open(cls, source: Experiment | Path, lease: Lease | None = None) -> "Run":
         """Open a run with the corpus that it was trained on, given its directory or its settings.
+
+        A worker gives the lease of the job that it works for, so that it writes nothing after the job lost the run.
 
         Raises:
             SettingsError: the directory is not a run, or its corpus is missing.
         """
+        if lease is not None:
+            lease.enforce()
         settings = read_settings(source) if isinstance(source, Path) else source
         return cls(settings, Corpus.open(settings.corpus_directory))
+
+    @property
+    def lease(self) -> Lease | None:
+        """Return this process's lease of the run, for workers; None if the run was opened without one."""
+        return lease_of(self.layout.directory)
 
     # The run that this one continues
 
@@ -252,6 +262,7 @@ class Run(RunKeys):
 
     def keep_combiner(self, combiner: Combiner) -> None:
         """Save a fitted combiner, its manifest last."""
+        check_fences(self.layout.combiner)
         self.layout.combiner.mkdir(parents=True, exist_ok=True)
         (self.layout.combiner / COMBINER_MANIFEST).unlink(missing_ok=True)
         combiner.save(self.layout.combiner)

@@ -35,7 +35,6 @@ RENAMED = {
     "training.patience": "set training.patience_steps, which counts steps instead of evaluations",
     "resources.threads": "a worker has a thread for each of resources.cpus_per_worker, and at least one",
     "resources.memory_gib": "leave it out; workers reserve CPUs and GPUs only",
-    "resources.max_failures": "a worker group is always started again twice at most",
     "evaluation.propensity_a": "set both constants as evaluation.propensity: [A, B]",
     "evaluation.propensity_b": "set both constants as evaluation.propensity: [A, B]",
     "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from axml_ray.core.files import read_json, write_json
+from axml_ray.core.files import check_fences, read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment, TrackingSettings, stored
 from axml_ray.tracking.kinds import CLIENTS, tracker_class, with_address
@@ -112,6 +112,7 @@ class TrackedRun:
             if self._failed_at is not None and time.monotonic() < self._failed_at + RETRY_SECONDS:
                 continue
             try:
+                check_fences(self._directory)  # trackers write there, too
                 if tracker is None:
                     tracker = self._open()
                 call(tracker)

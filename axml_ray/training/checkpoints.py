@@ -15,11 +15,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from axml_ray.core.errors import JobError
-from axml_ray.core.files import clear_leftovers, save_tensors
+from axml_ray.core.files import check_fences, clear_leftovers, save_tensors
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.optimization.weight_average import store_like
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level_files import MODEL, load_rows, read_manifest, save_rows, write_together
+from axml_ray.training.level_files import MODEL, check_rows, load_rows, read_manifest, save_rows, write_together
 
 if TYPE_CHECKING:
     from axml_ray.training.level import LevelTraining
@@ -82,6 +82,7 @@ class Checkpoints:
         with write_together(self.directory, context, MANIFEST, manifest) as work:
             tensors = {name: _tensors(training, name) for name in training.parameters}
             save_rows(work, tensors.pop(TABLE), context.shard)
+            check_rows(work, context)
             if context.is_first:
                 flat = {f"{name}|{state}": value for name, states in tensors.items() for state, value in states.items()}
                 save_tensors({name: value.detach().contiguous() for name, value in flat.items()}, work / MODEL)
@@ -139,6 +140,7 @@ class Checkpoints:
     def drop(self, context: DistributedContext) -> None:
         """Remove the checkpoint of a level whose training is complete."""
         if context.is_first:
+            check_fences(self.directory)
             clear_leftovers(self.directory)
             shutil.rmtree(self.directory, ignore_errors=True)
 

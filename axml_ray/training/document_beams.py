@@ -81,7 +81,8 @@ def save_document_beams(
     dtypes: dict[str, type] = {NODES: np.int32, SCORES: np.float32}
     if training.include_true_parents:
         dtypes[PARENTS] = np.int32
-    with write_together(directory, context, MANIFEST, {"format": FORMAT, "fingerprint": key}) as work:
+    # Rank 0 writes all rows, so no worker has a file of its own.
+    with write_together(directory, context, MANIFEST, {"format": FORMAT, "fingerprint": key, "workers": 0}) as work:
         arrays = {}
         if context.is_first:
             for name, dtype in dtypes.items():

@@ -7,6 +7,7 @@ file and in their order, so that processes on one machine share its memory.
 """
 
 import json
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,6 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from axml_ray.core.errors import JobError
 from axml_ray.core.files import (
     finish_replacement,
     read_json,
@@ -31,6 +33,8 @@ from axml_ray.core.files import (
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.sharding import Shard
 from axml_ray.training.distributed import DistributedContext
+
+log = logging.getLogger(__name__)
 
 VERSION = 2
 LEVEL, LEVEL_MANIFEST = "axml-ray level", "level.json"
@@ -69,6 +73,8 @@ def write_together(
 def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, Any] | None:
     """Return the manifest of a directory that is complete and has this cache key; else None.
 
+    Complete is a directory whose manifest lists the rows of all workers that wrote it, with all files as it lists them.
+
     Args:
         directory: as `write_together` made it.
         name: file name of the manifest.
@@ -78,20 +84,42 @@ def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, 
     finish_replacement(directory)
     try:
         manifest = read_json(directory / name)
-        is_complete = (
-            manifest["format"] == form
-            and manifest["version"] == VERSION
-            and manifest["fingerprint"] == key
-            and all((directory / file).stat().st_size == size for file, size in manifest["files"].items())
-        )
+        if (manifest["format"], manifest["version"], manifest["fingerprint"]) != (form, VERSION, key):
+            return None
+        sizes = dict.fromkeys(map(ROWS.format, range(manifest["workers"]))) | manifest["files"]
     except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or the manifest of something else
         return None
-    return manifest if is_complete else None
+    for file, size in sizes.items():
+        if not (directory / file).is_file() or (directory / file).stat().st_size != size:
+            log.warning("WARNING: %s is missing or has another size; %s is not used", directory / file, directory)
+            return None
+    return manifest
 
 
 def save_rows(work: Path, tables: dict[str, Tensor], shard: Shard) -> None:
     """Write this worker's rows of some tables, each [rows of the shard, X], by name."""
-    save_tensors({name: table.detach().contiguous() for name, table in tables.items()}, work / ROWS.format(shard.rank))
+    path = work / ROWS.format(shard.rank)
+    try:
+        save_tensors({name: table.detach().contiguous() for name, table in tables.items()}, path)
+    except BaseException:
+        path.unlink(missing_ok=True)  # the space on a full disk must not wait for rank 0, which waits for this worker
+        raise
+
+
+def check_rows(work: Path, context: DistributedContext) -> None:
+    """Check on rank 0 that it sees the rows that each worker has written; all workers call this.
+
+    Raises:
+        JobError: rank 0 does not see the file of another worker, so its manifest would not list all rows.
+    """
+    sizes = context.gather(torch.tensor([(work / ROWS.format(context.rank)).stat().st_size])).tolist()
+    for rank, size in enumerate(sizes if context.is_first else ()):
+        path = work / ROWS.format(rank)
+        if not path.is_file() or path.stat().st_size != size:
+            raise JobError(
+                f"{path}: worker {rank} wrote {size:,} bytes, which rank 0 does not see; check that all nodes share "
+                "the run's directory, and run the command again"
+            )
 
 
 def load_rows(directory: Path, name: str, into: Tensor, written_by: int, shard: Shard) -> None:
@@ -137,7 +165,7 @@ def save_level(
     with write_together(directory, context, LEVEL_MANIFEST, content) as work:
         state = network.state_dict()
         save_rows(work, {TABLE: state.pop(TABLE)}, context.shard)
-        context.barrier()
+        check_rows(work, context)  # a barrier, too
         if context.is_first:
             save_tensors({name: value.contiguous() for name, value in state.items()}, work / MODEL)
             if context.world_size > 1:

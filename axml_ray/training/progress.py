@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from axml_ray.core.files import check_fences
+
 log = logging.getLogger(__name__)
 
 JOURNAL = "training.jsonl"
@@ -37,6 +39,7 @@ class Journal:
         """
         text = json.dumps({"time": time.time(), **self.common, **record}) + "\n"
         try:
+            check_fences(self.path)
             with self.path.open("ab+") as file:
                 if file.tell():
                     # A process that was killed while it wrote may have left a line without its end.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from axml_ray.core.files import check_fences
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.seeds import derived_seed
 from axml_ray.corpus.store import Corpus, Split
@@ -247,5 +248,6 @@ def levels_are_finished(directory: Path, tree: LabelTree, key: str) -> bool:
 def _drop_intermediate_files(directory: Path, context: DistributedContext) -> None:
     """Remove beams of all documents, checkpoints and what kills left: they are large, and all levels are saved."""
     if context.is_first:
+        check_fences(directory)
         for path in (*directory.glob("level-*.*"), *directory.glob(".level-*")):
             shutil.rmtree(path, ignore_errors=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-PARAMETERS, RESULTS = "params.json", "result.json"
+PARAMETERS, RESULTS, ERROR = "params.json", "result.json", "error.txt"
 DIED = "its process died: out of memory, or killed from outside"
 ORDER = {"finished": 0, "stopped": 1, "running": 2, "failed": 3}
 """Order of the states in tables."""
@@ -106,7 +106,7 @@ def read_trial(directory: Path) -> Trial:
     reason = None
     if end.get("finished"):
         state, score = "finished", end["nDCG@5"]
-    elif "failed" in end or (directory / "error.txt").is_file():
+    elif "failed" in end or (directory / ERROR).is_file():
         state, score, reason = "failed", None, end.get("failed", DIED)
     elif end.get("done"):
         state, reason = "stopped", f"ASHA, {curve[-1]}"

@@ -21,13 +21,13 @@ from ray.tune.search.optuna import OptunaSearch
 from axml_ray.cluster.connection import check_fits, max_processes
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.corpus.store import Corpus
-from axml_ray.orchestration.members import END_SECONDS, MAX_FAILURES
+from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings
 from axml_ray.settings.members import members_model
 from axml_ray.tracking.kinds import with_address
 from axml_ray.tracking.tracked_run import TrackedRun, parameters_of
 from axml_ray.tuning.early_stopping import LevelwiseASHA
-from axml_ray.tuning.records import Trial, read_trial, read_trials
+from axml_ray.tuning.records import DIED, ERROR, Trial, read_trial, read_trials
 from axml_ray.tuning.space import check_space, shown_parameters
 from axml_ray.tuning.sweep import Sweep, write_manifest
 from axml_ray.tuning.trial import TrialRunner, drop_weights
@@ -89,7 +89,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
     if tune.Tuner.can_restore(str(directory)):
-        tuner = tune.Tuner.restore(str(directory), trainable)
+        tuner = tune.Tuner.restore(str(directory), trainable, resume_errored=True)
         log.info("sweep %s continues", sweep.name)
     else:
         tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
@@ -103,7 +103,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
         raise JobError(f"the sweep was interrupted ({error}); run the same command again to continue it") from None
     trials = read_trials(directory)
     for trial in trials:
-        drop_weights(runner.trial_directory(trial.number))
+        if trial.reason != DIED:  # else the same command continues it
+            drop_weights(runner.trial_directory(trial.number))
     return trials
 
 
@@ -138,7 +139,7 @@ def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tu
             name=TRIALS,
             storage_path=str(sweep.directory),
             verbose=0,
-            failure_config=tune.FailureConfig(max_failures=MAX_FAILURES),
+            failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
             sync_config=tune.SyncConfig(sync_period=SAVE_SECONDS),
             callbacks=[JsonLoggerCallback(), TrialLog()],
@@ -202,6 +203,7 @@ class TrialLog(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Log the drawn parameters; Tune calls this."""
+        (Path(trial.local_path) / ERROR).unlink(missing_ok=True)  # its process died in an earlier start
         log.info("trial %d · %s", trial.config["number"], shown_parameters(trial.config["parameters"]))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

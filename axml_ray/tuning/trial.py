@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from axml_ray.cluster.failures import record_failure
+from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.seeds import derived_seed
@@ -82,7 +84,10 @@ class TrialRunner:
             reporter = ScoringReporter(settings, run.corpus, report)
             for record in earlier_scorings(settings):
                 reporter.record(record)
-            with track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked:
+            with (
+                own(settings.run_directory),
+                track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked,
+            ):
                 tracked.open()
                 self._share_trees(run)
 
@@ -98,6 +103,7 @@ class TrialRunner:
         except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
+            record_failure(self.trial_directory(number), error)
             end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
         else:
             end = {"finished": True, "nDCG@5": score}

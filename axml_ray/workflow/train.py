@@ -17,8 +17,10 @@ import numpy as np
 import yaml
 
 from axml_ray.cluster.connection import connect
+from axml_ray.cluster.failures import recorded_failures
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import whole_file
+from axml_ray.core.files import check_fences, whole_file
+from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
@@ -61,11 +63,17 @@ def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, 
             seconds since the job began; not called if there are no such members, or if no network is trained.
 
     Raises:
-        SettingsError: a setting or an input is wrong, or the run's directory holds a run with other settings.
+        SettingsError: a setting or an input is wrong, the run's directory holds a run with other settings, or another
+            job is working on it.
         RuntimeError: a member failed.
     """
     if not settings.corpus.has_test:
         raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
+    with recorded_failures(settings.run_directory), own(settings.run_directory):
+        return _run(settings, show_first)
+
+
+def _run(settings: Experiment, show_first: ShowFirst | None) -> dict[str, Any]:
     began = time.monotonic()
     current = begin(settings)
     if warning := small_corpus_warning(current):
@@ -207,6 +215,7 @@ def _rank_validation(current: Run) -> Validation:
     log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
     predictions = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
     validation = validation_of(current, predictions)
+    check_fences(predictions.directory)
     shutil.rmtree(predictions.directory)
     return validation
 
@@ -219,5 +228,6 @@ def validation_of(current: Run, predictions: Predictions) -> Validation:
 
 
 def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
+    check_fences(layout.directory)
     with whole_file(layout.settings) as temporary:
         temporary.write_text(yaml.safe_dump(stored(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")

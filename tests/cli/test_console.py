@@ -14,6 +14,15 @@ from axml_ray.cli.console import job_of_flags
 
 @job_of_flags("Fail.", lambda parser: parser.add_argument("kind"))
 def main(given):
+    from os import environ
+    from pathlib import Path
+    from axml_ray.cluster.failures import recorded_failures
+
+    with recorded_failures(Path(environ.get("RUN", "/nowhere"))):
+        work(given)
+
+
+def work(given):
     from axml_ray.core.errors import JobError, SettingsError
 
     if given.kind == "torch":
@@ -74,3 +83,20 @@ def test_verbose_prints_the_traceback(tmp_path: Path) -> None:
         code, lines = fail(tmp_path, *words)
         assert code == 1 and lines[0].startswith("Traceback ") and lines[-1].startswith("error: ")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["job", "torch", "settings"])
+def test_a_failure_of_a_run_has_a_record_there_that_verbose_shows(tmp_path: Path, kind: str) -> None:
+    temporary, run = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    run.mkdir()
+    code, (line,) = fail(temporary, kind, RUN=str(run))
+    if kind == "settings":  # the line explains it
+        assert code == 2 and list(run.iterdir()) == []
+        return
+    (record,) = (run / "errors").iterdir()
+    assert code == 1 and line.endswith(f"(details: {record})")
+    text = record.read_text()
+    assert re.search(r"^Traceback ", text, re.M) and "in work" in text
+    assert "Traceback (most recent call last):" in fail(temporary, "--verbose", kind, RUN=str(run))[1]
+    assert not list(temporary.iterdir())

@@ -22,6 +22,7 @@ import torch
 import yaml
 from descendants import descendants, job_environment, kill_driver
 
+from axml_ray.core.lease import own
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
@@ -124,6 +125,59 @@ def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(
     assert weights(directory) == undisturbed(tmp_path / "undisturbed", EPOCHS)
     assert json.loads(second.read_text())["steps"] == EPOCHS * STEPS
     assert metrics["documents"] == 60
+
+
+def test_a_second_job_is_refused_and_the_first_ends_as_if_alone(command, tmp_path: Path) -> None:
+    path, epochs = tmp_path / "config.yaml", 30
+    path.write_text(yaml.safe_dump(experiment(tmp_path, epochs)))
+    directory = load(path).run_directory
+    first = subprocess.Popen([*JOB, "--config", str(path)], env=job_environment(), start_new_session=True,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        wait_for("the lease", lambda: any(directory.glob(".lease/*")), first)
+        for moment in ("run.json", "tree-0/network_tree/level-2.checkpoint"):
+            wait_for(moment, (directory / moment).exists, first)
+            began = time.monotonic()
+            code, _, err = command("train", "--config", path)
+            assert time.monotonic() - began < 10
+            assert code == 2 and err.startswith("error: ") and err.count("\n") == 1 and str(first.pid) in err
+        assert first.wait(SECONDS) == 0
+    finally:
+        first.kill()
+    assert weights(directory) == undisturbed(tmp_path / "undisturbed", epochs)
+    assert not (directory / ".lease").exists()
+
+
+def test_a_stopped_owner_that_goes_on_after_a_takeover_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(experiment(tmp_path, 5_000)))
+    directory = load(path).run_directory
+    checkpoint = directory / "tree-0" / "network_tree" / "level-2.checkpoint"
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+    first = subprocess.Popen([*JOB, "--config", str(path)], env=job_environment(AXML_RAY_LEASE_SECONDS="6"),
+                             start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                             text=True)  # fmt: skip
+    try:
+        wait_for("a checkpoint", checkpoint.exists, first)
+        # Its worker is not stopped, and goes on writing checkpoints.
+        first.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with own(directory) as lease:
+            assert time.monotonic() - began >= 6
+            before = files()
+            time.sleep(3)
+            assert files() == before
+            first.send_signal(signal.SIGCONT)
+            _, err = first.communicate(timeout=SECONDS)
+            assert first.returncode == 1 and "another job took over" in err.splitlines()[-1], err
+            lease.check()
+            assert files() == before
+    finally:
+        first.kill()
+        first.wait()
 
 
 def answers(url: str, headers: dict[str, str]) -> bool:

@@ -14,7 +14,7 @@ import synthetic
 from descendants import descendants
 from event_files import points
 
-from axml_ray.core.errors import SettingsError
+from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Combiner, Mean, Validation
@@ -302,6 +302,25 @@ def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Pat
     with pytest.raises(TrainingCancelledError):
         fit_members(current, begun.append, lambda: bool(begun))
     assert not current.members[0].is_fitted
+
+
+def test_of_three_trees_one_that_is_lost_does_not_end_the_others(ray_cluster: None, tmp_path: Path) -> None:
+    current = prepared(small(tmp_path, ensemble={"trees": 3}, resources={"max_failures": 0}))
+    killed: list[int] = []
+
+    def kill_one(record: dict[str, Any]) -> None:
+        if not killed:
+            killed.append(descendants(os.getpid(), b"train_member")[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    with pytest.raises(JobError, match=r"network tree \d failed: .*2 of 3"):
+        fit_members(current, kill_one)
+    members = "tree-*/network_tree/member.json"
+    finished = written(current.settings, members)
+    assert len(finished) == 2
+    fit_members(current)
+    assert finished.items() <= written(current.settings, members).items()
+    assert all(spec.is_fitted for spec in current.members)
 
 
 def test_a_loss_that_runs_away_ends_the_run_at_its_first_attempt(ray_cluster: None, tmp_path: Path) -> None:

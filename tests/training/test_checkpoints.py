@@ -241,7 +241,9 @@ class TestPassedOver:
         assert self.resumes(directory)
         assert not self.resumes(directory, mark="another one!")
 
-    @pytest.mark.parametrize(("key", "value"), [("format", "axml-ray level"), ("version", 1), ("files", {"lost": 1})])
+    @pytest.mark.parametrize(
+        ("key", "value"), [("format", "axml-ray level"), ("version", 1), ("files", {"lost": 1}), ("workers", 2)]
+    )
     def test_another_format(self, tmp_path, key, value):
         directory = tmp_path / "checkpoint"
         stopped(directory, WIDE, 2)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from tiny_corpus import FLAT, WIDE, curve_of, experiment, small_network, small_training, train_tree, write_corpus
 
+from axml_ray.core.errors import JobError
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.network_tree import NetworkTree
@@ -25,7 +26,7 @@ from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.training.beam_search import expand_rows
 from axml_ray.training.distributed import CPU, DistributedContext
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS, check_rows, save_rows
 from axml_ray.training.tree import level_directory
 
 pytestmark = pytest.mark.processes
@@ -326,3 +327,22 @@ class TestTree:
                 torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-3, atol=1e-4, msg=name)
         assert np.array_equal(other_labels, labels) and (labels >= 0).any()
         assert np.allclose(other_scores, scores, rtol=1e-3, atol=1e-5)
+
+
+def write_rows(rank: int, home: str) -> None:
+    """One of two workers that write their rows, each to a disk of its own."""
+    dist.init_process_group("gloo", init_method=f"file://{home}/meet-rows", rank=rank, world_size=2)
+    workers, disk = DistributedContext.current(CPU), Path(home) / f"disk-{rank}"
+    disk.mkdir()
+    save_rows(disk, {"weight": torch.ones(3, 2)}, workers.shard)
+    try:
+        check_rows(disk, workers)
+    except JobError as error:
+        (Path(home) / f"error-{rank}").write_text(str(error))
+    dist.destroy_process_group()
+
+
+def test_rows_that_rank_0_does_not_see_are_an_error(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(write_rows, (str(tmp_path),), nprocs=2)
+    assert [path.name for path in tmp_path.glob("error-*")] == ["error-0"]
+    assert ROWS.format(1) in (tmp_path / "error-0").read_text()

@@ -1,0 +1,94 @@
+"""Records of failures in `<run>/errors/`, which remain when the cluster, and Ray's logs with it, are gone.
+
+A record has the error with its traceback, those of the workers included, and of each task that failed Ray's reason and
+the end of its worker's log.
+"""
+
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.files import check_fences, whole_file
+
+DETAILS = "details: "
+"""How the note begins that names the record of an exception."""
+MAX_TASKS, MAX_LINES = 5, 100
+"""Number of failed tasks in a record, the last ones, and of lines of each log."""
+REPORT_SECONDS = 3.0
+"""Time to wait for the record of a failed task, which workers and raylets send to the head about once a second."""
+
+
+@contextmanager
+def recorded_failures(directory: Path) -> Iterator[None]:
+    """Record an exception that leaves the block, unless it is a SettingsError, which its line explains.
+
+    Args:
+        directory: directory of the run; nothing is recorded if it doesn't exist or can't be written.
+    """
+    try:
+        yield
+    except SettingsError:
+        raise
+    except Exception as error:
+        record_failure(directory, error)
+        raise
+
+
+def record_failure(directory: Path, error: Exception) -> None:
+    """Write the record of an error, and add a note that names the file to the error; see `recorded_failures`."""
+    if not directory.is_dir():
+        return
+    version = sys.modules["axml_ray"].__version__  # an import of the package would be one of what it offers
+    head = f"axml-ray {version}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n{shlex.join(sys.orig_argv)}\n"
+    text = "\n".join([head, *traceback.format_exception(error), *_failed_tasks()])
+    path = directory / "errors" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}.txt"
+    with suppress(OSError, JobError):  # the disk is still full, or the run is another job's now
+        check_fences(path)
+        path.parent.mkdir(exist_ok=True)
+        with whole_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8", errors="replace")
+        error.add_note(f"{DETAILS}{path}")
+
+
+def record_of(error: BaseException) -> Path | None:
+    """Return the path of the record of an exception, if it has one."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(DETAILS)]
+    return Path(notes[-1].removeprefix(DETAILS)) if notes else None
+
+
+def _failed_tasks() -> Iterator[str]:
+    """Yield a section for each of the last tasks of this job that failed; none if this process has no cluster."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return
+    from ray.util.state import get_log, list_tasks
+
+    # Of several clusters on a machine, Ray's functions would not know which one is meant.
+    context = ray.get_runtime_context()
+    filters = [("job_id", "=", context.get_job_id()), ("state", "=", "FAILED")]
+    tasks: list[Any] = []
+    end = time.monotonic() + REPORT_SECONDS
+    try:
+        while not tasks and time.monotonic() < end:
+            tasks = list_tasks(context.gcs_address, filters=filters, detail=True, raise_on_missing_output=False)
+            time.sleep(0 if tasks else 0.2)
+    except Exception as error:  # a cluster without dashboard, or one that is failing
+        yield f"The failed tasks are unknown: {type(error).__name__}: {error}\n"
+    for task in sorted(tasks, key=lambda task: task.end_time_ms or 0)[-MAX_TASKS:]:
+        where = f"process {task.worker_pid} on node {task.node_id}"
+        yield f"Task {task.name}, attempt {task.attempt_number + 1}, {where}: {task.error_type}\n{task.error_message}\n"
+        for suffix in ("err", "out"):
+            try:
+                log = get_log(
+                    context.gcs_address, task.node_id, pid=task.worker_pid, tail=MAX_LINES, suffix=suffix,
+                    errors="replace", timeout=10,
+                )  # fmt: skip
+                yield f"The end of its worker's log (.{suffix}):\n{''.join(log)}\n"
+            except Exception as error:  # its node is gone, or it never had a worker
+                yield f"Its worker's log (.{suffix}) cannot be read: {type(error).__name__}: {error}\n"

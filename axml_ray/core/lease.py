@@ -1,0 +1,204 @@
+"""The lease of a directory: at most one job at a time writes below it, also where several machines share the disk.
+
+A job that owns a directory has a file of its own in `<directory>/.lease`, whose random name is its fencing token:
+
+- The owner touches its file every `HEARTBEAT_SECONDS`. Others watch whether the time of the file changes, so the clocks
+  of machines need not agree.
+- A start that finds a file that changes is refused. One that does not change for the lease's time belongs to a dead or
+  stopped owner. The start adds a file of its own, removes that one, and the directory is taken over.
+- Before anything is published below the directory, the owner and its workers check that their file is still there
+  (`files.fences`). What they were writing has been removed at the takeover, so a rename after the check fails, too.
+
+Files are only created, touched, listed and removed, which network file systems and object storage do alike; locks are
+not needed.
+"""
+
+import errno
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.files import fences, remove_leftovers
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = float(os.environ.get("AXML_RAY_LEASE_SECONDS", "60"))
+"""After this time without a heartbeat, another job may take over: longer than a file server takes to fail over. The
+variable is for tests; it is stored in the lease, so that other jobs wait as long."""
+HEARTBEAT_SECONDS = LEASE_SECONDS / 30
+"""Time between two heartbeats, and thus about how long a second job takes to be refused."""
+GONE = (errno.ENOENT, errno.ESTALE)
+"""Numbers of the errors of a file that another machine has removed."""
+
+
+class LeaseLostError(JobError):
+    """Another job has taken over the directory, so this one may not write there any more."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right of one job, and of its workers in other processes, to write below a directory.
+
+    Attributes:
+        directory: absolute path of the directory.
+        token: name of the lease's file.
+    """
+
+    directory: Path
+    token: str
+
+    @property
+    def file(self) -> Path:
+        """Return the file that exists while the lease is held."""
+        return self.directory / ".lease" / self.token
+
+    def check(self) -> None:
+        """Raise LeaseLostError if another job has taken over the directory, or the lease was released."""
+        try:
+            # Opening asks the server, while a network file system may answer a stat from its cache.
+            self.file.open("rb").close()
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+            raise LeaseLostError(
+                f"{self.directory}: another job took over while this one did not answer, or the job of this process "
+                "has ended; nothing more is written"
+            ) from None
+
+    def enforce(self) -> None:
+        """Have this process check the lease whenever it publishes anything below the directory."""
+        fences[self.directory] = self
+
+    def _keep(self, stop: threading.Event) -> None:
+        """Touch the file until `stop` is set, or another job has removed it."""
+        while not stop.wait(HEARTBEAT_SECONDS):
+            try:
+                os.utime(self.file)
+            except OSError as error:
+                if error.errno in GONE:
+                    return
+
+
+def lease_of(directory: Path) -> Lease | None:
+    """Return the lease that this process has for a directory, to be handed to workers; None if it has none."""
+    lease = fences.get(directory)
+    return lease if isinstance(lease, Lease) else None
+
+
+@contextmanager
+def own(directory: Path) -> Iterator[Lease]:
+    """Hold the lease of a directory within the block; when it ends, what failed writers left there is removed.
+
+    Args:
+        directory: absolute path; it is created, and removed again if nothing is written.
+
+    Raises:
+        SettingsError: another job owns the directory.
+        LeaseLostError: another job took over while this process did not answer.
+    """
+    lease, stop = _acquire(directory), threading.Event()
+    heartbeat = threading.Thread(target=lease._keep, args=(stop,), name=f"lease of {directory}", daemon=True)
+    heartbeat.start()
+    try:
+        lease.enforce()
+        remove_leftovers(directory)  # of the last owner, which cannot publish them any more
+        yield lease
+    except Exception:
+        lease.check()  # the error may only follow from the loss
+        raise
+    finally:
+        stop.set()
+        heartbeat.join()
+        with suppress(LeaseLostError):
+            lease.check()
+            remove_leftovers(directory)
+            lease.file.unlink()
+            del fences[directory]  # after a loss it stays, as does every write that was about to happen
+            for path in (lease.file.parent, directory):
+                with suppress(OSError):  # not empty
+                    path.rmdir()
+
+
+def _acquire(directory: Path) -> Lease:
+    """Create the lease of a directory when no other job has one; see `own`."""
+    lease = Lease(directory, uuid.uuid4().hex)
+    leases = lease.file.parent
+    content = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "seconds": LEASE_SECONDS}
+    while True:
+        leases.mkdir(parents=True, exist_ok=True)
+        dead = set(leases.iterdir())
+        for path in sorted(dead):
+            if owner := _living_owner(path):
+                raise SettingsError(
+                    f"{directory}: another job is working on it (process {owner.get('pid')} on {owner.get('host')}); "
+                    "wait for its end or stop it, or choose another name"
+                )
+        # Each start adds its file before it lists the others, so of two starts at least one finds the other and yields.
+        with suppress(FileNotFoundError):  # a start that was refused has just removed the empty directory
+            lease.file.write_text(json.dumps(content), encoding="utf-8")
+            if set(leases.iterdir()) - {lease.file} <= dead:
+                for path in dead:
+                    log.info("%s: taking over from a job that ended without notice", directory)
+                    path.unlink(missing_ok=True)
+                return lease
+            lease.file.unlink()
+        time.sleep(random.uniform(0, HEARTBEAT_SECONDS))
+
+
+def _living_owner(path: Path) -> dict[str, Any] | None:
+    """Return the content of a lease's file, which names its owner; None if it is gone, or silent for its time."""
+    first, began, is_told = None, time.monotonic(), False
+    while True:
+        try:
+            with path.open(encoding="utf-8") as file:
+                text, beat = file.read(), os.fstat(file.fileno()).st_mtime_ns
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise
+        try:
+            owner: dict[str, Any] = json.loads(text)
+        except ValueError:  # it is just being written
+            owner = {}
+        if owner.get("machine") == _machine() and not _is_running(owner["pid"]):
+            return None
+        first = first or (text, beat)
+        if (text, beat) != first:
+            return owner
+        limit, silent = float(owner.get("seconds", LEASE_SECONDS)), time.monotonic() - began
+        if silent > limit:
+            return None
+        if not is_told and silent > 3 * limit / 30:
+            log.info("%s: its owner does not answer; waiting up to %.0f s", path.parent.parent, limit)
+            is_told = True
+        time.sleep(limit / 300)
+
+
+def _machine() -> str:
+    """Return what tells apart the machines, and the containers on one, whose process ids differ."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
