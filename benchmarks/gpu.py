@@ -20,7 +20,7 @@ has measured by then is in its file. The exit code is 1 if a part failed or brok
 - `recipes`: a step of each level of Amazon-670K and Amazon-3M with the paper's settings and tables of real size; from
   them the hours of the whole recipe, three trees and the scoring between levels included, on one GPU.
 - `predict`: `Ensemble.rank` on networks of Amazon-670K's size with random weights, documents of 250 and 500 words; one
-  tree, three trees, and one tree with larger batches and with one thread that launches them.
+  tree in batches of several sizes, and three trees.
 - `resume`: a training that is killed and resumed, against an undisturbed one, bit for bit, and that one repeated.
 - `gloo`: two workers on the device against one (bounds on the losses: 1e-4 in float32, 0.02 in bfloat16), and the
   collective operations of training in groups of gloo and NCCL. Correctness only: NCCL takes one worker a GPU.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -26,62 +26,48 @@ LEAST, MOST = 256, 16_384
 """Documents of a measurement."""
 
 
-@dataclass(frozen=True)
-class Batching:
-    """A division of documents into batches: the most tokens of one, and the number of threads that launch them."""
-
-    batch_tokens: int
-    launching_threads: int
-
-
 def rank_documents(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Rank generated documents of 250 and 500 words with one and with three trees, and with one in other batches."""
+    """Rank documents of 250 and 500 words with one tree, in batches of several sizes, and with three trees."""
     settings = on_device(load(results_file.ROOT / "configs" / "amazon670k.yaml"), device)
     counts = count_corpus(settings)
     if quick:
         network = settings.network.model_copy(update={"hidden": 32, "fully_connected": (32, 16)})
         settings = settings.model_copy(update={"network": network})
         counts = replace(counts, labels=5_000, words=1_000)
-    default = Batching(text_batch.BATCH_TOKENS, torch.get_num_threads())
-    others = [Batching(1 << 16, default.launching_threads), Batching(1 << 17, 1)]
+    default = text_batch.ACCELERATOR_TOKENS
     vectors = torch.empty(counts.words, counts.word_dimension, device=device).uniform_(-1, 1)
     trees: list[NetworkTree] = []
     for count in (1, 3):
         while len(trees) < count:
             trees.append(random_tree(settings, counts.labels, vectors, len(trees), device))
         ensemble = ensemble_of(trees)
-        for batching in [default, *others] if count == 1 else [default]:
+        for batch_tokens in [default, default // 4, default * 2] if count == 1 else [default]:
             for tokens in (16, 24) if quick else (250, 500):
-                speed, documents = _speed(ensemble, counts, tokens, batching, device, 0.0 if quick else SECONDS)
+                speed, documents = _speed(ensemble, counts, tokens, batch_tokens, device, 0.0 if quick else SECONDS)
                 row = {
                     "trees": count,
                     "tokens": tokens,
-                    **asdict(batching),
+                    "batch_tokens": batch_tokens,
                     "documents": documents,
                     "documents_per_second": speed,
                     "peak_gib": 0.0 if device == CPU else peak_memory_gib(device),
                 }
                 name = f"predict_{count}_trees_{tokens}_words"
-                figures = {f"{name}_per_s": speed, f"{name}_gib": row["peak_gib"]} if batching == default else {}
+                figures = {f"{name}_per_s": speed, f"{name}_gib": row["peak_gib"]} if batch_tokens == default else {}
                 yield figures, [row]
 
 
 def _speed(
-    ensemble: Ensemble, counts: Counts, tokens: int, batching: Batching, device: torch.device, seconds: float
+    ensemble: Ensemble, counts: Counts, tokens: int, batch_tokens: int, device: torch.device, seconds: float
 ) -> tuple[float, int]:
     """Return the documents per second of `Ensemble.rank`, and their number."""
-    with patch.object(text_batch, "BATCH_TOKENS", batching.batch_tokens):
-        threads = torch.get_num_threads()
-        torch.set_num_threads(batching.launching_threads)
+    with patch.object(text_batch, "ACCELERATOR_TOKENS", batch_tokens):
         reset_peak_memory(device)
-        try:
-            least = LEAST if seconds else 16
-            few = _documents(counts, tokens, least)
-            ensemble.rank(few)  # the first call compiles kernels
-            documents = int(min(MOST, max(least, seconds / _seconds_of(ensemble, few, device) * least)))
-            return documents / _seconds_of(ensemble, _documents(counts, tokens, documents), device), documents
-        finally:
-            torch.set_num_threads(threads)
+        least = LEAST if seconds else 16
+        few = _documents(counts, tokens, least)
+        ensemble.rank(few)  # the first call compiles kernels
+        documents = int(min(MOST, max(least, seconds / _seconds_of(ensemble, few, device) * least)))
+        return documents / _seconds_of(ensemble, _documents(counts, tokens, documents), device), documents
 
 
 def _documents(counts: Counts, tokens: int, documents: int) -> Ragged:

@@ -143,7 +143,8 @@ class Ensemble:
         self, tokens: Ragged, work: Callable[[Member, TextViews], T]
     ) -> Iterator[tuple[np.ndarray, dict[str, T]]]:
         """Yield the row numbers of each batch of texts, and the result of `work` by the name of the member."""
-        batches = list(length_batches(tokens))
+        on_accelerator = any(member.on_accelerator for member in self.members.values())
+        batches = list(length_batches(tokens, on_accelerator=on_accelerator))
 
         def tasks() -> Iterator[tuple[Member, TextViews]]:
             for rows in batches:

@@ -181,6 +181,9 @@ class Member(ABC):
     continues: ClassVar[bool] = False
     """Whether `fit` starts from the weights of the run that its run continues, instead of anew."""
 
+    on_accelerator: bool = False
+    """Whether an opened member computes on an accelerator, which is fastest with large batches."""
+
     @classmethod
     @abstractmethod
     def configure(cls, experiment: Experiment, settings: Any) -> Settings:

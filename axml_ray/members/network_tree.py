@@ -7,7 +7,9 @@ Legend: N texts, C nodes of a beam, n given labels or nodes, k best labels.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +38,8 @@ from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.inspection import label_starts
 from axml_ray.tree.label_tree import LabelTree
 
+ACCELERATOR = Lock()
+"""Held while a network predicts on an accelerator: batches of several threads would share its time, and add memory."""
 NAMED = 3
 """Number of labels, the most frequent ones, that name a cluster in an explanation."""
 
@@ -68,6 +72,8 @@ class NetworkTree(Member):
         self.tree, self.networks, self.beam = tree, list(networks), beam
         self.max_tokens, self.precision = max_tokens, precision
         self.device = networks[0].attention.weight.device
+        self.on_accelerator = self.device.type != "cpu"
+        self._turn = ACCELERATOR if self.on_accelerator else nullcontext()
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: NetworkTreeSettings) -> NetworkTreeConfig:
@@ -134,20 +140,21 @@ class NetworkTree(Member):
         """Return the best labels, found by beam search, with their probabilities."""
         if not len(texts):
             return TopK.empty(0, k)
-        tokens, lengths = self._read_texts(texts)
         beam: Beam | None = None
-        for network in self.networks:
-            keep = k if network is self.networks[-1] else self.beam
-            candidates = parent_scores = None
-            if beam is not None:
-                assert network.first_child is not None
-                candidates = Candidates.from_beam(beam.nodes, network.level, network.first_child)
-                parent_scores = beam.scores
-            with autocast(self.device, self.precision):
-                encodings = network.encode(tokens, lengths)
-                beam = network.expand(encodings, lengths, candidates, parent_scores, keep)
-        assert beam is not None
-        fetched = backend_for(self.device).fetch((beam.nodes, beam.scores.float())).result()
+        with self._turn:
+            tokens, lengths = self._read_texts(texts)
+            for network in self.networks:
+                keep = k if network is self.networks[-1] else self.beam
+                candidates = parent_scores = None
+                if beam is not None:
+                    assert network.first_child is not None
+                    candidates = Candidates.from_beam(beam.nodes, network.level, network.first_child)
+                    parent_scores = beam.scores
+                with autocast(self.device, self.precision):
+                    encodings = network.encode(tokens, lengths)
+                    beam = network.expand(encodings, lengths, candidates, parent_scores, keep)
+            assert beam is not None
+            fetched = backend_for(self.device).fetch((beam.nodes, beam.scores.float())).result()
         nodes, logs = (one.numpy() for one in fetched)
         labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
         return TopK(labels, np.exp(logs)).padded(k)
@@ -158,16 +165,17 @@ class NetworkTree(Member):
         if not len(texts):
             return np.zeros((0, len(labels)), np.float32)
         path = self.tree.paths(labels)
-        tokens, lengths = self._read_texts(texts)
         logs: Tensor | float = 0.0
-        for number, network in enumerate(self.networks):
-            parents = path[number - 1] if number else None
-            with autocast(self.device, self.precision):
-                encodings = network.encode(tokens, lengths)
-                own = self._log_probabilities(network, encodings, lengths, path[number], parents)
-                logs = chain_rule(own, logs, network.parent_score_exponent)
-        assert isinstance(logs, Tensor)
-        scores: np.ndarray = logs.exp().float().cpu().numpy()
+        with self._turn:
+            tokens, lengths = self._read_texts(texts)
+            for number, network in enumerate(self.networks):
+                parents = path[number - 1] if number else None
+                with autocast(self.device, self.precision):
+                    encodings = network.encode(tokens, lengths)
+                    of_level = self._log_probabilities(network, encodings, lengths, path[number], parents)
+                    logs = chain_rule(of_level, logs, network.parent_score_exponent)
+            assert isinstance(logs, Tensor)
+            scores: np.ndarray = logs.exp().float().cpu().numpy()
         return scores
 
     def _read_texts(self, texts: TextViews) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from tiny_corpus import experiment, write_corpus  # noqa: E402
 from axml_ray.core.errors import SettingsError  # noqa: E402
 from axml_ray.core.ragged import Ragged  # noqa: E402
 from axml_ray.corpus.text.text_views import TextViews  # noqa: E402
-from axml_ray.members.network_tree import NetworkTree  # noqa: E402
+from axml_ray.members.network_tree import ACCELERATOR, NetworkTree  # noqa: E402
 from axml_ray.network.candidate_selection import Candidates  # noqa: E402
 from axml_ray.network.level_network import Beam  # noqa: E402
 from axml_ray.runs.fitting import fit_run  # noqa: E402
@@ -182,6 +182,21 @@ class TestBeamSearch:
         finally:
             torch.set_num_threads(1)
 
+    def test_as_on_an_accelerator(self, run, monkeypatch):
+        tokens, ensemble = run.corpus.split("train").tokens, run.open_ensemble()
+        whole = as_dictionaries(*ensemble.rank(tokens))
+        for member in ensemble.members.values():
+            if isinstance(member, NetworkTree):
+                monkeypatch.setattr(member, "on_accelerator", True)
+                monkeypatch.setattr(member, "_turn", ACCELERATOR)
+        monkeypatch.setattr("axml_ray.members.text_batch.ACCELERATOR_DOCUMENTS", 7)
+        torch.set_num_threads(3)
+        try:
+            for found, expected in zip(as_dictionaries(*ensemble.rank(tokens)), whole, strict=True):
+                assert found == pytest.approx(expected, rel=1e-4)
+        finally:
+            torch.set_num_threads(1)
+
     def test_no_texts(self, run, member):
         nothing, ensemble = Ragged.from_rows([]), run.open_ensemble()
         assert [(each.shape, each.dtype) for each in member.rank(TextViews(nothing), 5)] == [
@@ -256,7 +271,7 @@ class TestOpen:
         with pytest.raises(SettingsError, match="tree-0/network_tree: no network tree 1 of these settings"):
             copy.open_member(spec, None)
 
-    @pytest.mark.parametrize("name", [MODEL, ROWS.format(0), LEVEL_MANIFEST])
+    @pytest.mark.parametrize("name", [MODEL, ROWS.format(0)])
     def test_a_damaged_level(self, copy, name):
         """Of the right size."""
         spec = copy.spec(NAME)

@@ -44,6 +44,15 @@ class TestLengthBatches:
             torch.set_num_threads(1)
         assert counts == {1: [64], 2: [32, 32], 4: [16] * 4, 17: [8] * 8}
 
+    def test_an_accelerator_gets_large_batches_whatever_the_threads(self):
+        tokens = Ragged.from_rows([np.ones(500)] * 400 + [np.ones(8)] * 3_000)
+        torch.set_num_threads(4)
+        try:
+            sizes = [len(rows) for rows in length_batches(tokens, on_accelerator=True)]
+        finally:
+            torch.set_num_threads(1)
+        assert sum(sizes) == 3_400 and sizes[0] == (1 << 17) // 504 // 8 * 8 and max(sizes) == 1 << 10
+
     @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 9), st.integers(1, 200))
     def test_no_other_cuts_cost_less(self, lengths, documents, places):
         tokens = Ragged.from_rows(np.ones(length) for length in lengths)
