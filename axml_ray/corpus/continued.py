@@ -1,10 +1,9 @@
 """A corpus that continues another one, `corpus.continues`, so that trained networks can go on training with it.
 
-- The trained labels of the other corpus keep their ids; new trained labels follow, ranked by frequency. The labels
-  without training documents come last, as in every corpus, so theirs are the only ids that can change.
+- The trained labels of the other corpus keep their ids; new ones follow, ranked by frequency. The labels without
+  training documents come last, as in every corpus, so theirs are the only ids that can change.
 - Its training texts stay training texts: a document is drawn for validation only if its draw is not above those of the
-  other corpus's validation documents. The test split is drawn by a threshold already. If duplicates are dropped, old
-  texts are kept.
+  other corpus's validation documents, and the test split is drawn by a threshold. Of duplicates, old texts are kept.
 - Words are numbered anew, by frequency; training finds the old weights of a word by its spelling. Words of the other
   corpus keep their initial vectors, since frozen ones are part of what its networks learned from.
 """

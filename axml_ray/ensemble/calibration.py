@@ -1,8 +1,7 @@
 """Calibration of the ensemble's scores: probabilities and thresholds, fitted on the validation predictions.
 
-The scores of an ensemble rank labels well but are not probabilities: each is a mean over members, and a network's score
-is the product of the estimates along the path (equation 1), to the power of `network.parent_score_exponent`.
-`Calibration.fit` maps a score to the share of true labels among validation predictions of about that score:
+The scores of an ensemble rank labels well but are not probabilities. `Calibration.fit` maps a score to the share of
+true labels among validation predictions of about that score:
 
 1. Isotonic regression divides the predictions into blocks, from low to high scores, whose shares of true labels rise.
 2. A block of n predictions with s true labels gets the probability (s + 1/2) / (n + 1), the posterior mean under

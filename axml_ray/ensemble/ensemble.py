@@ -1,7 +1,7 @@
 """The ensemble: members and a combiner.
 
-`Combination` is the part without models: the list of members, and the combiner of their rankings. A server keeps it in
-the process that receives requests, and can run the members elsewhere. `Ensemble` has both parts.
+`Combination` is the part without models, which a server keeps in the process that receives requests; it can run the
+members elsewhere. `Ensemble` has both parts.
 
 Legend: N documents, n given labels, k best labels, M members.
 """
@@ -45,13 +45,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Combination:
-    """The members of an ensemble, and the combiner of their scores.
-
-    Attributes:
-        members: members, in order.
-        combiner: combiner of their scores.
-        top_labels: number of best labels that each member returns, and the ensemble.
-    """
+    """The members of an ensemble, in order, the combiner of their scores, and how many labels each ranks."""
 
     members: tuple[MemberInfo, ...]
     combiner: Combiner
@@ -103,12 +97,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The fitted members and their combiner.
-
-    Attributes:
-        combination: list of members and combiner.
-        members: fitted members by name.
-    """
+    """The fitted members, by name, and their combiner."""
 
     combination: Combination
     members: Mapping[str, Member]

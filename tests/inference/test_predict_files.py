@@ -252,7 +252,6 @@ def test_long_texts_take_memory_for_few_of_them(tmp_path, monkeypatch, form, tex
         csv.write_csv(table, path)
     del table
     monkeypatch.setattr("axml_ray.corpus.readers.tables.BATCH_BYTES", 1 << 20)
-    monkeypatch.setattr("axml_ray.corpus.readers.json_lines.BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(module, "SHARD_CHARACTERS", 2 << 20)
     [reader] = open_readers([path], CorpusSettings.model_construct(), labelled=False)
     tracemalloc.start()

@@ -1,9 +1,8 @@
 """Maps labels to ids and holds their readable names and training frequencies.
 
 Ids are ranked by training frequency, then by label; in a corpus that continues another one, the labels of that come
-first, with their old ids. The labels `[0, trained)` have training documents; trees and
-networks are built over them. The others occur only in validation or test documents. They cannot be predicted, but they
-are true labels, and metrics count them as missed.
+first, with their old ids. The labels `[0, trained)` have training documents; trees and networks are built over them.
+The others cannot be predicted, but they are true labels, and metrics count them as missed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -141,15 +141,11 @@ def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:
 
 def _skip_line(stream: BinaryIO) -> tuple[int, str]:
     """Skip the rest of a line; return its length in bytes, and an error message if reading failed after it."""
-    skipped = 0
-    try:
-        while piece := stream.readline(_READ_BYTES):
-            skipped += len(piece)
-            if piece.endswith(b"\n"):
-                break
-    except EOFError as error:
-        return skipped, str(error)
-    return skipped, ""
+    skipped, piece, damage = 0, b" ", ""
+    while piece and not piece.endswith(b"\n") and not damage:
+        piece, damage = _read_line(stream, _READ_BYTES)
+        skipped += len(piece)
+    return skipped, damage
 
 
 def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int | None, int]]:

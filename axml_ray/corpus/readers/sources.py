@@ -2,16 +2,6 @@
 
 `open_readers` determines the format by file names and content, unless `corpus.source` sets it. `text_streams`
 decompresses and decodes all formats of text.
-
-| format | module |
-|---|---|
-| JSON lines; `trn.json` of the Extreme Classification Repository | `json_lines` |
-| JSON arrays, and JSON objects of several lines | `json_objects` |
-| Parquet, saved Hugging Face data sets and other Arrow files, CSV, TSV | `tables` |
-| text and label files of the Extreme Classification Repository; plain text, only for predictions | `text_lines` |
-| installed Python packages | `installed_packages` |
-
-Dropping duplicate texts and rare labels needs the whole corpus and is part of preparation.
 """
 
 import re

@@ -1,9 +1,7 @@
-"""The records of a source: each becomes a document, or a rejection with file, line and reason.
+"""The records of a source: each becomes a document, or a rejection with file, line and reason, in order.
 
-- One bad record costs one record: it is yielded as a `Rejection`, in the same stream and order as the documents.
-- Characters that neither Parquet nor a tokenizer can hold become blanks: NUL, and lone surrogates, which escapes in
-  JSON and Python can put into a string although UTF-8 cannot encode them.
-- Title and body are joined by the paper's separator, `/SEP/`.
+Characters that neither Parquet nor a tokenizer can hold become blanks: NUL, and lone surrogates, which escapes in JSON
+and Python can put into a string. Title and body are joined by the paper's separator, `/SEP/`.
 """
 
 import reprlib

@@ -9,12 +9,9 @@ Skip-gram with negative sampling factorises a matrix of pointwise mutual informa
 a context at distance d counts WINDOW + 1 - d times. With the largest E singular values, PPMI ≈ U·S·Vᵀ, and the
 vectors are the rows of U·S^0.5.
 
-Memory is bounded. Contexts are the first `MAX_CONTEXTS` words of the vocabulary, which are the most frequent. The words
-are dealt out to stripes, word w to stripe w mod R, and a task counts the contexts of one stripe's words in all
-documents. If more than `MAX_PAIRS` pairs occur, those with the smallest counts are left out.
-
-The vectors do not depend on the number of workers or threads: counts are integers, so their sums have no rounding, and
-the SVD runs in one thread, because sums of several threads are rounded in another order.
+Memory is bounded: contexts are the `MAX_CONTEXTS` most frequent words, word w is dealt out to stripe w mod R, whose
+contexts one task counts, and of more than `MAX_PAIRS` pairs those with the smallest counts are left out. Vectors do not
+depend on workers or threads: counts are integers, so their sums have no rounding, and the SVD runs in one thread.
 
 Legend: N documents, V words, C contexts, E dimension, R stripes.
 """

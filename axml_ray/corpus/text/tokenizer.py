@@ -1,19 +1,13 @@
 """Converts texts to word ids, with one vocabulary file for training and serving.
 
-- Texts are composed first (Unicode's NFC), so that a letter and its mark are the same word however they were typed.
-- Words are lower-cased runs of letters, digits, underscores and marks of any script; all other characters are dropped.
-  `/SEP/`, between title and body, is a word that keeps its case.
-- With `segmentation: characters`, each character of a script without blanks between words (Chinese, Japanese, Thai,
-  Lao, Khmer, Burmese) is a word, together with its marks.
+- Texts are composed first (Unicode's NFC). Words are lower-cased runs of letters, digits, underscores and marks of any
+  script; all other characters are dropped. `/SEP/`, between title and body, is a word that keeps its case.
+- With `segmentation: characters`, each character of a script without blanks between words is a word, with its marks.
 - With `subwords`, a word outside the vocabulary is written as words of the vocabulary, by WordPiece's longest-match
   search (Wu et al. 2016, arXiv:1609.08144): "gestaltungszugewinn" becomes "gestaltungs" and "zugewinn". There is no
-  continuation prefix (`##`), so the second part of a compound is the same word as elsewhere. Words of more than
-  `LONGEST_WORD` characters stay unknown.
-- These rules are stored in the vocabulary file, so serving needs no setting, and a file that was written before a rule
-  existed is read as it was written.
-- Id 0 is padding, id 1 any unknown word. The others are ranked by document frequency, then by spelling, so that the
-  vocabulary does not depend on how a corpus was cut into blocks.
-- Hugging Face `tokenizers` does the work, in Rust and for many texts at once.
+  continuation prefix (`##`), so the second part of a compound is the same word as elsewhere.
+- These rules are stored in the vocabulary file, so a file of before a rule existed is read as it was written.
+- Id 0 is padding, id 1 any unknown word. The others are ranked by document frequency, then by spelling.
 """
 
 import re
