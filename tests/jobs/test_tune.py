@@ -106,7 +106,7 @@ def test_a_lost_trial_is_tried_again_by_the_same_command(
     trials = tmp_path / "runs" / "lost" / "trials"
 
     def kill() -> None:
-        while not (actors := descendants(os.getpid(), b"TrialActor")):
+        while not (actors := descendants(os.getpid(), b"TrialActor.step")):
             time.sleep(0.05)
         os.kill(actors[0], signal.SIGKILL)
 
