@@ -23,16 +23,13 @@ from axml_ray.corpus.readers.sources import Document, open_readers
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.predict import predict_files as module
 from axml_ray.inference.predict.predict_files import (
-    COMPUTED_IN,
     DOCUMENTS,
-    JOB,
     BundlePredictor,
     PredictionOptions,
     TextFile,
-    claim_directory,
     predict_files,
 )
-from axml_ray.inference.predict.shards import unfinished_shards
+from axml_ray.inference.predict.shards import JOB, claim_directory, unfinished_shards
 from axml_ray.runs.run import Run
 from axml_ray.settings import CorpusSettings
 
@@ -89,11 +86,11 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     assert not list((tmp_path / "out").glob(".*"))
     # The number format is decided once; another machine that goes on keeps it.
     job = json.loads((tmp_path / "out" / JOB).read_text())
-    assert job[COMPUTED_IN] in ("float32", "bfloat16")
+    assert job["computed_in"] in ("float32", "bfloat16")
     for kept in ("float32", "bfloat16"):
-        (tmp_path / "out" / JOB).write_text(json.dumps(job | {COMPUTED_IN: kept}))
-        same = {name: value for name, value in job.items() if name != COMPUTED_IN}
-        assert claim_directory(tmp_path / "out", same, "auto") == kept
+        (tmp_path / "out" / JOB).write_text(json.dumps(job | {"computed_in": kept}))
+        same = {name: value for name, value in job.items() if name != "computed_in"}
+        assert claim_directory(tmp_path / "out", same, computed_in="auto")["computed_in"] == kept
     with pytest.raises(SettingsError, match=r"another top_k;"):
         predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
     read_otherwise = open_readers([tmp_path / "in"], CorpusSettings.model_construct(text_field="body"), labelled=False)

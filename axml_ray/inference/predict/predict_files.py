@@ -23,7 +23,7 @@ from axml_ray.corpus.records.records import Fields, file_name, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import MANIFEST, sha256
-from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, predict_shards
+from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, claim_directory, predict_shards
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import chosen_format
@@ -34,24 +34,16 @@ log = logging.getLogger(__name__)
 
 SHARD_CHARACTERS = 8 << 20
 """Approximate limit of the characters of a shard, which are copied to several processes."""
-JOB, RESULT = "job.json", "predictions.json"
-COMPUTED_IN = "computed_in"
-"""Key of the number format in `JOB`."""
+RESULT = "predictions.json"
 JOB_VERSION = 3
 """Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
 files of one name in several directories have distinct ids, and shards are limited in bytes."""
+TEXT, TEXTS, NUMBERS = pa.string(), pa.list_(pa.string()), pa.list_(pa.float32())
 PREDICTIONS = pa.schema(
-    {
-        "id": pa.string(),
-        "labels": pa.list_(pa.string()),
-        "names": pa.list_(pa.string()),
-        "scores": pa.list_(pa.float32()),
-        "probabilities": pa.list_(pa.float32()),
-        "error": pa.string(),
-    }
+    {"id": TEXT, "labels": TEXTS, "names": TEXTS, "scores": NUMBERS, "probabilities": NUMBERS, "error": TEXT}
 )
 """Columns of the predictions; the error is null unless the text could not be read or tagged."""
-DOCUMENTS = pa.schema({"id": pa.string(), "text": pa.large_string(), "error": pa.string()})
+DOCUMENTS = pa.schema({"id": TEXT, "text": pa.large_string(), "error": TEXT})
 """Columns of a shard of texts; one of text and error is null."""
 
 
@@ -227,7 +219,7 @@ def predict_files(
         "inputs": [[file_name(reader.path), content_of(reader.path)] for reader in readers],
         "fields": sorted(fields),
     }
-    precision = claim_directory(output, job, precision)
+    precision = claim_directory(output, job, computed_in=precision)["computed_in"]
     if (output / RESULT).exists():
         result: dict[str, Any] = read_json(output / RESULT)
         if all((output / name).exists() for name in result["files"]):
@@ -254,32 +246,3 @@ def predict_files(
     result |= {"first_error": failed[0] if failed else None, "files": files}
     write_json(output / RESULT, result)
     return result
-
-
-def claim_directory(output: Path, job: dict[str, Any], computed_in: Precision) -> Precision:
-    """Write a job's identity into its output directory, or check that the directory belongs to the same job.
-
-    Returns:
-        The number format of the job: `computed_in`, or what it was when the job was started, perhaps elsewhere.
-
-    Raises:
-        SettingsError: the directory contains something else, or predictions of another job.
-    """
-    path = output / JOB
-    job = json.loads(json.dumps(job))  # tuples become lists, as in the stored job
-    if not path.exists():
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
-        output.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**job, COMPUTED_IN: computed_in})
-        return computed_in
-    try:
-        stored = read_json(path)
-    except ValueError as error:
-        raise SettingsError(f"{error}; remove {output} and start again") from None
-    changed = [key for key in job if not isinstance(stored, dict) or stored.get(key) != job[key]]
-    if changed:
-        raise SettingsError(f"--output: {output} holds predictions made with another {', another '.join(changed)}; "
-                            "choose a new directory")  # fmt: skip
-    decided: Precision = stored.get(COMPUTED_IN, computed_in)
-    return decided

@@ -15,20 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from axml_ray.core.files import file_bytes, read_json, write_json
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import file_bytes
 from axml_ray.core.ragged import Ragged
 from axml_ray.ensemble.combiner import Combiner
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
-from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, predict_shards
+from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, claim_directory, predict_shards
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.training.distributed import DistributedContext
-
-JOB = "_job.json"
-"""File with the cache key of the ensemble whose shards are in the directory; it is written first."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +86,22 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
     run.check_fitted()  # here it is one line, in an actor a traceback of Ray
     if combiner is None:
         run.open_combiner()
-    if not run.settings.resources.gpus_per_predictor and any(
-        spec.implementation.trained_by_workers for spec in run.members
-    ):
+    resources = run.settings.resources
+    if not resources.gpus_per_predictor and any(spec.implementation.trained_by_workers for spec in run.members):
         # On a CPU each predictor would measure which format is fastest, if the networks were trained on GPUs.
         run.decide_precision(DistributedContext())
-    if stored is not None or not _is_claimed(directory, key):
-        shutil.rmtree(directory, ignore_errors=True)  # predictions of another ensemble
-        directory.mkdir(parents=True)
-        write_json(directory / JOB, {"key": key})
+    try:
+        claim_directory(directory, {"key": key})
+    except SettingsError:  # it holds predictions of another ensemble
+        shutil.rmtree(directory)
+        claim_directory(directory, {"key": key})
     sources = [SplitFile(path) for path in run.corpus.files(split)]
     open_predictor, documents = partial(EnsemblePredictor, run.settings, combiner), run.corpus.documents(split)
     reserved: dict[str, float] | None = {
-        **run.settings.resources.of_a_predictor,
+        **resources.of_a_predictor,
         "memory": PROCESS_BYTES + sum(file_bytes(spec.directory) for spec in run.members),
     }
-    if documents <= ROWS and len(sources) == 1 and not run.settings.resources.gpus_per_predictor:
+    if documents <= ROWS and len(sources) == 1 and not resources.gpus_per_predictor:
         reserved = None
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
@@ -114,11 +112,3 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
                 heartbeat.add(rows)
         assert heartbeat.done == documents, (heartbeat.done, documents)
     return Predictions.complete(directory, key)
-
-
-def _is_claimed(directory: Path, key: str) -> bool:
-    """Return whether the finished shards in a directory are those of an ensemble."""
-    try:
-        return bool(read_json(directory / JOB)["key"] == key)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

@@ -6,6 +6,7 @@ A shard's file is written atomically, and its name says which documents it holds
 started again predicts only the shards without a file. Splits of a corpus and files of texts are predicted in this way.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from axml_ray.cluster.connection import connect, failure, largest_node, max_processes, quiet_data, root_cause
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import whole_file
+from axml_ray.core.files import read_json, whole_file, write_json
 from axml_ray.network.backends.devices import reserved_device
 
 ROWS = 1_024
@@ -23,6 +24,9 @@ BLOCK_BYTES = 1 << 20
 """Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
 PROCESS_BYTES = 1 << 30
 """Memory that a predictor needs besides the weights: PyTorch, and a batch."""
+
+JOB = "_job.json"
+"""File of what determines the shards in a directory; it is written first."""
 
 OpenPredictor = Callable[[], Callable[[pa.Table, Path], None]]
 """Opens a model, and returns a function that predicts the documents of a shard and writes them to a path."""
@@ -33,6 +37,36 @@ class Source(Protocol):
 
     def shards(self) -> Iterator[pa.Table]:
         """Yield the documents in shards of at most `ROWS` rows, the same at every call."""
+
+
+def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[str, Any]:
+    """Write a job's identity into its output directory, or check that the directory belongs to the same job.
+
+    Args:
+        output: directory of the predictions.
+        job: what determines the result.
+        decided: what a new job decides, and keeps when it is started again, perhaps on another machine.
+
+    Returns:
+        The stored job, with what was decided.
+
+    Raises:
+        SettingsError: the directory contains something else, or predictions of another job.
+    """
+    path, job = output / JOB, json.loads(json.dumps(job))  # tuples become lists, as in the stored job
+    if not path.exists():
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**job, **decided})
+    try:
+        stored: dict[str, Any] = read_json(path)
+    except ValueError as error:
+        raise SettingsError(f"{error}; remove {output} and start again") from None
+    if changed := [key for key in job if stored.get(key) != job[key]]:
+        names = ", another ".join(changed)
+        raise SettingsError(f"--output: {output} holds predictions made with another {names}; choose a new directory")
+    return stored
 
 
 class ShardWriter:
