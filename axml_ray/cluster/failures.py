@@ -56,7 +56,7 @@ def record_failure(directory: Path, error: Exception, since: float) -> None:
         return
     version = sys.modules["axml_ray"].__version__  # an import of the package would be one of what it offers
     head = f"axml-ray {version}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n{shlex.join(sys.orig_argv)}\n"
-    text = "\n".join([head, *traceback.format_exception(error), *_failed_tasks(since)])
+    text = "\n".join([head, "".join(traceback.format_exception(error)), *_failed_tasks(since)])
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}.txt"
     for path in (directory / "errors" / name, Path(tempfile.gettempdir()) / f"axml-ray-error-{name}"):
         try:
