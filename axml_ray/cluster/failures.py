@@ -6,15 +6,17 @@ the end of its worker's log.
 
 import shlex
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, whole_file
+from axml_ray.core.lease import LeaseLostError
 
 DETAILS = "details: "
 """How the note begins that names the record of an exception."""
@@ -29,31 +31,45 @@ def recorded_failures(directory: Path) -> Iterator[None]:
     """Record an exception that leaves the block, unless it is a SettingsError, which its line explains.
 
     Args:
-        directory: directory of the run; nothing is recorded if it doesn't exist or can't be written.
+        directory: directory of the run; nothing is recorded if it doesn't exist. If the record doesn't fit on its disk,
+            it is written to the directory of temporary files.
     """
+    began = time.time()
     try:
         yield
     except SettingsError:
         raise
     except Exception as error:
-        record_failure(directory, error)
+        record_failure(directory, error, began)
         raise
 
 
-def record_failure(directory: Path, error: Exception) -> None:
-    """Write the record of an error, and add a note that names the file to the error; see `recorded_failures`."""
+def record_failure(directory: Path, error: Exception, since: float) -> None:
+    """Write the record of an error, and add a note that names the file to the error; see `recorded_failures`.
+
+    Args:
+        directory: directory of the run.
+        error: the error.
+        since: time when the work began that failed, in seconds since the epoch; earlier failed tasks are left out.
+    """
     if not directory.is_dir():
         return
     version = sys.modules["axml_ray"].__version__  # an import of the package would be one of what it offers
     head = f"axml-ray {version}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n{shlex.join(sys.orig_argv)}\n"
-    text = "\n".join([head, *traceback.format_exception(error), *_failed_tasks()])
-    path = directory / "errors" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}.txt"
-    with suppress(OSError, JobError):  # the disk is still full, or the run is another job's now
-        check_fences(path)
-        path.parent.mkdir(exist_ok=True)
-        with whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", errors="replace")
-        error.add_note(f"{DETAILS}{path}")
+    text = "\n".join([head, "".join(traceback.format_exception(error)), *_failed_tasks(since)])
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 1_000_000:06d}.txt"
+    for path in (directory / "errors" / name, Path(tempfile.gettempdir()) / f"axml-ray-error-{name}"):
+        try:
+            check_fences(path)
+            path.parent.mkdir(exist_ok=True)
+            with whole_file(path) as temporary:
+                temporary.write_text(text, encoding="utf-8", errors="replace")
+            error.add_note(f"{DETAILS}{path}")
+            return
+        except OSError:  # its disk is full
+            continue
+        except LeaseLostError:  # the run is another job's now
+            return
 
 
 def record_of(error: BaseException) -> Path | None:
@@ -62,8 +78,12 @@ def record_of(error: BaseException) -> Path | None:
     return Path(notes[-1].removeprefix(DETAILS)) if notes else None
 
 
-def _failed_tasks() -> Iterator[str]:
-    """Yield a section for each of the last tasks of this job that failed; none if this process has no cluster."""
+def _failed_tasks(since: float) -> Iterator[str]:
+    """Yield a section for each of the last tasks of this job that failed; none if this process has no cluster.
+
+    Args:
+        since: time before which failures are left out, in seconds since the epoch.
+    """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return
@@ -76,7 +96,8 @@ def _failed_tasks() -> Iterator[str]:
     end = time.monotonic() + REPORT_SECONDS
     try:
         while not tasks and time.monotonic() < end:
-            tasks = list_tasks(context.gcs_address, filters=filters, detail=True, raise_on_missing_output=False)
+            failed = list_tasks(context.gcs_address, filters=filters, detail=True, raise_on_missing_output=False)
+            tasks = [task for task in failed if (task.end_time_ms or 0) >= 1000 * since]
             time.sleep(0 if tasks else 0.2)
     except Exception as error:  # a cluster without dashboard, or one that is failing
         yield f"The failed tasks are unknown: {type(error).__name__}: {error}\n"

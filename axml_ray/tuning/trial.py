@@ -77,7 +77,7 @@ class TrialRunner:
                 the leaf level and after a failure.
             stopped: returns whether the trial was stopped; its workers are then ended, and nothing more is reported.
         """
-        began = time.monotonic()
+        began, started = time.monotonic(), time.time()
         try:
             settings = self.settings(number, parameters)
             run = Run.open(settings)
@@ -103,7 +103,7 @@ class TrialRunner:
         except TrainingCancelledError:
             return
         except Exception as error:  # a failed trial must not end the sweep
-            record_failure(self.trial_directory(number), error)
+            record_failure(self.trial_directory(number), error, started)
             end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
         else:
             end = {"finished": True, "nDCG@5": score}

@@ -74,13 +74,14 @@ for case in ("killed", "memory", "missing"):
 results["import"] = call("import")
 (broken / "safetensors.py").unlink()
 with (disk / "filler").open("wb") as filler:
-    filler.write(bytes(shutil.disk_usage(disk).free - (20 << 10)))
+    filler.write(bytes(shutil.disk_usage(disk).free - (40 << 10)))
 free.append(shutil.disk_usage(disk).free)
 results["disk"] = call("disk")
-free.append(shutil.disk_usage(disk).free + sum(file.stat().st_blocks * 512 for file in disk.rglob("errors/*")))
+free.append(shutil.disk_usage(disk).free + sum(file.stat().st_blocks * 512 for file in disk.rglob("small/**/*")))
+left = [str(path) for path in disk.rglob(".*")]
 (disk / "filler").unlink()
 results["again"] = call("disk")
-print(json.dumps({"results": results, "free": free}))
+print(json.dumps({"results": results, "free": free, "left": left}))
 """
 
 pytestmark = pytest.mark.slow
@@ -124,18 +125,20 @@ def test_each_failure_is_one_line_and_has_a_record(outcome: dict[str, Any], home
     for case, told in CASES.items():
         code, err = results[case]
         lines = [line for line in err.splitlines() if not LOG_LINE.match(line)]
-        run = (small_disk if case == "disk" else home / case / "runs") / "small"
-        (record,) = (run / "errors").iterdir()
-        assert code == 1, err
-        assert lines[-1].startswith("error: ") and lines[-1].endswith(f"(details: {record})"), err
+        assert code == 1 and lines[-1].startswith("error: "), err
+        record = Path(lines[-1].rpartition("(details: ")[2].removesuffix(")"))
+        if case != "disk":  # on which it may not fit
+            assert [record] == list((home / case / "runs" / "small" / "errors").iterdir()), err
         assert (len(lines) == 1) is (case != "missing"), err
         text = record.read_text()
         assert re.search(told, text), (case, text)
-        assert "Traceback" in text and "worker's log (.err)" in text, (case, text)
+        assert "Traceback" in text, (case, text)
+        assert "The end of its worker's log (.err)" in text or case == "disk", (case, text)
     # --verbose shows the record on the terminal.
     assert "Traceback" in results["missing"][1]
-    # On the full disk all space came back, apart from the record's, and the same command goes on.
+    # On the full disk the space of all but finished files came back, and the same command goes on.
+    assert outcome["left"] == []
     before, after = outcome["free"]
-    assert after >= before - (8 << 10), (before, after)
+    assert after >= before, (before, after)
     assert results["again"][0] == 0, results["again"]
     assert (small_disk / "small" / "metrics.json").exists()

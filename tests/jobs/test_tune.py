@@ -1,10 +1,7 @@
 """A sweep: killed between two trials, started again, and its best settings as a config."""
 
-import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +10,7 @@ import optuna
 import pytest
 import synthetic
 import yaml
-from descendants import descendants, job_environment, kill_driver
+from descendants import job_environment, kill_driver
 
 from axml_ray.settings.configuration import load
 from axml_ray.tuning.records import read_trials
@@ -93,31 +90,6 @@ def test_a_killed_sweep_goes_on_with_the_same_trials(
     assert best.network.hidden == max(trials, key=lambda trial: trial.score or 0).parameters["network.hidden"]
     assert best.corpus == base.corpus and best.ensemble == base.ensemble and best.members == base.members
     assert f"--config {sweep / 'best.yaml'}" in out
-
-
-@pytest.mark.slow
-def test_a_lost_trial_is_tried_again_by_the_same_command(
-    ray_cluster: None, command: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
-    settings = synthetic.experiment(tmp_path, training={"epochs": [4]}, resources={"max_failures": 0})
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    (tmp_path / "mine.py").write_text('def space(draw):\n    draw.suggest_int("network.hidden", 4, 12)\n')
-    flags = ["--config", tmp_path / "config.yaml", "--space", tmp_path / "mine.py", "--trials", 1, "--sweep", "lost"]
-    trials = tmp_path / "runs" / "lost" / "trials"
-
-    def kill() -> None:
-        while not (actors := descendants(os.getpid(), b"TrialActor.step")):
-            time.sleep(0.05)
-        os.kill(actors[0], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    assert command("tune", *flags)[0] == 1
-    killer.join()
-    assert state(trials) == {0: "failed"}
-    code, _, err = command("tune", *flags)
-    assert code == 0, err
-    assert state(trials) == {0: "finished"}
 
 
 @pytest.mark.parametrize(
