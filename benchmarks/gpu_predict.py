@@ -41,7 +41,7 @@ def rank_documents(device: torch.device, quick: bool) -> Iterator[Result]:
         while len(trees) < count:
             trees.append(random_tree(settings, counts.labels, vectors, len(trees), device))
         ensemble = ensemble_of(trees)
-        for batch_tokens in [default, default // 4, default * 2] if count == 1 else [default]:
+        for batch_tokens in [default, default // 4, default // 8] if count == 1 else [default]:
             for tokens in (16, 24) if quick else (250, 500):
                 speed, documents = _speed(ensemble, counts, tokens, batch_tokens, device, 0.0 if quick else SECONDS)
                 row = {
