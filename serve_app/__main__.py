@@ -20,7 +20,8 @@ from typing import Annotated
 from pydantic import Field
 
 from axml_ray.cli.console import job_of_flags
-from axml_ray.cluster.connection import connect, max_processes
+from axml_ray.cluster.capacity import max_processes
+from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
 from serve_app.settings import ApplicationSettings

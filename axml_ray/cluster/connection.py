@@ -4,32 +4,28 @@ import atexit
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from axml_ray.cluster.authentication import authentication_is_on, ensure_token
-from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.cluster.capacity import largest_node
+from axml_ray.cluster.failures import failure, root_cause
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus, temporary_directory
 from axml_ray.core.memory import ONE_ARENA
-from axml_ray.settings import ResourceSettings
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 OBJECT_STORE_BYTES = 1 << 30
-ERROR_PREFIX = re.compile(r"^(axml_ray\.[\w.]+|([\w.]+\.)?(RuntimeError|OSError)): ")
-"""Exception names that are removed from error messages, because they tell users nothing."""
-EXPLAINED = re.compile(r"^(axml_ray|ray\.exceptions)\.[\w.]+: |^\w+: \[Errno ")
-"""How a message begins that needs no traceback: an error of this package, of Ray, or of the operating system."""
 UV_VARIABLE = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -214,37 +210,6 @@ def _quiet_backend() -> Iterator[None]:
                     os.write(2, line)
 
 
-def root_cause(error: BaseException) -> str:
-    """Return the last line of an error's message: the original error, without Ray's remote tracebacks."""
-    return ERROR_PREFIX.sub("", _last_line(error))
-
-
-def failure(error: BaseException, message: str) -> RuntimeError:
-    """Return the error to raise for one of Ray: a `JobError` if the message explains it.
-
-    It does if the cause is an error of this package or of the operating system, or if Ray reports the end of a process.
-    Any other exception of a task is a fault of the program, whose traceback is needed.
-
-    Args:
-        error: the error of a task.
-        message: what failed, and the root cause.
-    """
-    from ray.exceptions import RayTaskError
-
-    is_explained = not isinstance(error, RayTaskError) or EXPLAINED.match(_last_line(error))
-    return JobError(message) if is_explained else RuntimeError(message)
-
-
-def _last_line(error: BaseException) -> str:
-    """Return the last line of an error's message with the exception's name, without that of Ray Data about retries."""
-    from ray.exceptions import UserCodeException
-
-    text = str(error).strip()
-    if isinstance(error, UserCodeException):
-        text = text.rpartition("\n\nThe above exception")[0] or text
-    return text.splitlines()[-1] if text else type(error).__name__
-
-
 def quiet_data() -> None:
     """Turn off Ray Data's progress bars, messages and tracebacks on the terminal.
 
@@ -258,23 +223,6 @@ def quiet_data() -> None:
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     # Ray Data warns of it if a dataset is too small for all actors.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
-
-
-def max_processes(resources: Mapping[str, float]) -> int:
-    """Count the processes that fit on the cluster's nodes at once, each on a single node.
-
-    Args:
-        resources: what one process requires, by Ray's names: CPU, GPU, and memory in bytes; amounts above 0.
-    """
-    import ray
-
-    def fitting(kind: str, amount: float, available: float) -> int:
-        if kind == "GPU" and amount < 1:  # a share is of one GPU: two GPUs have no room for three processes of 0.6
-            return int(available) * int(1 / amount + 1e-6)
-        return int(available / amount + 1e-6)  # rounding error
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return sum(min(fitting(kind, amount, node.get(kind, 0)) for kind, amount in resources.items()) for node in nodes)
 
 
 def call_in_task(function: Callable[..., T], *arguments: Any, memory: float) -> T:
@@ -300,36 +248,3 @@ def call_in_task(function: Callable[..., T], *arguments: Any, memory: float) -> 
     except ray.exceptions.RayError as error:
         raise failure(error, root_cause(error)) from error
     return result
-
-
-def largest_node(kind: str) -> float:
-    """Return the largest amount of a resource, by Ray's name, that a node of the cluster has."""
-    import ray
-
-    return max((node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
-
-
-def check_fits(resources: ResourceSettings) -> None:
-    """Raise if the cluster is too small for the workers of one tree, for which Ray would wait indefinitely.
-
-    Raises:
-        SettingsError: the cluster has fewer CPUs or GPUs than the workers of one tree require, or its nodes are too
-            small for all of them.
-    """
-    import ray
-
-    available = ray.cluster_resources()
-    for kind, per_worker in resources.of_a_worker.items():
-        required = resources.workers * per_worker
-        if required > available.get(kind, 0):
-            raise SettingsError(
-                f"resources: {resources.workers} workers × {per_worker:g} {kind} require {required:g} {kind}, but the "
-                f"cluster has {available.get(kind, 0):.4g}. Lower resources.workers or "
-                f"resources.{kind.lower()}s_per_worker"
-            )
-    possible = max_processes(resources.of_a_worker)
-    if possible < resources.workers:
-        raise SettingsError(
-            f"resources: {possible} of {resources.workers} workers fit on the cluster's nodes, each on one node. Lower "
-            "resources.workers or the resources of a worker (cpus_per_worker, gpus_per_worker)"
-        )

@@ -1,9 +1,10 @@
-"""Records of failures in `<run>/errors/`, which remain when the cluster, and Ray's logs with it, are gone.
+"""What failed: the root cause of an error of Ray, and records of failures in `<run>/errors/`.
 
-A record has the error with its traceback, those of the workers included, and of each task that failed Ray's reason and
-the end of its worker's log.
+Records remain when the cluster, and Ray's logs with it, are gone. A record has the error with its traceback, those of
+the workers included, and of each task that failed Ray's reason and the end of its worker's log.
 """
 
+import re
 import shlex
 import sys
 import tempfile
@@ -14,16 +15,51 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from axml_ray.core.errors import SettingsError
+from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import check_fences, whole_file
 from axml_ray.core.lease import LeaseLostError
 
+ERROR_PREFIX = re.compile(r"^(axml_ray\.[\w.]+|([\w.]+\.)?(RuntimeError|OSError)): ")
+"""Exception names that are removed from error messages, because they tell users nothing."""
+EXPLAINED = re.compile(r"^(axml_ray|ray\.exceptions)\.[\w.]+: |^\w+: \[Errno ")
+"""How a message begins that needs no traceback: an error of this package, of Ray, or of the operating system."""
 DETAILS = "details: "
 """How the note begins that names the record of an exception."""
 MAX_TASKS, MAX_LINES = 5, 100
 """Number of failed tasks in a record, the last ones, and of lines of each log."""
 REPORT_SECONDS = 3.0
 """Time to wait for the record of a failed task, which workers and raylets send to the head about once a second."""
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the last line of an error's message: the original error, without Ray's remote tracebacks."""
+    return ERROR_PREFIX.sub("", _last_line(error))
+
+
+def failure(error: BaseException, message: str) -> RuntimeError:
+    """Return the error to raise for one of Ray: a `JobError` if the message explains it.
+
+    It does if the cause is an error of this package or of the operating system, or if Ray reports the end of a process.
+    Any other exception of a task is a fault of the program, whose traceback is needed.
+
+    Args:
+        error: the error of a task.
+        message: what failed, and the root cause.
+    """
+    from ray.exceptions import RayTaskError
+
+    is_explained = not isinstance(error, RayTaskError) or EXPLAINED.match(_last_line(error))
+    return JobError(message) if is_explained else RuntimeError(message)
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the last line of an error's message with the exception's name, without that of Ray Data about retries."""
+    from ray.exceptions import UserCodeException
+
+    text = str(error).strip()
+    if isinstance(error, UserCodeException):
+        text = text.rpartition("\n\nThe above exception")[0] or text
+    return text.splitlines()[-1] if text else type(error).__name__
 
 
 @contextmanager

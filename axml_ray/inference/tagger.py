@@ -107,7 +107,9 @@ class Tagger:
             repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first.
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
-            precision, threads, device: as for `load`.
+            precision: as for `load`.
+            threads: as for `load`.
+            device: as for `load`.
 
         Raises:
             SettingsError: `huggingface_hub` is not installed, or the Hub has no such repository or revision, or cannot

@@ -67,6 +67,7 @@ class NearestNeighbours(SparseMember):
 
     config_class: ClassVar[type[Settings]] = KnnConfig
     uses_features: ClassVar[bool] = True
+    holds_texts: ClassVar[bool] = True
     not_fitted: ClassVar[frozenset[str]] = frozenset({"neighbours"})
 
     @classmethod

@@ -178,6 +178,8 @@ class Member(ABC):
     """Whether the kind reads the run's TF-IDF features (`featurizer.py`)."""
     trained_by_workers: ClassVar[bool] = False
     """Whether `fit` runs on every worker of a distributed group, instead of in one process."""
+    holds_texts: ClassVar[bool] = False
+    """Whether its files hold words of single training texts, of which the card of a model warns."""
     continues: ClassVar[bool] = False
     """Whether `fit` starts from the weights of the run that its run continues, instead of anew."""
 

@@ -72,7 +72,7 @@ class NetworkTree(Member):
         self.tree, self.networks, self.beam = tree, list(networks), beam
         self.max_tokens, self.precision = max_tokens, precision
         self.device = networks[0].attention.weight.device
-        self.on_accelerator = self.device.type != "cpu"
+        self.on_accelerator = backend_for(self.device).runs_ahead
         self._turn = ACCELERATOR if self.on_accelerator else nullcontext()
 
     @classmethod

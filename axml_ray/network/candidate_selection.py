@@ -44,7 +44,7 @@ class Candidates:
 
     @classmethod
     def from_parents(cls, parents: np.ndarray, level: Level, shard: Shard = WHOLE) -> "Candidates":
-        """Select the candidates that a shard scores.
+        """Select the candidates that a shard scores, on the CPU: in training, while the device computes.
 
         Args:
             parents: int [B, C], the parents of each document's candidates, without repeats; -1 for none.
@@ -70,7 +70,7 @@ class Candidates:
 
     @classmethod
     def from_beam(cls, parents: Tensor, level: Level, first_child: Tensor) -> "Candidates":
-        """Select the children of the nodes of a beam, as candidates of a whole table in prediction.
+        """Select the same candidates of a whole table, on the device of the beam: in prediction.
 
         `parents` are int64 [B, C], distinct in each row, -1 for none; `first_child` is the level's, on their device.
         """

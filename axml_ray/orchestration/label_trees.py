@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import ray
 
-from axml_ray.cluster.connection import failure, root_cause
+from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.lease import Lease
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
@@ -76,7 +76,7 @@ def cluster_labels(run: Run, number: int) -> LabelTree:
 def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:
     """Like `map`, each job a Ray task of one CPU; a task whose machine is lost is started again elsewhere.
 
-    While it waits, the task that calls this lends its own CPUs to the jobs.
+    The jobs have the CPU of the task that calls this as well: Ray releases it while the task waits in `ray.get`.
     """
     task = ray.remote(num_cpus=1, max_retries=2)(work)
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))

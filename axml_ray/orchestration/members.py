@@ -7,7 +7,8 @@
 - The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
   starts when all of its workers fit; groups that do not fit on the cluster at the same time queue.
 - All state is in the run's directory: a killed worker, task or driver loses only the steps since the last checkpoint.
-  Ray starts a dead worker's task or group again, at most `resources.max_failures` times.
+  Ray starts a dead worker's task or group again, at most `resources.max_failures` times, and twice at most a task that
+  starts a group or fits a member in one process.
 """
 
 import logging
@@ -18,7 +19,8 @@ from typing import Any
 import ray
 import torch
 
-from axml_ray.cluster.connection import check_fits, failure, root_cause
+from axml_ray.cluster.capacity import check_fits
+from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
 from axml_ray.core.lease import Lease
@@ -92,7 +94,7 @@ def fit_members(
         check_fits(run.settings.resources)
     seconds: dict[str, float] = {}
     for kind in [*others, *networks]:
-        if kind == next(iter(networks), None) and not all(one.is_fitted for name in networks for one in by_kind[name]):
+        if networks and kind == networks[0] and not all(one.is_fitted for name in networks for one in by_kind[name]):
             before_networks()
         began, missing = time.monotonic(), [spec for spec in by_kind[kind] if not spec.is_fitted]
         with phase(kind.replace("_", " ")):
@@ -109,10 +111,8 @@ def fit_members(
 def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:
     """Train members on their workers; those that fit on the cluster run concurrently."""
     log.info("starting the workers of %d members", len(specs))
-    resources, follower = (
-        run.settings.resources,
-        Follower([run.layout.tree(number) for number in range(run.settings.ensemble.trees)]),
-    )
+    resources = run.settings.resources
+    follower = Follower([run.layout.tree(number) for number in range(run.settings.ensemble.trees)])
     # max_calls=1: a process that stayed for the next member would keep its memory, and Ray Train's controller.
     if resources.workers > 1:
         task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, **ANYWHERE)(train_on_group)
@@ -264,7 +264,7 @@ def _finished_members(
         while waiting:
             # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
             done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-            check_fences(next(iter(tasks.values())).directory)
+            check_fences(next(iter(tasks.values())).directory)  # stop as soon as another job has taken over the run
             poll()
             if stopped():
                 raise TrainingCancelledError("training was stopped")

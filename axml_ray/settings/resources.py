@@ -20,8 +20,8 @@ class ResourceSettings(Settings):
     """GPUs reserved per predictor; 0 predicts on the CPU. Below 1, predictors share a GPU."""
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 5.0
     """Least time between two checkpoints of a level, in minutes; they are written after evaluations."""
-    max_failures: Annotated[int, Field(ge=-1)] = 2
-    """Number of restarts of a tree's workers, or of a trial, after a process died; -1 for no limit."""
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """Number of restarts of a tree's workers, or of a trial, after a process died."""
 
     @model_validator(mode="after")
     def _gpus_are_whole(self) -> Self:

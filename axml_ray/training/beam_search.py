@@ -1,6 +1,7 @@
 """Beam search over many documents, and the candidates that it gives to the next level.
 
-`expand_all` is one step of the search, shared by validation, the next level's candidates and prediction.
+`expand_all` makes one step of the search for all documents of a split: for validation, and for the candidates of the
+next level. Prediction makes the same step (`LevelNetwork.expand`) level after level, in `NetworkTree.rank`.
 `choose_parents` selects the nodes whose children are the next level's candidates in training.
 
 Legend: B documents of a batch, b of them encoded by this worker, C nodes of a beam.
@@ -160,10 +161,11 @@ def choose_parents_of_document(predicted: list[int], true: list[int], keep: int)
     """Return the nodes whose children are a document's candidates (paper, "Learning AttentionXML", step 2).
 
     They are its true nodes, followed by the best predicted ones, `keep` in all. If more than `keep` nodes are true,
-    those are kept that were predicted best. `choose_parents` does this for many documents, and is tested against it.
+    those are kept that were predicted best. This is the definition: `choose_parents` does it for many documents at
+    once, and is tested against it.
 
     Args:
-        predicted: distinct nodes, best first, at least `keep`.
+        predicted: distinct nodes, best first.
         true: true nodes, sorted.
         keep: number of parents, C.
     """
@@ -174,10 +176,10 @@ def choose_parents_of_document(predicted: list[int], true: list[int], keep: int)
 
 
 def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:
-    """Return what `choose_parents_of_document` returns for each document, int64 [documents, keep].
+    """Return what `choose_parents_of_document` returns for each document, int64 [documents, keep]; -1 fills up.
 
     Args:
-        predicted: distinct nodes, best first, int64 [documents, ≥ keep].
+        predicted: distinct nodes, best first, then -1 where a document has fewer, int64 [documents, ≥ keep].
         positives: true nodes of each document, sorted.
         keep: number of parents of a document, C.
     """
@@ -192,16 +194,17 @@ def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.nd
     padded = positives.padded(fill=-1, width=most).astype(np.int64)
     starts = positives.offsets[:-1]
     for column in range(most):
-        match = predicted == padded[:, column, None]
+        match = (predicted == padded[:, column, None]) & (predicted >= 0)
         is_true |= match
         row = np.flatnonzero(positives.lengths > column)
         hit = match[row].any(axis=1)
         rank[starts[row[hit]] + column] = match[row[hit]].argmax(axis=1)
-    # Sort key: true nodes have 0 to width, predicted ones that are not true width + 1 and on. A true node among the
-    # predicted ones (2 width + 1) and padding (2 width + 2) come last, as they are duplicates or no nodes.
-    false_rank = np.where(is_true, 2 * width + 1, width + 1 + np.arange(width))
-    nodes_by_key = np.concatenate([padded, predicted], axis=1)
-    true_rank = np.full(padded.shape, 2 * width + 2, dtype=np.int64)
+    # Sort key: true nodes have 0 to width, predicted ones that are not true width + 1 and on. Padding, and true nodes
+    # among the predicted ones, which would be there twice, are no nodes (-1) and come last.
+    is_none = is_true | (predicted < 0)
+    false_rank = np.where(is_none, 2 * width + 1, width + 1 + np.arange(width))
+    nodes_by_key = np.concatenate([padded, np.where(is_none, -1, predicted)], axis=1)
+    true_rank = np.full(padded.shape, 2 * width + 1, dtype=np.int64)
     # The position of a true node within its row is its index in the flat array minus the row's start.
     true_rank[owner, np.arange(len(nodes)) - np.repeat(starts, positives.lengths)] = rank
     ranks = np.concatenate([true_rank, false_rank], axis=1)

@@ -43,8 +43,10 @@ REPORT_SECONDS = 15.0
 RECENT = 50
 """Number of last steps whose mean loss is reported."""
 DIVERGED = 5.0
-"""Training has diverged if the mean of the last losses exceeds the loss without knowledge by this factor: the first
-losses, or the loss of a constant probability, which is the larger where training continues from good weights."""
+"""Training has diverged if the mean of the last `FEW` losses is more than this many times the loss without knowledge.
+That is the mean of the first `FEW` losses, or the loss of a constant probability if it is larger, as it is where
+training continues from good weights."""
+FEW = 10
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -112,11 +114,12 @@ class LevelTraining:
         self._since_start = state.documents, time.monotonic()
         if self.evaluate_start and not self.best:
             self._evaluate()
+        # An epoch that ends without `break` is complete, so only then its number goes up.
         while state.epoch < self.epochs and not self._is_out_of_patience:
             for batch in self.batches():
                 self.step(batch)
                 if state.step % interval == 0:
-                    self._check()
+                    self._check_weights()
                     self._average()
                     self._evaluate()
                     state.seconds = time.monotonic() - self._began
@@ -130,9 +133,9 @@ class LevelTraining:
                     self._report()
             else:
                 state.epoch, state.batch = state.epoch + 1, 0
-        # The steps since the last evaluation count, too.
+        # Evaluate once more if steps were made since the last evaluation.
         if not self.best or state.step % interval:
-            self._check()
+            self._check_weights()
             self._average()
             self._evaluate()
         self._report()
@@ -175,7 +178,8 @@ class LevelTraining:
             encodings = context.exchange(encodings, batch.size)
             factor = None if scale is None else scale.factor
             loss = self.network.loss(encodings, local.lengths, local.positives, local.count, local.candidates, factor)
-        loss.backward(first_gradient(loss))
+        loss.backward(first_gradient(loss))  # a one that the fused loss knows, so that it multiplies nothing by it
+        # Autograd drops the mark that rows are distinct when it accumulates; without it they would be sorted again.
         for parameter in self.parameters.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 mark_coalesced_(parameter.grad)
@@ -259,16 +263,16 @@ class LevelTraining:
         state = self.state
         if not state.recent:
             return
-        if state.step <= 10:
+        if state.step <= FEW:
             state.first_loss = sum(state.recent) / len(state.recent)
-        mean = sum(state.recent[-10:]) / len(state.recent[-10:])
+        mean = sum(state.recent[-FEW:]) / len(state.recent[-FEW:])
         without_knowledge = max(state.first_loss, float(entr([self.positive_rate, 1 - self.positive_rate]).sum()))
         if not math.isfinite(state.recent[-1]) or mean > DIVERGED * without_knowledge:
             self._raise_diverged(
                 f"the loss is {mean:.3g} after {state.step} steps; without knowledge it is {without_knowledge:.3g}"
             )
 
-    def _check(self) -> None:
+    def _check_weights(self) -> None:
         """Raise if the loss has diverged or a weight is not finite; all workers call this before an evaluation.
 
         A step's loss is that of the weights before it, so it may look fine when the weights no longer are.

@@ -114,7 +114,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
             inputs.report({"levels": len(levels), **record})
 
     if context.agree(levels_are_finished(directory, tree, key)):
-        # A kill came before the member was marked as fitted. The beams are gone, and must not be computed again.
+        # An earlier start saved all levels and was killed before the member was marked as fitted. It may have removed
+        # the beams already, and without this they would be computed again.
         for number in levels:
             report({"level": number, "opened": str(level_directory(directory, number))})
         _drop_intermediate_files(directory, context)
@@ -134,7 +135,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         network = build_network(Level.from_tree(tree, number), word_vectors, config.network, context.shard)
 
         # The documents' true nodes are those above their labels. Below the first level, candidates are the children
-        # of the nodes that the parent level chose.
+        # of the nodes that the parent level chose (`parents`, which may include true nodes); its beam, the nodes with
+        # their scores, is what the chain rule continues in validation and in the next level's candidates.
         parents, beam, valid_beam = (beams.parents, beams.train, beams.valid) if beams else (None, None, None)
         data = LevelData(train.tokens, _true_nodes(tree, number, train), parents, beam)
         validation = Validation(valid.tokens, _true_nodes(tree, number, valid), valid_beam)
@@ -147,6 +149,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         else:
             report({"level": number, "begun": network.level.nodes})
             previous = None if inputs.previous is None else inputs.previous.read(number)
+            # Label vectors come after `resume`: computing them takes a pass over the texts, which a checkpoint spares.
             _start_from_parent(network, config, inputs, data, parent_level, previous)
             training = LevelTraining(
                 network, data, validation, config.training, inputs.seed, context, report, checkpoints,
@@ -170,7 +173,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
             del training  # its moments and averages must not stay in memory while the next level's are built
         checkpoints.drop(context)  # a kill between saving a level and dropping its checkpoint leaves one
 
-        # Score all documents for the candidates of the next level, unless a start before this one has done it.
+        # Score all documents for the candidates of the next level, unless a start before this one has done it. A level
+        # that was trained just now may have other weights than one of the same key, whose beams a kill left.
         if number < levels[-1]:
             scored, scored_key = place.with_suffix(".scored"), fingerprint(this_key, config.beam)
             if not is_trained or not context.agree(has_document_beams(scored, scored_key)):

@@ -18,7 +18,7 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from axml_ray.cluster.connection import check_fits, max_processes
+from axml_ray.cluster.capacity import check_fits, max_processes
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS

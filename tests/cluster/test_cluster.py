@@ -12,7 +12,8 @@ import pytest
 from descendants import still_running
 from intruder import assert_refused, descendants, without_ray
 
-from axml_ray.cluster.connection import failure, quiet_data, root_cause
+from axml_ray.cluster.connection import quiet_data
+from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.memory import ONE_ARENA
 
@@ -52,7 +53,8 @@ import os
 import ray
 from ray.cluster_utils import Cluster
 
-from axml_ray.cluster.connection import check_fits, connect, max_processes
+from axml_ray.cluster.capacity import check_fits, max_processes
+from axml_ray.cluster.connection import connect
 from axml_ray.settings import ResourceSettings
 from axml_ray.core.errors import SettingsError
 

@@ -236,13 +236,16 @@ def test_choose_parents(data, nodes):
     keep = data.draw(st.integers(1, nodes))
     width = data.draw(st.integers(keep, nodes))
     documents = data.draw(st.integers(1, 4))
-    predicted = [data.draw(st.permutations(range(nodes)))[:width] for _ in range(documents)]
+    lengths = [data.draw(st.integers(0, width)) for _ in range(documents)]
+    predicted = [data.draw(st.permutations(range(nodes)))[:length] for length in lengths]
     true = [sorted(data.draw(st.sets(st.integers(0, nodes - 1)))) for _ in range(documents)]
-    found = choose_parents(np.array(predicted, dtype=np.int64), Ragged.from_rows(true), keep)
+    padded = np.array([[*nodes_of, *[-1] * (width - len(nodes_of))] for nodes_of in predicted], dtype=np.int64)
+    found = choose_parents(padded, Ragged.from_rows(true), keep)
     assert found.dtype == np.int64 and found.shape == (documents, keep)
     for chosen, best, labels in zip(found.tolist(), predicted, true, strict=True):
-        assert chosen == choose_parents_of_document(list(best), labels, keep)
-        assert len(set(chosen)) == keep
+        expected = choose_parents_of_document(list(best), labels, keep)
+        assert chosen == [*expected, *[-1] * (keep - len(expected))]
+        assert len(set(expected)) == len(expected)
 
 
 def test_choose_parents_by_hand():

@@ -158,5 +158,6 @@ def test_a_run_that_continued_one_that_is_gone_is_evaluated(run, tmp_path):
     settings = yaml.safe_load((run / "settings.yaml").read_text()) | {"continue_from": str(tmp_path / "gone")}
     (run / "settings.yaml").write_text(yaml.safe_dump(settings))
     write_run_manifest(run, continues=["one tree", "another"])
-    assert Run.open(run).predictions_key
+    opened = Run.open(run)
+    Predictions.complete(opened.layout.predictions("test"), opened.predictions_key)
     assert evaluate_split(run)["documents"]

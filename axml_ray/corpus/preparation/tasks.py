@@ -9,7 +9,8 @@ from typing import Any
 import ray
 import ray.data
 
-from axml_ray.cluster.connection import failure, quiet_data, root_cause
+from axml_ray.cluster.connection import quiet_data
+from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.settings import CorpusSettings
 

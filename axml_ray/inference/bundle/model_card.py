@@ -20,6 +20,7 @@ from axml_ray.evaluation.metrics.bands import band_name
 from axml_ray.evaluation.metrics.predictions import Predictions, title_of
 from axml_ray.inference.bundle.manifest import Manifest
 from axml_ray.runs.run import Run
+from axml_ray.settings.members import kinds
 
 MEASURES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "F1@5")
 """Measures of test documents that a card shows."""
@@ -105,7 +106,7 @@ def render_card(
         rare_below=RARE_BELOW,
         rare=int((index.counts[:trained] < RARE_BELOW).sum()),
         max_tokens=settings.corpus.max_tokens,
-        holds_texts=any(member.kind == "knn" for member in manifest.members),
+        holds_texts=any(kinds()[member.kind].load().holds_texts for member in manifest.members),
         licence=licence,
     )
 

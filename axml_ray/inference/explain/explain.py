@@ -94,8 +94,10 @@ def assemble(
     """Assemble explanations of a text's labels from the results of members, which may be in other processes.
 
     Args:
-        text, spans: the text, and the offsets of its words from `Tokenizer.encode_with_spans`.
-        labels, index: ids of the labels, and the labels of the corpus with their names.
+        text: the text.
+        spans: the offsets of its words from `Tokenizer.encode_with_spans`.
+        labels: ids of the labels.
+        index: the labels of the corpus, with their names.
         members: members of the ensemble, in order.
         contributions: contributions to each label.
         paths: tree paths to each label, by member with attention.

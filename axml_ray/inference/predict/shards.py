@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from axml_ray.cluster.connection import connect, failure, largest_node, max_processes, quiet_data, root_cause
+from axml_ray.cluster.capacity import largest_node, max_processes
+from axml_ray.cluster.connection import connect, quiet_data
+from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_file, write_json
 from axml_ray.network.backends.devices import reserved_device

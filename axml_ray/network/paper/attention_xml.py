@@ -63,6 +63,7 @@ class Encoder(nn.Module):
 
     def embed(self, tokens_BT: Tensor, unique_ids: tuple[Tensor, Tensor] | None) -> Tensor:
         """Return the vectors of the words (section 2.4.1), [B, T, E]."""
+        # One row for each distinct word: its gradient is then summed once, and Adam moves only these rows.
         rows_U, row_index = unique_ids or tokens_BT.unique(return_inverse=True)
         vectors = read_rows(self.embedding.weight, rows_U, row_index).to(self.first_state.dtype)
         return vectors.view(*tokens_BT.shape, -1)

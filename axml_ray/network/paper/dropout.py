@@ -1,4 +1,4 @@
-"""Dropout with a mask that depends on nothing but the document's seed."""
+"""Dropout with a mask that depends on nothing but the document's seed, where it has one."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""The loss of one level (paper, section 2.4.5)."""
+"""The loss of one level (paper, section 2.4.5); by default `fast.fused_attention.fused_loss` computes the same."""
 
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
