@@ -10,7 +10,7 @@ has measured by then is in its file. The exit code is 1 if a part failed or brok
   0.1 for the label table), against float64 on the CPU; both kinds of levels, hidden 256 and 512, 504 words. Rows also
   have the error of float32 on the CPU.
 - `lstm`: forward and backward of the encoder's two LSTMs: one after the other, on two streams, and as one bidirectional
-  call, in float16 and bfloat16.
+  call, in float16 and bfloat16; and each of them as a CUDA graph, without the time of launching.
 - `profile`: the twenty kernels that take longest in a first and a deep step.
 - `chunks`: the first step with 2^26 to 2^32 values in a chunk of nodes.
 - `sync`: a training step in which waiting for the GPU is an error.
@@ -349,7 +349,26 @@ def lstm_variants(
             torch.autograd.backward(outputs)  # each part runs on the stream of its forward pass
 
         variants["two_streams"] = on_two_streams
+        if len(parts) == 1:
+            leaves = [words, *left.parameters(), *right.parameters(), *both.parameters()]
+            variants |= {f"graph_{name}": captured(run, leaves, device) for name, run in variants.items()}
     return variants
+
+
+def captured(run: Callable[[], None], leaves: Sequence[torch.Tensor], device: torch.device) -> Callable[[], None]:
+    """Return a function that launches all kernels of `run` at once, as a CUDA graph; `leaves` get new gradients."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # libraries allocate what they keep before the capture
+            run()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    for leaf in leaves:
+        leaf.grad = None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def _seconds_of(run: Callable[[], None], device: torch.device, repeats: int) -> float:
