@@ -322,7 +322,7 @@ def lstm_variants(
 ) -> dict[str, Callable[[], None]]:
     """Return functions that run both directions over random words, forward and backward."""
     words = torch.randn(documents, tokens, 384, device=device, dtype=dtype, requires_grad=True)
-    parts = words.split(documents_at_once)
+    parts = words.split(documents_at_once) if documents_at_once < documents else [words]
     left, right = (torch.nn.LSTM(384, hidden, batch_first=True).to(device, dtype) for _ in range(2))
     both = torch.nn.LSTM(384, hidden, batch_first=True, bidirectional=True).to(device, dtype)
 
