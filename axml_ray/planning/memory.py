@@ -16,7 +16,7 @@ from itertools import pairwise
 from axml_ray.network.backends import cpu_backend, cuda_backend
 from axml_ray.network.backends.base import Limits
 from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE
-from axml_ray.network.fast.cuda_lstm import INPUT_MULTIPLE
+from axml_ray.network.fast.cuda_lstm import TOKEN_MULTIPLE
 from axml_ray.planning.shapes import Counts, LevelShape
 from axml_ray.settings import Experiment, NetworkSettings
 
@@ -114,13 +114,14 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     For each token: word vectors before and after dropout and reversed, 5 E; gates, cells and states of both LSTMs, the
     concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N,
     and on a processor without instructions for bfloat16 the LSTMs read and return float32, 2 (E + N). cuDNN's LSTMs
-    compute on their own padded copies of the word vectors, with words first, 4 E. The factors were measured on a CPU
-    (tests/planning/test_plan.py); cuDNN's were not.
+    compute on copies of the word vectors and states of both directions, which each CUDA graph has for itself. The
+    factors were measured on a CPU (tests/planning/test_plan.py); cuDNN's were not.
     """
     dimension, hidden = counts.word_dimension, settings.network.hidden
-    padded_dimension = -(-dimension // INPUT_MULTIPLE) * INPUT_MULTIPLE
     if accelerator:
-        workspace = width * 4 * padded_dimension
+        # Graphs are of texts of 64, 128 … tokens, so that together they hold this many times what the longest one does.
+        graphs = (-(-padded(counts.longest) // TOKEN_MULTIPLE) + 1) / 2
+        workspace = int(width * (8 * dimension + graphs * 4 * (dimension + hidden)))
     else:
         workspace = FLOAT * (12 * max(dimension, hidden) + (2 * (dimension + hidden) if width < FLOAT else 0))
     tokens = -(-settings.training.batch_size // workers) * padded(counts.longest)

@@ -26,6 +26,7 @@ from axml_ray.network.backends.devices import device_named, reserved_device
 from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.counter_dropout import counter_dropout, kept_values, seeds_of_documents
+from axml_ray.network.fast.cuda_lstm import _run, run_both
 from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.optimization.weight_average import store_like
@@ -155,8 +156,9 @@ class TestLSTM:
             outputs = backend.both_directions(lstms, words, states)
         assert {output.dtype for output in outputs} == {torch.bfloat16}
         (sum(output.double().sum() for output in outputs) * factor).backward()
-        exact = lstms[0](words[0].float(), (states[0][0], states[0][1]))[0]
-        torch.testing.assert_close(outputs[0].float(), exact, rtol=0.02, atol=0.02)
+        for lstm, output, read, state in zip(lstms, outputs, words, states, strict=True):
+            exact = lstm(read.float(), (state[0], state[1]))[0]
+            torch.testing.assert_close(output.float(), exact, rtol=0.02, atol=0.02)
         found = {name: value.grad for name, value in lstms[0].named_parameters()}
         return {**found, "words": words[0].grad, "state": states[0].grad}
 
@@ -167,6 +169,31 @@ class TestLSTM:
             for name, gradient in found.items():
                 scaled = gradient.double() / factor
                 torch.testing.assert_close(scaled, wanted[name].double(), rtol=0.02, atol=1e-3, msg=name)
+
+    @pytest.mark.parametrize("longer", [0, 5])
+    def test_one_call_is_two_lstms(self, longer, monkeypatch):
+        """Outputs and gradients, also where texts are padded as for a graph."""
+
+        class Graphs:
+            def run(self, arguments):
+                return _run(*arguments)
+
+        monkeypatch.setattr("axml_ray.network.fast.cuda_lstm.TOKEN_MULTIPLE", 7 + longer)
+        torch.manual_seed(0)
+        lstms = [torch.nn.LSTM(6, 5, batch_first=True).double() for _ in range(2)]
+        words = [torch.randn(4, 7, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        states = [torch.randn(2, 1, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        leaves = [*words, *states, *lstms[0].parameters(), *lstms[1].parameters()]
+        factors = [torch.randn(4, 7, 5, dtype=torch.float64) for _ in range(2)]
+        results = []
+        for outputs in (
+            run_both(lstms, words, states, torch.float64, Graphs() if longer else None),
+            [lstm(read, (state[0], state[1]))[0] for lstm, read, state in zip(lstms, words, states, strict=True)],
+        ):
+            total = sum((output * factor).sum() for output, factor in zip(outputs, factors, strict=True))
+            results.append([*outputs, *torch.autograd.grad(total, leaves)])
+        for found, expected in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected)
 
     def test_weights_in_bfloat16_take_words_in_float32(self):
         """A network that predicts in float32 may keep its LSTMs in bfloat16."""

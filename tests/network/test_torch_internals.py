@@ -87,9 +87,10 @@ def test_masked_scale(dtype):
     torch.testing.assert_close(masked_scale(values, kept, 1.25), values * kept * 1.25)
 
 
-def test_lstm_layer():
-    lstm = torch.nn.LSTM(6, 5, batch_first=True)
-    words, state = torch.randn(3, 7, 6), (torch.randn(1, 3, 5), torch.randn(1, 3, 5))
+@pytest.mark.parametrize("directions", [1, 2])
+def test_lstm_layer(directions):
+    lstm = torch.nn.LSTM(6, 5, batch_first=True, bidirectional=directions == 2)
+    words, state = torch.randn(3, 7, 6), (torch.randn(directions, 3, 5), torch.randn(directions, 3, 5))
     found = lstm_layer(words, state, list(lstm.parameters()), True)
     torch.testing.assert_close(found, lstm(words, state)[0])
 

@@ -130,7 +130,7 @@ def step_of(training: LevelTraining, batch: Batch) -> Audit:
             def record() -> tuple[list[Tensor], Tensor]:
                 leaves = [one.detach().requires_grad_() for one in (words, h, c, *weights)]
                 with torch.enable_grad():
-                    output = torch._VF.lstm(leaves[0], leaves[1:3], leaves[3:], True, 1, 0.0, True, False, True)[0]
+                    output = torch._VF.lstm(leaves[0], leaves[1:3], leaves[3:], True, 1, 0.0, True, True, True)[0]
                 return leaves, output
 
             ctx.leaves, ctx.output = paused(record)()

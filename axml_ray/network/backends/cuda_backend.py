@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from axml_ray.network.backends.base import Backend, HostCopy, Limits, Seeds, TransferBatch
 from axml_ray.network.fast.counter_dropout import counter_dropout, seeds_of_documents
-from axml_ray.network.fast.cuda_lstm import run_lstm
+from axml_ray.network.fast.cuda_lstm import LstmGraphs, run_both
 
 STORED_ON_DEVICE = 1 << 26
 """Bytes of a parameter above which its average and its best values are kept in main memory."""
@@ -38,6 +38,8 @@ LIMITS = Limits(
 )
 TRITON_VARIABLE = "AXML_RAY_TRITON"
 """Environment variable that is 1 where the Triton kernel of Adam is used."""
+GRAPHS_VARIABLE = "AXML_RAY_CUDA_GRAPHS"
+"""Environment variable that is 0 where the kernels of LSTMs are launched one by one."""
 FLOAT16_CAPABILITY = (7, 0)
 """Compute capability from which GPUs multiply float16 matrices in tensor cores: Volta's."""
 ALIGNMENT = 16
@@ -49,8 +51,8 @@ class CudaBackend(Backend):
 
     Args:
         device_type: type of the tensors' device; tests pass "cpu".
-        lstm_dtype: number format of the LSTMs where the other products are in bfloat16 or float16. cuDNN has persistent
-            kernels for float16 only, which keep the recurrent weights on the chip; see `cuda_lstm`.
+        lstm_dtype: number format of the LSTMs where the other products are in bfloat16 or float16: cuDNN is fastest in
+            float16; see `cuda_lstm`.
         limits: how much is computed at a time.
         row_kernel: whether Adam updates rows by a Triton kernel (`row_adam`); by default as AXML_RAY_TRITON says.
     """
@@ -71,6 +73,7 @@ class CudaBackend(Backend):
         switched_on = os.environ.get(TRITON_VARIABLE) == "1"
         self.row_kernel = switched_on if row_kernel is None else row_kernel
         self._is_gpu = device_type == "cuda"
+        self.lstm_graphs = LstmGraphs() if self._is_gpu and os.environ.get(GRAPHS_VARIABLE) != "0" else None
         if self._is_gpu:
             _configure_libraries()
 
@@ -104,11 +107,11 @@ class CudaBackend(Backend):
     def both_directions(
         self, lstms: Sequence[nn.LSTM], inputs: Sequence[Tensor], states: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Run one LSTM after the other, in `lstm_dtype` where the words are in a reduced format."""
+        """Run both LSTMs in one call, in `lstm_dtype` where the words are in a reduced format."""
         reduced = inputs[0].dtype in (torch.bfloat16, torch.float16)
         dtype = self.lstm_dtype if reduced else inputs[0].dtype
         with torch.autocast(self.device_type, enabled=False):  # it would choose another format for cuDNN
-            return [run_lstm(*run, dtype) for run in zip(lstms, inputs, states, strict=True)]
+            return run_both(lstms, inputs, states, dtype, self.lstm_graphs)
 
     def table_scores(self, states_BTD: Tensor, queries_nD: Tensor) -> Tensor:
         """Return one product of all documents' words, in memory [n, B, T]."""

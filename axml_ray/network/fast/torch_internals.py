@@ -30,20 +30,19 @@ def masked_scale(values: Tensor, mask: Tensor, scale: float) -> Tensor:
 
 
 def lstm_layer(words_BTE: Tensor, state: tuple[Tensor, Tensor], weights: Sequence[Tensor], training: bool) -> Tensor:
-    """Run one direction and layer of an LSTM with given weights, and return its output, [B, T, N].
+    """Run one layer of an LSTM with given weights, and return its output, [B, T, N], or [B, T, 2N] of two directions.
 
     `nn.LSTM` runs with its own parameters only, whose number format may not be that of the words.
 
     Args:
         words_BTE: the input.
-        state: h and c, [1, B, N].
-        weights: of the input and of the state, and their biases, as in `nn.LSTM`.
+        state: h and c, [directions, B, N].
+        weights: of the input and of the state, and their biases, for each direction, as in `nn.LSTM`.
         training: whether a backward pass follows.
     """
-    # biases, one layer, no dropout, one direction, batch first
-    output: Tensor = torch._VF.lstm(
-        words_BTE, [tensor.contiguous() for tensor in state], list(weights), True, 1, 0.0, training, False, True
-    )[0]
+    states, both = [tensor.contiguous() for tensor in state], len(weights) == 8
+    # with biases, one layer, no dropout, batch first
+    output: Tensor = torch._VF.lstm(words_BTE, states, list(weights), True, 1, 0.0, training, both, True)[0]
     return output
 
 
