@@ -176,7 +176,7 @@ class TestLSTM:
 
         class Graphs:
             def run(self, arguments):
-                return _run(*arguments)
+                return _run(arguments)
 
         monkeypatch.setattr("axml_ray.network.fast.cuda_lstm.TOKEN_MULTIPLE", 7 + longer)
         torch.manual_seed(0)

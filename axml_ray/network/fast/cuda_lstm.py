@@ -64,13 +64,17 @@ def run_both(
     weights = torch.cat([tensor.flatten() for tensor in (*matrices, *biases)])
 
     arguments = [_enter(tensor, factor) for tensor in (words, torch.cat(list(states), dim=1), weights)]
-    output = graphs.run(arguments) if graphs is not None else _run(*arguments, lstms[0].training)
+    output = _run(arguments, lstms[0].training) if graphs is None else graphs.run(arguments)
     ahead, back = _leave(output, inputs[0].dtype, factor).chunk(2, dim=2)
     return [ahead[:, :tokens], back.flip(1)[:, :tokens]]
 
 
-def _run(words: Tensor, states: Tensor, weights: Tensor, training: bool = True) -> Tensor:
-    """Run the bidirectional LSTM with the weights in one tensor, in cuDNN's order, so that it need not copy them."""
+def _run(arguments: Sequence[Tensor], training: bool = True) -> Tensor:
+    """Run the bidirectional LSTM on words, states and weights.
+
+    The weights are one tensor in cuDNN's order, so that it need not copy them.
+    """
+    words, states, weights = arguments
     gates, hidden, width = 4 * states.shape[3], states.shape[3], words.shape[2]
     matrices, biases = [(gates, width), (gates, hidden)] * 2, [(gates,)] * 4
     sizes = [rows * (columns[0] if columns else 1) for rows, *columns in (*matrices, *biases)]
@@ -117,13 +121,13 @@ class LstmGraphs:
         stream.wait_stream(now)
         with torch.cuda.stream(stream):  # libraries allocate what they keep before a capture
             for _ in range(3):
-                torch.autograd.grad(_run(*fixed).sum(), fixed)
+                torch.autograd.grad(_run(fixed).sum(), fixed)
         now.wait_stream(stream)
         pool = next((graph.forward.pool() for graph in self._graphs.values()), None)
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads copy batches meanwhile, which a capture that watches the whole process would forbid.
         with torch.cuda.graph(forward, pool=pool, capture_error_mode="thread_local"):
-            output = _run(*fixed)
+            output = _run(fixed)
         gradient = torch.empty_like(output)
         with torch.cuda.graph(backward, pool=forward.pool(), capture_error_mode="thread_local"):
             gradients = torch.autograd.grad(output, fixed, gradient)
