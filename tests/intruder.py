@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -96,15 +97,17 @@ def assert_refused(pid: int, directory: Path) -> None:
         text=True,
     )
     try:
-        refusals = 0
-        # The agent's usual port may be held by another cluster of these tests.
-        for port in sorted(listening(pids) | {AGENT_PORT}):
-            for host in {outside, "127.0.0.1"}:
-                for path in JOBS:
-                    status, content = submit(f"http://{host}:{port}{path}", marker)
-                    assert status in (0, 401, 403, 404, 405), (host, port, path, status, content)
-                    refusals += status in (401, 403)
-        assert refusals >= 4  # the dashboard's and the agent's
+        refusals, end = 0, time.monotonic() + 60
+        while refusals < 4:  # the dashboard's and the agent's, which start some seconds after the head
+            assert time.monotonic() < end, refusals
+            refusals = 0
+            # The agent's usual port may be held by another cluster of these tests.
+            for port in sorted(listening(descendants(pid)) | {AGENT_PORT}):
+                for host in {outside, "127.0.0.1"}:
+                    for path in JOBS:
+                        status, content = submit(f"http://{host}:{port}{path}", marker)
+                        assert status in (0, 401, 403, 404, 405), (host, port, path, status, content)
+                        refusals += status in (401, 403)
         said, _ = join.communicate(timeout=120)
     finally:
         join.kill()

@@ -193,8 +193,7 @@ class LinearTree(Member):
         """Open classifiers that `fit` wrote.
 
         Raises:
-            OSError, ValueError: the file is missing, has no classifiers of this version, or has other labels or
-            features.
+            OSError, ValueError: the file is missing, has no classifiers of this version, or has other labels.
         """
         path, features = directory / FILE, inputs.features
         try:

@@ -101,7 +101,7 @@ def outcome(home: Path, small_disk: Path) -> dict[str, Any]:
         (home / case).mkdir()
         settings = synthetic.experiment(
             home / case,
-            training={"epochs": [1 if case == "disk" else 400], "patience": 10_000},
+            training={"epochs": [1 if case == "disk" else 400], "patience_steps": 10**9},
             ensemble={"trees": 1},
             resources={"max_failures": 0},
         )

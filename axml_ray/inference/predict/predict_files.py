@@ -182,8 +182,8 @@ def predict_files(
             `PREDICTIONS`, lists best first; and, when all are complete, `predictions.json`.
         options: options of the predictions.
         actors: largest number of actors, each of which opens the bundle; by default Ray starts all that fit.
-        cpus_per_actor, gpus_per_actor: what is reserved for an actor; the CPUs are its number of threads, and without
-            GPUs it predicts on the CPU.
+        cpus_per_actor: CPUs that are reserved for an actor, and its number of threads.
+        gpus_per_actor: GPUs that are reserved for an actor; without any it predicts on the CPU.
 
     Returns:
         The content of `predictions.json`: documents, errors, first_error, files.
