@@ -135,13 +135,14 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
         }
     common: dict[str, Any] = {
         "max_ongoing_requests": MANY,
-        "max_surge_percent": 100,  # replicas of a new bundle start beside the old ones, which stay if they fail
+        "max_surge_percent": 100,  # replicas of a new bundle start in addition to the old ones, which stay if they fail
         "graceful_shutdown_timeout_s": serving.drain_s,
         "health_check_period_s": HEALTH_CHECK_S,
         "health_check_timeout_s": HEALTH_ANSWER_S,
         "user_config": asdict(edition),
     }
     reserved: dict[str, Any] = {"num_cpus": serving.reserved_cpus, "num_gpus": serving.gpus}
+    # A cluster of its own runs nothing else, and replicas on one machine share the memory of mapped weights.
     members = [
         serve.deployment(Members)
         .options(
