@@ -10,6 +10,7 @@ deployments have opened the new one.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,8 +19,11 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
+from axml_ray.cluster.connection import largest_node
+from axml_ray.core.files import file_bytes
 from axml_ray.core.limits import available_cpus
 from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.predict.shards import PROCESS_BYTES
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
@@ -31,8 +35,8 @@ from serve_app.settings import INFLIGHT_BATCHES, ApplicationSettings, ServingSet
 
 MANY = 10_000
 """Requests that Serve admits to a deployment: more than the application's own queue ever lets through."""
-HEALTH_CHECK_S = 2.0
-"""Seconds between health checks of the ingress, after which a dead replica is replaced."""
+HEALTH_CHECK_S, HEALTH_ANSWER_S = 2.0, 5.0
+"""Seconds between health checks of a replica, and for the answer to one; after three failures Serve replaces it."""
 INGRESS_CPUS = 0.1
 """CPUs that Ray reserves for a replica of the ingress."""
 
@@ -82,6 +86,19 @@ def group_members(bundle: Bundle) -> dict[str, list[str] | None]:
     return groups
 
 
+def members_memory(bundle: Bundle, names: Sequence[str] | None) -> float:
+    """Return the bytes that Ray reserves for a replica with some members of a bundle, or all.
+
+    At most half of the largest node, as the old and the new replica are there during a roll-out.
+    """
+    size = file_bytes(bundle.directory)
+    if names is not None:  # files outside of the members' directories are common to all
+        size -= sum(
+            file_bytes(bundle.directory / entry.path) for entry in bundle.manifest.members if entry.name not in names
+        )
+    return min(PROCESS_BYTES + size, largest_node("memory") // 2)
+
+
 def build(args: dict[str, Any]) -> Application:
     """Build the application for `serve run` and `serve deploy` from values of `ApplicationSettings` by name.
 
@@ -102,9 +119,10 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
         read_examples(serving.examples)
     keys_of_environment()
     edition = Edition.checked(serving.bundle)
+    bundle = edition.open()
     groups: dict[str, list[str] | None] = {"members": None}
     if not serving.colocate_members:
-        groups = group_members(edition.open())
+        groups = group_members(bundle)
     threads = max(1, available_cpus() // len(groups) if serving.cpus is None else int(serving.cpus))
     scaling: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:
@@ -115,31 +133,34 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
                 "target_ongoing_requests": INFLIGHT_BATCHES,
             }
         }
+    common: dict[str, Any] = {
+        "max_ongoing_requests": MANY,
+        "max_surge_percent": 100,  # replicas of a new bundle start in addition to the old ones, which stay if they fail
+        "graceful_shutdown_timeout_s": serving.drain_s,
+        "health_check_period_s": HEALTH_CHECK_S,
+        "health_check_timeout_s": HEALTH_ANSWER_S,
+        "user_config": asdict(edition),
+    }
+    reserved: dict[str, Any] = {"num_cpus": serving.reserved_cpus, "num_gpus": serving.gpus}
+    # A cluster of its own runs nothing else, and replicas on one machine share the memory of mapped weights.
     members = [
         serve.deployment(Members)
         .options(
             name=name,
-            max_ongoing_requests=MANY,
-            max_surge_percent=100,
-            graceful_shutdown_timeout_s=serving.drain_s,
-            user_config=asdict(edition),
-            ray_actor_options={"num_cpus": serving.reserved_cpus, "num_gpus": serving.gpus},
+            ray_actor_options=reserved | ({} if address else {"memory": members_memory(bundle, names)}),
+            **common,
             **scaling,
         )
-        .bind(names, threads, serving.gpus)
+        .bind(names, threads, serving.gpus, serving.time_limit_s)
         for name, names in groups.items()
     ]
     return (
         serve.deployment(Ingress)
         .options(
             name="ingress",
-            health_check_period_s=HEALTH_CHECK_S,
             num_replicas=serving.ingress_replicas,
-            max_ongoing_requests=MANY,
-            max_surge_percent=100,
-            graceful_shutdown_timeout_s=serving.drain_s,
-            user_config=asdict(edition),
             ray_actor_options={"num_cpus": INGRESS_CPUS},
+            **common,
         )
         .bind(serving.without_bundle, address, *members)
     )

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -23,6 +25,9 @@ from serve_app.edition import Edition, EditionError, exclude_from_collections
 EDITIONS = 2
 """Number of bundles held open: during a roll-out, requests for the previous bundle are still in flight."""
 
+HUNG_S = 10.0
+"""Least seconds after which a prediction counts as hung."""
+
 T = TypeVar("T")
 logger = logging.getLogger("ray.serve")
 
@@ -37,27 +42,34 @@ class Members:
         names: names of the members; None for all members of a bundle.
         threads: number of PyTorch threads.
         gpus: GPUs that Ray reserves for the replica; 0 computes on the CPU.
+        time_limit_s: seconds after which no caller waits for a prediction any more.
     """
 
-    def __init__(self, names: Sequence[str] | None, threads: int, gpus: float = 0.0):
+    def __init__(self, names: Sequence[str] | None, threads: int, gpus: float = 0.0, time_limit_s: float = HUNG_S):
         use_threads(threads)
-        self.names, self.gpus = names, gpus
+        self.names, self.gpus, self.hung_s = names, gpus, max(time_limit_s, HUNG_S)
         self._predicting, self._opening = threading.Lock(), threading.Lock()
         self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
+        self._started: float | None = None  # when the prediction that runs now began
 
     async def reconfigure(self, config: dict[str, str]) -> None:
-        """Open a bundle that is rolled out; Serve calls this with `user_config`.
+        """Open a bundle that is rolled out; Serve calls this with `user_config`, first in replicas without requests.
 
         Raises:
-            EditionError: the bundle is unusable, and no other is open.
+            EditionError: the bundle is unusable; Serve reports it, and keeps the replicas of the previous bundle.
         """
-        edition = Edition(**config)
-        try:
-            await self.ready(edition)
-        except EditionError as error:
-            if not self._open:
-                raise
-            logger.error("keeping the previous bundle: %s", error)
+        await self.ready(Edition(**config))
+
+    async def check_health(self) -> None:
+        """End the process if a prediction hangs; Serve calls this regularly, and replaces the dead replica at once.
+
+        Of a replica that raises an error, Serve would wait for the calls in flight, of which this one never ends; those
+        of a dead replica are repeated elsewhere.
+        """
+        started = self._started
+        if started is not None and (seconds := time.monotonic() - started) > self.hung_s:
+            logger.error("a prediction has been running for %.0f s; the replica ends itself", seconds)
+            os._exit(1)
 
     async def ready(self, edition: Edition) -> dict[str, bool]:
         """Open a bundle if it is not open yet; return true for the name of each member."""
@@ -116,6 +128,10 @@ class Members:
             with self._predicting:
                 if edition in self._open:
                     self._open.move_to_end(edition)  # the least recently used edition is closed first
-                return work(ensemble, labels)
+                self._started = time.monotonic()
+                try:
+                    return work(ensemble, labels)
+                finally:
+                    self._started = None
 
         return await asyncio.to_thread(run)

@@ -27,7 +27,7 @@ from axml_ray.inference.explain.explain import assemble
 from axml_ray.members.explanation import TreePath
 from axml_ray.settings import LabelConditions
 from serve_app.batching import Batcher
-from serve_app.edition import Edition, EditionError, exclude_from_collections
+from serve_app.edition import Edition, exclude_from_collections
 from serve_app.fan_out import FanOut
 from serve_app.settings import INFLIGHT_BATCHES, MAX_EXPLANATIONS, ServingSettings
 
@@ -156,22 +156,14 @@ class Service:
     async def use(self, edition: Edition) -> None:
         """Answer new requests from a bundle; requests in flight are answered from the one they started with.
 
-        If the bundle is unusable and there is a previous one, that stays in use and the error is logged.
-
         Raises:
-            SettingsError, EditionError: the bundle is unusable, and there is no previous one.
+            SettingsError, EditionError: the bundle is unusable.
         """
         if self._served and self._served.edition == edition:
             return
-        try:
-            bundle = await asyncio.to_thread(edition.open)
-            served = ServedBundle(edition, bundle, await asyncio.to_thread(Codec, bundle))
-            await self.fan_out.open(edition, OPEN_S)
-        except (SettingsError, EditionError) as error:
-            if not self._served:
-                raise
-            logger.error("keeping the previous bundle: %s", error)
-            return
+        bundle = await asyncio.to_thread(edition.open)
+        served = ServedBundle(edition, bundle, await asyncio.to_thread(Codec, bundle))
+        await self.fan_out.open(edition, OPEN_S)
         self._served = served
         exclude_from_collections()
         logger.info("answering from %s (%s)", edition.directory, edition.name)

@@ -61,7 +61,8 @@ class ServingSettings(Settings):
     max_body_bytes: Positive = 4 << 20
     """Largest size of a request's body in bytes, decompressed if it is gzip."""
     time_limit_s: Annotated[float, Field(gt=0)] = 20.0
-    """Seconds for an answer; a request that takes longer is answered with 504."""
+    """Seconds for an answer; a request that takes longer is answered with 504, and a replica of the members whose
+    prediction takes longer, and longer than 10 s, is replaced."""
     max_queued_texts: Positive = 512
     """Largest number of texts in the queue for the members; with more, requests are refused (503)."""
     allowed_origins: Origins | None = None

@@ -23,10 +23,13 @@ from small_server import MEMBERS, SMALL
 
 from axml_ray import Tagger
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.runs.run import Run
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
+from serve_app.members import Members
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
@@ -144,6 +147,81 @@ def test_killed_trees_that_were_together_and_a_new_bundle_cost_no_answer(
         assert answers[-1].json()["edition"] == requests.get(f"{url}/v1/model", timeout=SECONDS).json()["edition"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stopped process", "stuck thread"])
+def test_a_hung_replica_is_replaced_within_half_a_minute(
+    how: str,
+    serve_address: str,
+    serving_bundle: Path,
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(Members):
+        """Members whose next prediction never ends once there is a file."""
+
+        async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:
+            if (tmp_path / "hang").exists():
+                (tmp_path / "hang").unlink()
+                await self._run(edition, lambda *_: time.sleep(10 * SECONDS))
+            return await super().rank(edition, tokens)
+
+    monkeypatch.setattr("serve_app.app.Members", Stuck)
+    deployed = time.monotonic()
+    with application(serve_address, "hung", serving_bundle) as url:
+        start_s = time.monotonic() - deployed  # 5 s, or more on a busy machine
+
+        def ask() -> int:
+            with suppress(requests.Timeout):
+                return requests.post(f"{url}/v1/tag", json={"text": texts[0]}, timeout=1).status_code
+            return 0
+
+        assert ask() == 200
+        hung, began = process_of("hung:members"), time.monotonic()
+        try:
+            if how == "stopped process":
+                os.kill(hung, signal.SIGSTOP)
+            else:
+                (tmp_path / "hang").touch()
+            assert ask() == 0
+            while ask() != 200:
+                assert time.monotonic() - began < 25 + start_s
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(hung, signal.SIGKILL)
+        assert ask() == 200
+
+
+@pytest.mark.slow
+def test_a_failed_roll_out_shows_in_the_status_while_the_old_bundle_answers(
+    serve_address: str, serving_bundle: Path, served_run: Run, texts: list[str], tmp_path: Path
+) -> None:
+    from ray import serve
+
+    from serve_app.app import build
+
+    export_bundle(served_run, tmp_path / "next", weights="bfloat16")
+    with application(serve_address, "failing", serving_bundle) as url:
+        load = Load(url, texts[0], clients=1)
+        load.until(used(MEMBERS), "an answer")
+        deployed = build({"bundle": str(tmp_path / "next"), **SMALL})
+        [weights, *_] = sorted((tmp_path / "next" / "members").rglob("*.safetensors"))
+        os.truncate(weights, 100)  # after its checksum was verified
+        with pytest.raises(RuntimeError):
+            serve.run(deployed, name="failing", route_prefix="/failing")
+        status = serve.status().applications["failing"]
+        assert status.status == "DEPLOY_FAILED"
+        assert status.deployments["members"].status == "DEPLOY_FAILED"
+        assert weights.name in status.deployments["members"].message
+        load.until(used(MEMBERS), "an answer after the failure")
+        answers = load.stop()
+        assert Counter(answer.status_code for answer in answers) == {200: len(answers)}
+        assert len({answer.json()["edition"] for answer in answers}) == 1
+        serve.run(build({"bundle": str(serving_bundle), **SMALL}), name="failing", route_prefix="/failing")
+        assert serve.status().applications["failing"].status == "RUNNING"
+        assert requests.post(f"{url}/v1/tag", json={"text": texts[0]}, timeout=SECONDS).status_code == 200
+
+
 def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) -> None:
     from serve_app.app import build
 
@@ -215,8 +293,16 @@ def assert_answers_again(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: Path) -> None:
-    """`python -m serve_app`: loopback, keys, and an end that answers what is under way."""
+def test_a_server_of_its_own(serve_address: str, serving_bundle: Path, texts: list[str], tmp_path: Path) -> None:
+    """`python -m serve_app`: loopback, keys, and an end that answers what is under way, and stops nothing of others."""
+    from ray import serve
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0.1})
+    class Neighbour:
+        async def __call__(self) -> str:
+            return "here"
+
+    neighbour = serve.run(Neighbour.bind(), name="neighbour", route_prefix=None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -277,5 +363,7 @@ def test_a_server_of_its_own(serving_bundle: Path, texts: list[str], tmp_path: P
         assert not [line for line in left if "retries" in line], left
         with pytest.raises(requests.ConnectionError):
             requests.get(f"{url}/healthz", timeout=SECONDS)
+        assert neighbour.remote().result(timeout_s=SECONDS) == "here"
     finally:
         process.kill()
+        serve.delete("neighbour")
