@@ -114,7 +114,7 @@ class RankRequest:
     """Number of first labels of each text whose contributions are returned."""
 
     @property
-    def kind(self) -> Hashable:
+    def batch_key(self) -> Hashable:
         """The key of the requests that can share a batch."""
         return self.served.edition, self.labels, self.conditions, self.explained
 
@@ -122,7 +122,7 @@ class RankRequest:
 RankResult = tuple[TopK, tuple[str, ...], list[list[tuple[Contribution, ...]]]]
 """The ensemble's ranking of a request [texts, k], the names of the members that answered, and the contributions to the
 first `explained` labels of each text."""
-PathRequest = tuple[Edition, np.ndarray, int, list[int]]
+TreePathRequest = tuple[Edition, np.ndarray, int, list[int]]
 """A text and its labels whose tree paths are required: the arguments of `Members.explain`."""
 
 
@@ -134,7 +134,9 @@ class Service:
         at_once = INFLIGHT_BATCHES * (serving.max_replicas or serving.replicas)
         waiting = serving.max_queued_texts
         self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(self._rank, BATCH_WORDS, at_once, waiting)
-        self._path_batcher: Batcher[PathRequest, dict[str, list[TreePath]]] = Batcher(self._paths, 1, at_once, waiting)
+        self._path_batcher: Batcher[TreePathRequest, dict[str, list[TreePath]]] = Batcher(
+            self._paths, 1, at_once, waiting
+        )
         self.examples = read_examples(serving.examples) if serving.examples else []
         self.draining = False
         """Whether new requests are refused because the server is shutting down."""
@@ -209,7 +211,7 @@ class Service:
             explained=shown if explain else 0,
         )
         ranking, used, contributions = await self._rank_batcher.submit(
-            request, request.kind, len(texts), len(tokens.values)
+            request, request.batch_key, len(texts), len(tokens.values)
         )
         has_words = codec.has_words(texts)
         ids, scores = codec.mask(ranking, has_words, label_ids)
@@ -220,7 +222,7 @@ class Service:
         return TagResult(tags, np.where(has_words, tokens.lengths, 0), used, served)
 
     async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
-        """Return the results of a batch of requests of one kind, each with its rows of the joint ranking."""
+        """Return the results of a batch of requests of one key, each with its rows of the joint ranking."""
         served, label_ids, explained = requests[0].served, requests[0].labels, requests[0].explained
         tokens, combination = Ragged.concatenate([request.tokens for request in requests]), served.bundle.combination
         if label_ids is None:
@@ -257,7 +259,7 @@ class Service:
         explanations = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], paths)
         return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
-    async def _paths(self, requests: list[PathRequest]) -> list[dict[str, list[TreePath]]]:
+    async def _paths(self, requests: list[TreePathRequest]) -> list[dict[str, list[TreePath]]]:
         """Return the tree paths of each text's labels by member with attention; members explain one text at a time."""
         answers = [await self.fan_out.call("explain", *request) for request in requests]
         return [{name: paths for name, paths in answer.items() if paths is not None} for answer in answers]

@@ -47,7 +47,7 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
     Args:
         output: directory of the predictions.
         job: what determines the result.
-        decided: what a new job decides, and keeps when it is started again, perhaps on another machine.
+        decided: what a new job decides for its later starts as well, such as the number format of predictions.
 
     Returns:
         The stored job, with what was decided.
