@@ -27,8 +27,6 @@ DETAILS = "details: "
 """How the note begins that names the record of an exception."""
 MAX_TASKS, MAX_LINES = 5, 100
 """Number of failed tasks in a record, the last ones, and of lines of each log."""
-AGENT_SECONDS = 10.0
-"""Time that Ray's agent of a node, which sends logs, gets to start."""
 REPORT_SECONDS = 3.0
 """Time to wait for the record of a failed task, which workers and raylets send to the head about once a second."""
 
@@ -143,16 +141,27 @@ def _failed_tasks(since: float) -> Iterator[str]:
         where = f"process {task.worker_pid} on node {task.node_id}"
         yield f"Task {task.name}, attempt {task.attempt_number + 1}, {where}: {task.error_type}\n{task.error_message}\n"
         for suffix in ("err", "out"):
-            section = ""
-            while not section:
-                try:
-                    log = get_log(
-                        context.gcs_address, task.node_id, pid=task.worker_pid, tail=MAX_LINES, suffix=suffix,
-                        errors="replace", timeout=10,
+            try:
+                if task.node_id == context.get_node_id():
+                    log = _end_of_log(task.worker_pid, suffix)
+                else:
+                    log = "".join(
+                        get_log(
+                            context.gcs_address, task.node_id, pid=task.worker_pid, tail=MAX_LINES, suffix=suffix,
+                            errors="replace", timeout=10,
+                        )
                     )  # fmt: skip
-                    section = f"The end of its worker's log (.{suffix}):\n{''.join(log)}\n"
-                except Exception as error:  # its node is gone, it never had a worker, or Ray's agent is still starting
-                    if time.monotonic() > end + AGENT_SECONDS:
-                        section = f"Its worker's log (.{suffix}) cannot be read: {type(error).__name__}: {error}\n"
-                    time.sleep(0.5)
-            yield section
+                yield f"The end of its worker's log (.{suffix}):\n{log}\n"
+            except Exception as error:  # its node is gone, or it never had a worker
+                yield f"Its worker's log (.{suffix}) cannot be read: {type(error).__name__}: {error}\n"
+
+
+def _end_of_log(pid: int, suffix: str) -> str:
+    """Return the last lines of the log of a worker on this machine.
+
+    They are read from Ray's directory: its agent, which sends logs, doesn't run where another cluster has its port.
+    """
+    from ray._private.worker import global_worker
+
+    [path] = Path(global_worker.node.get_logs_dir_path()).glob(f"worker-*-{pid}.{suffix}")
+    return "".join(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-MAX_LINES:])
