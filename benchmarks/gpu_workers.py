@@ -269,7 +269,7 @@ def call_collectives(device: torch.device) -> dict[str, str]:
                 found, expected = call(own, everyone)
                 if not torch.equal(found, expected):
                     answers[name] = f"is wrong in {dtype}"
-            except (RuntimeError, ValueError, NotImplementedError) as error:
+            except (RuntimeError, ValueError) as error:  # a backend that lacks it for this device
                 answers[name] = f"{dtype}: {str(error).splitlines()[0]}"
     dist.barrier()
     return answers

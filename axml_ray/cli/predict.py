@@ -63,7 +63,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, field in LabelConditions.model_fields.items():
         kind = "LABEL" if name.endswith("labels") else "PREFIX"
         parser.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=(), metavar=kind, help=field.description)
-    parser.add_argument("--actors", type=count, metavar="N", help="most predictors; default: as many as fit")
+    parser.add_argument("--actors", type=count, metavar="N", help="largest number of predictors; default: all that fit")
     parser.add_argument(
         "--cpus-per-actor", type=count, default=1, metavar="N", help="CPUs and threads of a predictor; default 1"
     )

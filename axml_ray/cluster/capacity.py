@@ -1,4 +1,4 @@
-"""What the nodes of the Ray cluster have room for."""
+"""Counts of the processes that fit on the nodes of the Ray cluster."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What failed: the root cause of an error of Ray, and records of failures in `<run>/errors/`.
+"""Root causes of errors of Ray, and records of failures in `<run>/errors/`.
 
 Records remain when the cluster, and Ray's logs with it, are gone. A record has the error with its traceback, those of
 the workers included, and of each task that failed Ray's reason and the end of its worker's log.

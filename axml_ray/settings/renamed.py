@@ -21,7 +21,7 @@ RENAMED = {
     "straggler_timeout_s": "a server waits a second for a straggler",
     "max_texts": "a request may have 64 texts",
     "max_characters": "a text may have 100,000 characters",
-    "threads": "a server's replica has as many threads as CPUs: set cpus",
+    "threads": "a server's replica has one thread for each CPU: set cpus",
     "body_limit_s": "a server waits 10 seconds for a body",
     "batch_words": "batches of a server have at most 8,192 words",
     "max_labels": "a request may name at most 1,000 labels",
@@ -48,7 +48,7 @@ RENAMED = {
     "corpus.seed": "leave it out; documents are drawn by a hash of their text",
     "corpus.block_bytes": "leave it out; it is fixed",
     "corpus.expected.valid_documents": "leave it out; it follows from corpus.valid_documents",
-    "resources.predictors": "leave it out; as many predictors start as the cluster has room for",
+    "resources.predictors": "leave it out; all predictors start that fit on the cluster",
     "tree.hierarchy": "leave it out; trees are clustered by the texts of their labels",
     "tree.features": "leave it out; labels are clustered by TF-IDF centroids",
 }

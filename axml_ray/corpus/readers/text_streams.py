@@ -158,8 +158,8 @@ def _open_zip(stream: BinaryIO) -> Callable[[int], bytes]:
         if len(names) != 1:
             raise ValueError(f"it is a zip archive of {len(names)} files; unpack it and name those to be read")
         return archive.open(names[0]).read1  # type: ignore[attr-defined]
-    # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a compression that it lacks.
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    # zipfile raises RuntimeError for an encrypted member, and a subclass of it for a compression that it lacks.
+    except (zipfile.BadZipFile, RuntimeError) as error:
         raise ValueError(f"it is a zip archive that cannot be read; unpack it: {error}") from None
 
 

@@ -119,7 +119,7 @@ def predict_shards(
         output: directory of the shards' files.
         form: ending of the files.
         reserved: what Ray reserves for an actor: CPU, GPU and memory in bytes; with None, this process predicts.
-        most: largest number of actors; by default, as many start as the cluster has room for.
+        most: largest number of actors; by default all that fit on the cluster.
 
     Raises:
         SettingsError: the cluster's nodes have no room for the actors, or PyTorch sees no GPU there.

@@ -52,8 +52,8 @@ def run_both(
         graphs = None
     longer = 0 if graphs is None else -tokens % TOKEN_MULTIPLE
     wider = 0 if dtype == torch.float32 else -2 * dimension % INPUT_MULTIPLE
-    # cuDNN gives both directions the same words, the second from the end. So a word has both inputs beside each other,
-    # the second turned round, and each direction has weights of zero for the input of the other one.
+    # cuDNN gives both directions the same words, the second from the end. So a word has the inputs of both directions,
+    # the second one turned round, and each direction has weights of zero for the input of the other one.
     first, second = (functional.pad(one, (0, 0, 0, longer)) for one in inputs) if longer else inputs
     words = functional.pad(torch.cat([first, second.flip(1)], dim=2), (0, wider))
     matrices, biases = [], []
