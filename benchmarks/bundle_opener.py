@@ -20,14 +20,14 @@ def main() -> None:
     """Print `seconds` of opening, `private_mib` of memory after it, and `ms` of tagging a text."""
     bundle, path, count = sys.argv[1:]
     before, began = private_bytes("self"), time.perf_counter()
-    tagger = Tagger(bundle)
+    tagger = Tagger.load(bundle)
     opened, private = time.perf_counter() - began, private_bytes("self") - before
     with Path(path).open(encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in islice(file, int(count))]
-    tagger.tag(texts[0])  # warm up
+    tagger.tag(texts[:1])  # warm up
     began = time.perf_counter()
     for text in texts:
-        tagger.tag(text)
+        tagger.tag([text])
     tagging = (time.perf_counter() - began) / len(texts)
     print(json.dumps({"seconds": opened, "private_mib": private / 2**20, "ms": 1000 * tagging}), flush=True)
     sys.stdin.readline()
