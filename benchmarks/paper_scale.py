@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         phases = Phases()
         with report_to(phases), phases.watched():
             found = measure(home, labels, documents, given.workers)
-    rows = [{"phase": name, **costs} for name, costs in phases.costs.items()]
+    rows: list[dict[str, Any]] = [{"phase": name, **costs} for name, costs in phases.costs.items()]
     rows.append({"labels": labels, "documents": documents, "test_documents": test, "workers": given.workers, **found})
     figures: dict[str, float] = {
         f"{row['phase'].replace(' ', '_')}_{name}": row[name]
@@ -289,7 +289,8 @@ class Phases(Reporter):
         if not self._open:
             return
         cost = self.costs[self._open[0]]
-        sizes = [proportional_bytes(process) / 2**30 for process in ("self", *descendants(os.getpid()))]
+        processes = [os.getpid(), *descendants(os.getpid())]
+        sizes = [proportional_bytes(process) / 2**30 for process in processes]
         cost["gib"], cost["process_gib"] = max(cost["gib"], sum(sizes)), max(cost["process_gib"], *sizes)
 
 

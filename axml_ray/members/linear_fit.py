@@ -199,7 +199,8 @@ def join_ranges(files: Sequence[Path], arrays: dict[str, np.ndarray], path: Path
         metadata: metadata of the file.
     """
     shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    nodes, weights = {}, {}
+    nodes: dict[int, int] = {}
+    weights: dict[int, int] = {}
     for file in files:
         found, about = open_arrays(file, ABOUT)
         level = int(about["level"])

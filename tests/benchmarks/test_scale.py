@@ -67,8 +67,6 @@ def test_memory_is_that_of_the_whole_tree() -> None:
     process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
-    held = sum(
-        map(proportional_bytes, (process.pid, *descendants(process.pid)))
-    )
+    held = sum(map(proportional_bytes, (process.pid, *descendants(process.pid))))
     process.communicate()
     assert 64 << 20 <= held < 160 << 20
