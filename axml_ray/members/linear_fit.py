@@ -48,8 +48,8 @@ SMALLEST_WEIGHT = 0.1
 """Weights of a smaller absolute value are dropped."""
 MOST_MARGINS = 1 << 24
 """Largest number of margins, and of weights, of siblings that are in memory at a time."""
-RANGE_ROWS, FEW_RANGES = 1 << 22, 4
-"""Rows of working sets in a range of nodes, which takes about half a minute; so few ranges are fitted by the calling
+RANGE_ROWS, FEW_RANGES = 1 << 20, 8
+"""Rows of working sets in a range of nodes, which takes seconds to minutes; so few ranges are fitted by the calling
 process, as starting tasks would take longer."""
 PARTS = ("values", "words", "offsets")
 """The arrays of a level's classifiers in a file: weights, their features, and where each classifier begins."""
