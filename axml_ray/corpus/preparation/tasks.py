@@ -11,6 +11,7 @@ import ray.data
 
 from axml_ray.cluster.connection import quiet_data
 from axml_ray.cluster.failures import failure, root_cause
+from axml_ray.cluster.shared_state import sharing_files
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.settings import CorpusSettings
 
@@ -24,12 +25,19 @@ IS_LAST = "is_last_row_of_part"
 
 
 def run_tasks(
-    parts: Sequence[Any], task: Callable[..., Any], *, description: str, in_process: bool = False, **arguments: Any
+    parts: Sequence[Any],
+    task: Callable[..., Any],
+    *,
+    description: str,
+    directory: Path,
+    in_process: bool = False,
+    **arguments: Any,
 ) -> list[Any]:
     """Run `task` for each of `parts`, as a Ray Data task of its own or, `in_process`, one after another.
 
     `task` takes a part and `arguments`, of which large ones are references into Ray's object store (`Workspace.share`).
-    It returns rows, dictionaries of values that Arrow can hold; those of all tasks are returned, in any order.
+    It returns rows, dictionaries of values that Arrow can hold, and may write files below `directory`; the rows of all
+    tasks are returned, in any order.
 
     Raises:
         RuntimeError: a task failed, for example because a disk is full.
@@ -48,7 +56,9 @@ def run_tasks(
     shared_parts = ray.put(list(parts))
     numbers = ray.data.from_items([{"number": i} for i in range(len(parts))], override_num_blocks=len(parts))
     rows: Iterator[dict[str, Any]] = numbers.flat_map(
-        _run_task, fn_kwargs={"parts": shared_parts, "task": task, "arguments": arguments}
+        _run_task,
+        fn_kwargs={"parts": shared_parts, "task": task, "arguments": arguments},
+        **sharing_files(directory),
     ).iter_rows()
     try:
         with progress:
@@ -110,7 +120,9 @@ class Workspace:
 
     def run(self, parts: Sequence[Any], task: Callable[..., Any], description: str, **arguments: Any) -> list[Any]:
         """Run a pass; see `run_tasks`."""
-        return run_tasks(parts, task, description=description, in_process=self.in_process, **arguments)
+        return run_tasks(
+            parts, task, description=description, directory=self.directory, in_process=self.in_process, **arguments
+        )
 
     def share(self, value: Any) -> Any:
         """Put an argument of a pass into Ray's object store, from which all tasks of a node read it."""
