@@ -187,7 +187,7 @@ class Bucket:
         return answer.content
 
     def names(self) -> list[str]:
-        """Return the keys of all objects, without the empty ones that stand for directories."""
+        """Return the keys of all objects, without the empty ones that represent directories."""
         keys = re.findall(r"<Key>(.*?)</Key>", self.ask("GET", query="?list-type=2").decode())
         return sorted(key for key in keys if not key.endswith("/"))
 

@@ -4,8 +4,9 @@ The store is the truth, and each node's cache a copy of those parts that the nod
 
 - A file is one object, which appears at once.
 - A directory that is written atomically has a manifest, `.axml-ray.json`, which is uploaded last and lists object, size
-  and SHA-256 of each file. Its replacement is uploaded beside it, below a hidden prefix, so that a reader gets either.
-- A copy has the modification time of its object; with another time or size, it is fetched again.
+  and SHA-256 of each file. Its replacement is uploaded below a hidden prefix of its own, so that a reader gets either.
+- A copy has the modification time of its object, with the beginning of its SHA-256, if that is known, as fraction of a
+  second. With another time or size, it is fetched again.
 
 Paths that are not below the cache, and hidden ones such as temporary files, have no URL: nothing is done for them.
 Credentials, region and endpoint come from the environment of each node (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …).
@@ -89,7 +90,7 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
             if infos[prefix + name].size != size:
                 raise StoreError(f"{url_of(path)}/{name}: has not arrived whole; run the command again")
             entries[name] = {"object": prefix + name, "bytes": size, "sha256": digest}
-            _stamp(content / name, _mtime_ns(infos[prefix + name]))
+            _stamp(content / name, _mtime_ns(infos[prefix + name], digest))
         check()
         _write(store, f"{key}/{MANIFEST}", json.dumps({"files": entries}, indent=2).encode())
         kept = {MANIFEST, *(entry["object"] for entry in entries.values())}
@@ -141,7 +142,6 @@ def _download(path: Path, stored: StoredFile) -> None:
             _copy(stored.key, _locate(path)[0], temporary)
         if temporary.stat().st_size != stored.size or stored.sha256 not in (None, _sha256(temporary)):
             raise StoreError(f"{url_of(path)}: was changed or damaged since it was written; write it again")
-        # The objects of a manifest never change.
         is_settled = stored.sha256 is not None or time.time_ns() - stored.mtime_ns > RACY_NS
         _stamp(temporary, stored.mtime_ns if is_settled else 0)
         temporary.replace(path)
@@ -273,7 +273,9 @@ def _file_system(scheme: str, bucket: str) -> Any:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise SettingsError(f"{root}: belongs to another user; set {CACHE_VARIABLE} to a directory of yours")
-    store = fs.FileSystem.from_uri(f"{scheme}://{bucket}")[0]
+    # By default, pyarrow tries a store of Google for a quarter of an hour.
+    limits = "?retry_limit_seconds=30" if scheme == "gs" else ""
+    store = fs.FileSystem.from_uri(f"{scheme}://{bucket}{limits}")[0]
     if store.get_file_info(bucket).type == fs.FileType.NotFound:
         raise OSError("there is no such bucket")
     return store
@@ -323,7 +325,8 @@ def _index(path: Path, recursive: bool) -> dict[str, StoredFile]:
             info = infos.get(unit + entry["object"])
             if info is None or info.size != entry["bytes"]:
                 raise FileNotFoundError(f"{unit}{name} is missing or not {entry['bytes']} bytes long")
-            found[unit + name] = StoredFile(info.path, info.size, _mtime_ns(info), entry["sha256"])
+            mtime_ns = _mtime_ns(info, entry["sha256"])
+            found[unit + name] = StoredFile(info.path, info.size, mtime_ns, entry["sha256"])
     return found
 
 
@@ -359,9 +362,9 @@ def _is_current(path: Path, stored: StoredFile) -> bool:
     return False
 
 
-def _mtime_ns(info: Any) -> int:
-    """Return an object's modification time in whole seconds: S3 lists more digits than it tells of single objects."""
-    return int(info.mtime_ns // 1_000_000_000 * 1_000_000_000)
+def _mtime_ns(info: Any, sha256: str = "0") -> int:
+    """Return the modification time that a copy of an object gets; lists of S3 have whole seconds only."""
+    return int(info.mtime_ns // 1_000_000_000 * 1_000_000_000 + int(sha256[:7], 16))
 
 
 def _stamp(path: Path, mtime_ns: int) -> None:
@@ -395,7 +398,7 @@ def _explained(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # pyarrow's are of both
         if isinstance(error, SettingsError):
             raise
-        reason = re.sub(r"\s*Detail:.*", "", " ".join(str(error).split()))
+        reason = " ".join(str(error).split())[:400]
         raise StoreError(
             f"{url_of(path)}: {reason}; check the bucket, and region and credentials in the environment of all nodes"
         ) from None

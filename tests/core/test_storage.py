@@ -143,6 +143,18 @@ def test_a_directory_is_replaced_as_a_whole(bucket: Any, forget: Callable[[], No
     assert bucket.names() == [] and not path.exists()
 
 
+def test_a_directory_that_is_replaced_at_once_is_fetched_again(bucket: Any, tmp_path: Path) -> None:
+    path = absolute(f"s3://{bucket.name}/level")
+    write_directory(path, a="1", b="2")
+    shutil.copytree(cache(), tmp_path / "other node")
+    write_directory(path, a="3", b="2")
+    shutil.rmtree(cache())
+    shutil.move(tmp_path / "other node", cache())
+    assert contents(path) == {"a": "1", "b": "2"}
+    fetch(path)
+    assert contents(path) == {"a": "3", "b": "2"}
+
+
 def test_an_interrupted_replacement_leaves_the_old_directory(
     bucket: Any, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
