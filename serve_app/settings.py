@@ -105,7 +105,7 @@ class ApplicationSettings(ServingSettings):
     """Settings of the application: which bundle it serves, and how."""
 
     bundle: AbsolutePath
-    """Directory that `axml-ray export` wrote; on a cluster, all nodes must see it under this path."""
+    """Directory or URL that `axml-ray export` wrote; on a cluster, all nodes must see a directory under this path."""
     revision: Annotated[str, BeforeValidator(str)] = ""
     """Any text; change it to make `serve deploy` open a bundle again that was exported to the same directory."""
 

@@ -37,6 +37,7 @@ from pathlib import Path  # noqa: E402
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+from s3 import SERVER_VARIABLE, Bucket, Server  # noqa: E402
 
 # The time of an example depends on the load, so there is no deadline. Each run of the tests draws other examples.
 hypothesis.settings.register_profile("house", deadline=None, max_examples=30)
@@ -119,3 +120,29 @@ def ray_cluster() -> Iterator[None]:
     start_cluster(num_cpus=2, num_gpus=1, object_store_memory=256 << 20)
     yield
     stop_cluster()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> str:
+    """Return the URL of a server of S3, which runs in a thread of this process."""
+    return os.environ.get(SERVER_VARIABLE) or Server().url
+
+
+@pytest.fixture
+def bucket(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Make a bucket, which this process and those that it starts reach as the environment says, and an empty cache."""
+    from axml_ray.core import storage
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AXML_RAY_CACHE": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    made = Bucket(f"bucket-{secrets.token_hex(4)}", s3_server)
+    made.ask("PUT")
+    storage._file_system.cache_clear()
+    yield made
+    storage._file_system.cache_clear()

@@ -24,7 +24,7 @@ from axml_ray.cluster.connection import keep_logs
 from axml_ray.cluster.failures import record_of
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.lease import LeaseLostError
-from axml_ray.core.paths import absolute
+from axml_ray.core.paths import absolute, with_urls
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import FREE, moved_to, read_settings
@@ -114,9 +114,9 @@ def job_on_run(description: str | None, add: AddFlags) -> Decorator:
 def find_flag(argv: list[str], flag: str) -> Path | None:
     """Return the directory that one flag names, before the other flags can be parsed; None without it."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument(flag, type=absolute, dest="directory")
-    directory: Path | None = finder.parse_known_args(argv)[0].directory
-    return directory
+    finder.add_argument(flag, dest="directory")
+    directory: str | None = finder.parse_known_args(argv)[0].directory
+    return None if directory is None else absolute(directory)
 
 
 def count(text: str) -> int:
@@ -186,7 +186,7 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
         with _progress():
             work()
     except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {with_urls(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         # Shutting down Ray takes a second or two; another Ctrl-C meanwhile would print a traceback.
@@ -200,7 +200,7 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
         if verbose:
             print(record.read_text() if record else "".join(traceback.format_exception(error)), file=sys.stderr)
         line = _explanation(error) or (_first_line(error) if record else _recorded(error, verbose))
-        print(f"error: {line}{f' (details: {record})' if record else ''}", file=sys.stderr)
+        print(with_urls(f"error: {line}{f' (details: {record})' if record else ''}"), file=sys.stderr)
         raise SystemExit(1) from None
 
 
@@ -232,6 +232,14 @@ def _recorded(error: Exception, verbose: bool) -> str:
     return f"{line} (traceback: {file.name}, or repeat the command with {VERBOSE})"
 
 
+class _Lines(logging.Formatter):
+    """Formats log lines, in which paths of the cache are URLs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return with_urls(super().format(record))
+
+
 @contextmanager
 def _progress() -> Iterator[None]:
     """Show log lines and progress on standard error: as live bars in a terminal, else as lines only."""
@@ -241,7 +249,7 @@ def _progress() -> Iterator[None]:
 
         console = terminal_console()
     handler = logging.StreamHandler() if console is None else ConsoleHandler(console)
-    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_Lines("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if console is None:
         yield

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, get_args
 
 from axml_ray.cli.console import job_of_flags, table_console
-from axml_ray.core.paths import absolute
+from axml_ray.core.paths import absolute, with_urls
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import Weights
 from axml_ray.settings.configuration import read_settings
@@ -66,5 +66,5 @@ def main(given: argparse.Namespace) -> None:
         run = Run.open(settings)
         exported = export_bundle(run, given.to, given.weights, licence=given.licence)
     table_console().print(table(exported))
-    print(f"Bundle: {exported.directory} ({exported.bytes / 2**20:,.1f} MiB)")
-    print(f"Next: axml-ray predict --bundle {given.to} --input texts.jsonl --output predictions")
+    print(f"Bundle: {with_urls(exported.directory)} ({exported.bytes / 2**20:,.1f} MiB)")
+    print(f"Next: axml-ray predict --bundle {with_urls(given.to)} --input texts.jsonl --output predictions")

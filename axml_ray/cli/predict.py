@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from axml_ray.cli.console import count, job_of_flags, number
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.paths import absolute, absolute_place
+from axml_ray.core.paths import absolute, absolute_place, with_urls
 from axml_ray.settings import LabelConditions, ReadingSettings
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def main(given: argparse.Namespace) -> None:
     if 0 < errors < documents:
         print(f"The first error: {result['first_error']}")
     files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
-    print(f"Predictions: {given.output} ({files} and predictions.json)")
+    print(f"Predictions: {with_urls(given.output)} ({files} and predictions.json)")
     if 0 < errors == documents:
         advice = "--source, --text-field and --title-field say how to read the files"
         print(f"error: no text could be predicted, such as {result['first_error']}; {advice}", file=sys.stderr)

@@ -4,6 +4,7 @@ axml-ray prepare --config eurlex57k
 """
 
 from axml_ray.cli.console import job
+from axml_ray.core.paths import with_urls
 from axml_ray.settings import Experiment
 
 
@@ -13,6 +14,6 @@ def main(settings: Experiment) -> None:
     from axml_ray.workflow.train import prepare_corpus
 
     corpus = prepare_corpus(settings)
-    print(f"Corpus: {corpus.directory}")
+    print(f"Corpus: {with_urls(corpus.directory)}")
     print(f"What is in it: {corpus.directory / 'report' / 'corpus.html'}")
     print("Next: axml-ray train with the same settings trains on it.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from axml_ray.cli.console import Command, find_flag, table_console
 from axml_ray.cli.parser import with_flags
-from axml_ray.core.paths import absolute
+from axml_ray.core.paths import absolute, with_urls
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.runs.continuation import continued_settings
 from axml_ray.settings import Experiment
@@ -45,7 +45,7 @@ def train(settings: Experiment) -> None:
 
     metrics = run(settings, print_first)
     console.print(scores_table(metrics))
-    print(f"Run: {settings.run_directory} (metrics.json, predictions/test, tree-*/level-*)")
+    print(f"Run: {with_urls(settings.run_directory)} (metrics.json, predictions/test, tree-*/level-*)")
     print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
     print(next_steps(settings))
 
@@ -93,7 +93,8 @@ def next_steps(settings: Experiment) -> str:
     lines = []
     for command in commands:
         argv = [
-            os.path.relpath(one) if isinstance(one, Path) and one.is_relative_to(here) else str(one) for one in command
+            os.path.relpath(one) if isinstance(one, Path) and one.is_relative_to(here) else with_urls(one)
+            for one in command
         ]
         lines.append(f"  axml-ray {shlex.join(argv)}")
     if settings.corpus.source == "installed_packages":

@@ -15,6 +15,7 @@ from dataclasses import replace
 from axml_ray.cli.console import count, job_with_flags, number, table_console
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
+from axml_ray.core.paths import url_of
 from axml_ray.settings import NAME, Experiment
 
 
@@ -66,6 +67,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.workflow.train import adapted, prepare_corpus
 
     check_installed(settings.tracking)
+    if url_of(settings.runs):
+        raise SettingsError("runs: a sweep keeps its trials on a disk that all nodes share; give a path, not a URL")
     space = Space.load(given.space)
     sweep = Sweep(
         settings=settings,

@@ -20,6 +20,7 @@ from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus, temporary_directory
 from axml_ray.core.memory import ONE_ARENA
+from axml_ray.core.paths import CACHE_VARIABLE, cache
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ def connect() -> None:
     log.info("ray: %s", f"connecting to the cluster at {address}" if address else "starting on this machine")
     # Ray Train runs the training loop in a thread, which would otherwise use a malloc arena of its own.
     arenas = {name: os.environ.get(name, value) for name, value in ONE_ARENA.items()}
+    # Paths of the cache travel in arguments, so it must be the same on all nodes.
+    arenas[CACHE_VARIABLE] = str(cache())
     if not os.environ.get("RAY_ADDRESS"):
         os.environ.update(arenas)
         start_cluster(object_store_memory=OBJECT_STORE_BYTES)

@@ -3,7 +3,7 @@
 Content is written under a temporary name in the same directory and renamed when it is complete, so that a reader, or a
 restarted job, never takes an incomplete file for a finished one. A write that fails leaves nothing, and one that fails
 on a full disk says which path needs how much. Nothing is published in a directory that another job has taken over
-(`lease.py`).
+(`lease.py`). What has a URL is uploaded before it is renamed (`storage.py`).
 """
 
 import errno
@@ -21,7 +21,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from axml_ray.core import storage
 from axml_ray.core.limits import available_cpus
+from axml_ray.core.paths import url_of
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +66,14 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     check_fences(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    if url_of(path) is not None:  # the directory may have been made on another node
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _full_disk_named(path):
             yield temporary
             _flush(temporary)
             check_fences(path)
+            storage.publish(temporary, path)
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -104,6 +109,7 @@ def whole_directory(path: Path, suffix: str | None = None) -> Iterator[Path]:
                     if file.is_file():
                         _flush(file)
             check_fences(named)
+            storage.publish(temporary, path, suffix, lambda: check_fences(named))
             # A directory that is not empty cannot be replaced by one rename; `_settle` repairs a stop between the two.
             if path.exists():
                 path.rename(_set_aside(temporary))
@@ -276,8 +282,15 @@ def content_digest(directory: Path, files: Sequence[Path]) -> str:
 
 
 def file_bytes(directory: Path) -> int:
-    """Return the total size in bytes of the files below a directory."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    """Return the total size in bytes of the files below a directory, also of those that this node has not fetched."""
+    return sum(storage.sizes(directory).values())
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a directory and what killed processes left of its replacement, also from the store of its URL."""
+    check_fences(directory)
+    clear_leftovers(directory)
+    storage.remove(directory)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -292,9 +305,15 @@ def write_json(path: Path, content: Any) -> None:
 def write_json_once(path: Path, content: Any) -> Any:
     """Write `content` to `path` as JSON unless the file exists; return what it contains.
 
-    Of several processes, on one machine or a shared file system, the first decides for all.
+    Of several processes, on one machine or a shared file system, the first decides for all; at a URL, the last of
+    those that write it at the same moment.
     """
-    if not path.exists():
+    storage.fetch(path)
+    if url_of(path) is not None:
+        if not path.exists():
+            write_json(path, content)
+            storage.fetch(path)
+    elif not path.exists():
         mine = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         write_json(mine, content)
         try:

@@ -9,8 +9,10 @@ A job that owns a directory has a file of its own in `<directory>/.lease`, whose
 - Before anything is published below the directory, the owner and its workers check that their file is still there
   (`files.fences`). What they were writing has been removed at the takeover, so a rename after the check fails, too.
 
-Files are only created, touched, listed and removed, which network file systems and object storage do alike; locks are
-not needed.
+Files are only created, touched, listed and removed, which network file systems and object stores do alike; locks are
+not needed. At a URL they are objects of the store. As these cannot be touched, the owner writes its heartbeat into a
+second one, `<token>.beat`: a stopped owner that goes on cannot bring back the first, which is the one that it checks.
+An upload that such an owner had begun may still arrive, but not the manifest of a directory.
 """
 
 import errno
@@ -28,8 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from axml_ray.core import storage
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import fences, remove_leftovers
+from axml_ray.core.paths import url_of, with_urls
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ HEARTBEAT_SECONDS = LEASE_SECONDS / 30
 """Time between two heartbeats, and thus about how long a second job takes to be refused."""
 GONE = (errno.ENOENT, errno.ESTALE)
 """Numbers of the errors of a file that another machine has removed."""
+BEAT = ".beat"
+"""Suffix of the object of the heartbeats of a lease at a URL."""
 
 
 class LeaseLostError(JobError):
@@ -63,11 +69,16 @@ class Lease:
         """Return the file that exists while the lease is held."""
         return self.directory / ".lease" / self.token
 
+    @property
+    def beat(self) -> Path:
+        """Return the file of the heartbeats at a URL."""
+        return self.file.with_suffix(BEAT)
+
     def check(self) -> None:
         """Raise LeaseLostError if another job has taken over the directory, or the lease was released."""
         try:
             # Opening asks the server, while a network file system may answer a stat from its cache.
-            self.file.open("rb").close()
+            storage.read(self.file)
         except OSError as error:
             if error.errno not in GONE:
                 raise
@@ -84,7 +95,13 @@ class Lease:
         """Touch the file until `stop` is set, or another job has removed it."""
         while not stop.wait(HEARTBEAT_SECONDS):
             try:
-                os.utime(self.file)
+                if url_of(self.file) is None:
+                    os.utime(self.file)
+                else:
+                    storage.read(self.file)
+                    storage.write(self.beat, str(time.time_ns()).encode())
+            except storage.StoreError as error:  # the next one may arrive
+                log.warning("WARNING: %s", error)
             except OSError as error:
                 if error.errno in GONE:
                     return
@@ -108,6 +125,7 @@ def own(directory: Path) -> Iterator[Lease]:
         LeaseLostError: another job took over while this process did not answer.
     """
     lease, stop = _acquire(directory), threading.Event()
+    storage.fetch(directory, recursive=False)
     heartbeat = threading.Thread(target=lease._keep, args=(stop,), name=f"lease of {directory}", daemon=True)
     heartbeat.start()
     try:
@@ -123,7 +141,8 @@ def own(directory: Path) -> Iterator[Lease]:
         with suppress(LeaseLostError):
             lease.check()
             remove_leftovers(directory)
-            lease.file.unlink()
+            for path in (lease.file, lease.beat):
+                storage.remove(path)
             del fences[directory]  # after a loss it stays, as does every write that was about to happen
             for path in (lease.file.parent, directory):
                 with suppress(OSError):  # not empty
@@ -137,22 +156,24 @@ def _acquire(directory: Path) -> Lease:
     content = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "seconds": LEASE_SECONDS}
     while True:
         leases.mkdir(parents=True, exist_ok=True)
-        dead = set(leases.iterdir())
+        dead = _tokens(leases)
         for path in sorted(dead):
             if owner := _living_owner(path):
                 raise SettingsError(
-                    f"{directory}: another job is working on it (process {owner.get('pid')} on {owner.get('host')}); "
+                    f"{with_urls(directory)}: another job is working on it (process {owner.get('pid')} on "
+                    f"{owner.get('host')}); "
                     "wait for its end or stop it, or choose another name"
                 )
         # Each start adds its file before it lists the others, so of two starts at least one finds the other and yields.
         with suppress(FileNotFoundError):  # a start that was refused has just removed the empty directory
-            lease.file.write_text(json.dumps(content), encoding="utf-8")
-            if set(leases.iterdir()) - {lease.file} <= dead:
+            storage.write(lease.file, json.dumps(content).encode())
+            if _tokens(leases) - {lease.file} <= dead:
                 for path in dead:
-                    log.info("%s: taking over from a job that ended without notice", directory)
-                    path.unlink(missing_ok=True)
+                    log.info("%s: taking over from a job that ended without notice", with_urls(directory))
+                    storage.remove(path)
+                    storage.remove(path.with_suffix(BEAT))
                 return lease
-            lease.file.unlink()
+            storage.remove(lease.file)
         time.sleep(random.uniform(0, HEARTBEAT_SECONDS))
 
 
@@ -161,8 +182,7 @@ def _living_owner(path: Path) -> dict[str, Any] | None:
     first, began, is_told = None, time.monotonic(), False
     while True:
         try:
-            with path.open(encoding="utf-8") as file:
-                text, beat = file.read(), os.fstat(file.fileno()).st_mtime_ns
+            text, beat = storage.read(path), _last_beat(path)
         except OSError as error:
             if error.errno in GONE:
                 return None
@@ -180,9 +200,23 @@ def _living_owner(path: Path) -> dict[str, Any] | None:
         if silent > limit:
             return None
         if not is_told and silent > 3 * limit / 30:
-            log.info("%s: its owner does not answer; waiting up to %.0f s", path.parent.parent, limit)
+            log.info("%s: its owner does not answer; waiting up to %.0f s", with_urls(path.parent.parent), limit)
             is_told = True
         time.sleep(limit / 300)
+
+
+def _tokens(leases: Path) -> set[Path]:
+    """Return the files of the leases in a directory."""
+    return {path for path in storage.children(leases) if path.suffix != BEAT}
+
+
+def _last_beat(path: Path) -> object:
+    """Return what changes with each heartbeat of a lease."""
+    if url_of(path) is None:
+        return path.stat().st_mtime_ns
+    with suppress(FileNotFoundError):
+        return storage.read(path.with_suffix(BEAT))
+    return None
 
 
 def _machine() -> str:

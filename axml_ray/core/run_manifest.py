@@ -12,9 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
-from axml_ray.core.paths import project_directory
+from axml_ray.core.paths import project_directory, url_of
 from axml_ray.core.run_layout import RunLayout
 
 FORMAT, VERSION = "axml-ray run", 2
@@ -27,6 +28,7 @@ def read_run_manifest(directory: Path) -> dict[str, Any]:
         SettingsError: there is no run, its manifest is damaged, or it is of another version.
     """
     layout = RunLayout(directory)
+    storage.fetch(directory, recursive=False)
     if not layout.settings.is_file():
         raise SettingsError(
             f"{directory}: not a run ({layout.settings.name} is missing); train one with axml-ray train"
@@ -51,7 +53,7 @@ def read_run_manifest(directory: Path) -> dict[str, Any]:
 def write_run_manifest(directory: Path, **content: Any) -> None:
     """Write the manifest of a run with the project's present directory and further keys."""
     home = Path(os.path.normpath(project_directory()))
-    inside = directory.is_relative_to(home)
+    inside = directory.is_relative_to(home) and url_of(directory) is None
     project = [os.path.relpath(home, directory) if inside else str(home), str(home)]
     directory.mkdir(parents=True, exist_ok=True)
     write_json(RunLayout(directory).manifest, {"format": FORMAT, "version": VERSION, "project": project, **content})

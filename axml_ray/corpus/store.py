@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from scipy import sparse
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import finish_replacement, read_json
 from axml_ray.core.ragged import Ragged
@@ -76,6 +77,7 @@ class Corpus:
         """
         fix = "prepare it with axml-ray prepare"
         path = directory / MANIFEST
+        storage.fetch(directory)
         finish_replacement(directory)
         if not path.is_file():
             raise SettingsError(f"{directory}: no prepared corpus ({MANIFEST} is missing); {fix}")

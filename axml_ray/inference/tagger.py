@@ -15,6 +15,7 @@ import torch
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
+from axml_ray.core.paths import is_url
 from axml_ray.core.topk import TopK, rank_given
 from axml_ray.corpus.records.records import storable
 from axml_ray.inference.bundle import hub
@@ -76,7 +77,7 @@ class Tagger:
         """Open a bundle that `axml-ray export` wrote.
 
         Args:
-            path: directory of the bundle, or the opened bundle.
+            path: directory or URL of the bundle, or the opened bundle.
             precision: number format of matrix products; by default that of the training.
             threads: number of PyTorch threads; by default unchanged, but at most the CPUs of this process.
             verify: whether to verify all checksums; unnecessary if another process on this machine already has.
@@ -104,7 +105,7 @@ class Tagger:
         """Open a bundle of the Hugging Face Hub, or a directory. All checksums are verified.
 
         Args:
-            repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first.
+            repo_id_or_path: `owner/name` on the Hub; a directory of this name comes first. Or a URL of a bundle.
             revision: branch, tag or commit; by default the main branch.
             token: access token of the Hub; by default that of the environment or of `hf auth login`.
             precision: as for `load`.
@@ -116,7 +117,7 @@ class Tagger:
                 be reached; or there is no such device.
             BundleError: as for `load`.
         """
-        is_directory = isinstance(repo_id_or_path, Path) or Path(repo_id_or_path).is_dir()
+        is_directory = isinstance(repo_id_or_path, Path) or is_url(repo_id_or_path) or Path(repo_id_or_path).is_dir()
         bundle = repo_id_or_path if is_directory else hub.download(str(repo_id_or_path), revision=revision, token=token)
         return cls.load(bundle, precision=precision, threads=threads, device=device)
 

@@ -18,7 +18,6 @@ Legend: N documents, F features of a text, n_d nodes of level d, s siblings.
 """
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,8 +27,9 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from axml_ray.core import storage
 from axml_ray.core.array_file import create_arrays, key_of, matrix, open_arrays, save_arrays
-from axml_ray.core.files import whole_file
+from axml_ray.core.files import remove_directory, whole_file
 from axml_ray.core.ragged import Ragged
 from axml_ray.members import liblinear
 from axml_ray.tree.halving import MapFunction
@@ -165,10 +165,10 @@ def fit_ranges(
     Returns:
         The tree, and the files of the ranges of nodes, level by level, in the order of the nodes.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    storage.fetch(directory)  # tasks on other machines have written ranges there
     if key_of(directory / INPUTS, ABOUT) != key:
-        shutil.rmtree(directory)
-        directory.mkdir()
+        remove_directory(directory)
+        directory.mkdir(parents=True)
         begin().save(directory / INPUTS, key)
     fit = LinearFit.open(directory / INPUTS)
     ranges = list(fit.ranges())
@@ -178,10 +178,12 @@ def fit_ranges(
     run = parallel_map if len(missing) > FEW_RANGES else map
     for _ in run(partial(_fit_range, directory, key, cost), missing):
         pass  # each call has written its file
+    storage.fetch(directory)
     return fit.tree, [directory / nodes.file for nodes in ranges]
 
 
 def _fit_range(directory: Path, key: str, cost: float, nodes: NodeRange) -> None:
+    storage.fetch(directory / INPUTS)
     weights = LinearFit.open(directory / INPUTS).fit(nodes, cost)
     about = {**ABOUT, "level": str(nodes.level), "features": str(weights.shape[1])}
     save_arrays(_arrays_of(weights, "nodes"), directory / nodes.file, about, key)

@@ -12,7 +12,6 @@ of which each process has a transposed copy.
 Legend: N documents, F features of a text, n_d nodes of level d.
 """
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from scipy import sparse
 
 from axml_ray.core.array_file import KEY, key_of, matrix, open_arrays
+from axml_ray.core.files import remove_directory
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
@@ -235,7 +235,7 @@ def write_classifiers(
         arrays = {LABEL_ORDER: tree.label_order}
         arrays |= {f"children.{level}": children for level, children in enumerate(tree.first_child, start=1)}
         join_ranges(files, arrays, directory / FILE, {**ABOUT, FEATURE_COUNT: str(features), KEY: key})
-    shutil.rmtree(directory / RANGES, ignore_errors=True)
+    remove_directory(directory / RANGES)
 
 
 def log_probability(margins: np.ndarray) -> np.ndarray:

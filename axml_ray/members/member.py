@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, read_json, write_json
 from axml_ray.core.topk import TopK, best_of_sparse
@@ -83,11 +84,11 @@ class MemberSpec(MemberInfo):
     @property
     def is_fitted(self) -> bool:
         """Return whether the directory has all files of this member, fitted with the same corpus and settings."""
+        storage.fetch(self.directory / MANIFEST)
         try:
             manifest = read_json(self.directory / MANIFEST)
             same = (manifest["format"], manifest["version"], manifest["key"]) == (FORMAT, VERSION, self.key)
-            sizes = manifest["files"].items()
-            return same and all((self.directory / name).stat().st_size == size for name, size in sizes)
+            return bool(same and manifest["files"].items() <= storage.sizes(self.directory).items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
@@ -104,6 +105,7 @@ class MemberSpec(MemberInfo):
 
     def mark_fitted(self) -> None:
         """Write the manifest, once all files of the member are complete."""
+        storage.fetch(self.directory)
         files = sorted(path for path in self.directory.rglob("*") if path.is_file() and path.name != MANIFEST)
         sizes = {path.relative_to(self.directory).as_posix(): path.stat().st_size for path in files}
         content = {

@@ -25,6 +25,7 @@ from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
 from axml_ray.core.lease import Lease
+from axml_ray.core.paths import url_of
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
@@ -188,7 +189,7 @@ def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) 
         run_config=RunConfig(
             # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
             name=f"{name}-{time.time_ns():x}",
-            storage_path=str(run.layout.workers),
+            storage_path=url_of(run.layout.workers) or str(run.layout.workers),
             failure_config=FailureConfig(max_failures=resources.max_failures),
         ),
     )

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 
+from axml_ray.core import storage
 from axml_ray.core.array_file import key_of
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, content_digest, read_json, write_json, write_json_once
@@ -54,6 +55,7 @@ class Run(RunKeys):
         if lease is not None:
             lease.enforce()
         settings = read_settings(source) if isinstance(source, Path) else source
+        storage.fetch(settings.run_directory, recursive=False)
         return cls(settings, Corpus.open(settings.corpus_directory))
 
     @property
@@ -99,6 +101,8 @@ class Run(RunKeys):
 
     def has_tree(self, number: int) -> bool:
         """Return whether the run's directory has label tree `number`, built with these settings."""
+        for path in (self.layout.tree_file(number), self.layout.tree_manifest(number)):
+            storage.fetch(path)
         try:
             LabelTree.load(self.layout.tree_file(number))
             return bool(read_json(self.layout.tree_manifest(number))["fingerprint"] == self.tree_key(number))
@@ -119,6 +123,7 @@ class Run(RunKeys):
             SettingsError: the tree is missing or broken, or was built for another corpus.
         """
         path = self.layout.tree_file(number)
+        storage.fetch(path)
         try:
             tree = LabelTree.load(path)
         except (OSError, ValueError) as error:
@@ -131,6 +136,7 @@ class Run(RunKeys):
 
     def has_features(self) -> bool:
         """Return whether the featurizer is fitted with these settings."""
+        storage.fetch(self.layout.features)
         return key_of(self.layout.features, ABOUT) == self.features_key
 
     def open_features(self) -> Featurizer:
@@ -221,6 +227,8 @@ class Run(RunKeys):
             raise SettingsError(f"{spec.directory}: no {spec.title} of these settings; {RETRAIN}")
         device, precision = device or torch.device("cpu"), self.settings.training.precision
         decided = self.layout.number_format(backend_for(device).device_type)
+        for path in (decided, spec.directory):
+            storage.fetch(path)
         if precision == "auto" and decided.is_file():
             precision = read_json(decided)
         inputs = LoadInputs(
@@ -254,6 +262,7 @@ class Run(RunKeys):
         """Return whether the combiner needs no fit, or is fitted for these members."""
         if not combiner_class(self.settings.ensemble.combiner).is_fitted:
             return True
+        storage.fetch(self.layout.combiner)
         try:
             manifest = read_json(self.layout.combiner / COMBINER_MANIFEST)
             return bool(manifest["key"] == self.predictions_key)
@@ -264,7 +273,7 @@ class Run(RunKeys):
         """Save a fitted combiner, its manifest last."""
         check_fences(self.layout.combiner)
         self.layout.combiner.mkdir(parents=True, exist_ok=True)
-        (self.layout.combiner / COMBINER_MANIFEST).unlink(missing_ok=True)
+        storage.remove(self.layout.combiner / COMBINER_MANIFEST)
         combiner.save(self.layout.combiner)
         manifest = {"kind": self.settings.ensemble.combiner, "key": self.predictions_key}
         write_json(self.layout.combiner / COMBINER_MANIFEST, manifest)

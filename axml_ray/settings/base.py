@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import snowballstemmer
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from axml_ray.core.paths import absolute, absolute_place, portable
+from axml_ray.core.paths import absolute, absolute_place, portable, url_of
 
 
 def _known_stemmer(language: str) -> str:
@@ -35,7 +35,9 @@ NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 _STORED = "stored"
 _as_stored = PlainSerializer(
-    lambda place, info: portable(place) if info.context == _STORED else str(place), return_type=str, when_used="json"
+    lambda place, info: portable(place) if info.context == _STORED else (url_of(place) or str(place)),
+    return_type=str,
+    when_used="json",
 )
 AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place), _as_stored]
 AbsolutePath = Annotated[Path, AfterValidator(absolute), _as_stored]

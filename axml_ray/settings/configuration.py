@@ -188,7 +188,9 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
         return place + _unknown(where, group)
     if problem["type"] == "model_type":
         message = "expected a group of 'key: value' lines"
-    value = "" if isinstance(problem["input"], dict | BaseModel) else f" (given: {problem['input']!r})"
+    # A URL, which may contain credentials, is named by the message as far as it may be.
+    is_left_out = isinstance(problem["input"], dict | BaseModel) or "://" in str(problem["input"])
+    value = "" if is_left_out else f" (given: {problem['input']!r})"
     return place + message if names_key else f"{place}{where}: {message}{value}"
 
 

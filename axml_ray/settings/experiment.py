@@ -30,12 +30,12 @@ class Experiment(Settings):
     seed: Seed = 0
     """Seed of the run, from which each label tree and its networks get a seed of their own."""
     runs: AbsolutePath = Field(default=Path("runs"), validate_default=True)
-    """Directory of all runs."""
+    """Directory of all runs, a path or a URL such as `s3://bucket/runs`."""
     continue_from: AbsolutePath | None = Field(default=None, exclude_if=lambda value: value is None)
     """Directory of a finished run whose label trees grow and whose networks go on training; use
     `axml-ray train --continue`, which sets it and what belongs to it."""
     corpora: AbsolutePath = Field(default=Path("corpora"), validate_default=True)
-    """Directory of all prepared corpora."""
+    """Directory of all prepared corpora, a path or a URL."""
     # Validated although it is a default, so that one without files is an error.
     corpus: CorpusSettings = Field(default_factory=dict, validate_default=True)
     tree: TreeSettings = TreeSettings()

@@ -4,7 +4,6 @@ A checkpoint holds weights, Adam moments, running average, best weights and the 
 derive from seed, step and document alone, so the step number is all of the random state.
 """
 
-import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from axml_ray.core.errors import JobError
-from axml_ray.core.files import check_fences, clear_leftovers, save_tensors
+from axml_ray.core.files import remove_directory, save_tensors
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.optimization.weight_average import store_like
 from axml_ray.training.distributed import DistributedContext
@@ -140,9 +139,7 @@ class Checkpoints:
     def drop(self, context: DistributedContext) -> None:
         """Remove the checkpoint of a level whose training is complete."""
         if context.is_first:
-            check_fences(self.directory)
-            clear_leftovers(self.directory)
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_directory(self.directory)
 
 
 def _optimizer_states(training: "LevelTraining") -> dict[str, dict[str, Tensor]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from axml_ray.core import storage
 from axml_ray.core.files import reserve_space
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.settings import TrainingSettings
@@ -38,6 +39,8 @@ class DocumentBeams:
     """
 
     def __init__(self, directory: Path):
+        storage.fetch(directory)
+
         def memory_mapped(name: str) -> np.ndarray:
             # Copy-on-write, as PyTorch warns of arrays that cannot be written.
             return np.load(directory / name, mmap_mode="c", allow_pickle=False)

@@ -8,6 +8,7 @@ file and in their order, so that processes on one machine share its memory.
 
 import logging
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,6 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from axml_ray.core import storage
 from axml_ray.core.array_file import create_arrays
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import (
@@ -49,7 +51,7 @@ def write_together(
     """Yield a temporary directory that all workers write into, and that then replaces `directory`.
 
     Args:
-        directory: final path, on a file system that the workers share.
+        directory: final path, at a URL or on a file system that the workers share.
         context: the distributed context.
         manifest_name: name of the manifest, which rank 0 adds with the sizes of the other files.
         content: further keys of the manifest.
@@ -60,10 +62,16 @@ def write_together(
     )
     with writer as work:
         context.barrier()
-        yield work
+        is_elsewhere = storage.join_directory(work)
+        try:
+            yield work
+        finally:
+            if is_elsewhere:
+                shutil.rmtree(work)
         context.barrier()
         if context.is_first:
-            sizes = {path.name: path.stat().st_size for path in sorted(work.iterdir()) if path.is_file()}
+            sizes = {name: file.size for name, file in storage.shared(work).items()}
+            sizes |= {path.name: path.stat().st_size for path in sorted(work.iterdir()) if path.is_file()}
             about = {"version": VERSION, "workers": context.world_size, "files": sizes, **content}
             write_json(work / manifest_name, about)
     context.barrier()
@@ -80,6 +88,7 @@ def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, 
         form: expected `format`.
         key: expected cache key, in the manifest as `fingerprint`.
     """
+    storage.fetch(directory, [name])
     finish_replacement(directory)
     try:
         manifest = read_json(directory / name)
@@ -88,10 +97,13 @@ def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, 
         sizes = dict.fromkeys(map(ROWS.format, range(manifest["workers"]))) | manifest["files"]
     except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or the manifest of something else
         return None
+    found = storage.sizes(directory)
     for file, size in sizes.items():
-        if not (directory / file).is_file() or (directory / file).stat().st_size != size:
+        if found.get(file, -1) != size:  # of rows that the manifest lacks, no size is known
             log.warning("WARNING: %s is missing or has another size; %s is not used", directory / file, directory)
             return None
+    # Each worker fetches its rows alone.
+    storage.fetch(directory, [file for file in sizes if not file.startswith(ROWS.partition("{")[0])])
     return manifest
 
 
@@ -111,10 +123,15 @@ def check_rows(work: Path, context: DistributedContext) -> None:
     Raises:
         JobError: rank 0 does not see the file of another worker, so its manifest would not list all rows.
     """
-    sizes = context.gather(torch.tensor([(work / ROWS.format(context.rank)).stat().st_size])).tolist()
-    for rank, size in enumerate(sizes if context.is_first else ()):
+    mine = work / ROWS.format(context.rank)
+    storage.share(mine)
+    sizes = context.gather(torch.tensor([mine.stat().st_size])).tolist()
+    if not context.is_first:
+        return
+    seen = {name: file.size for name, file in storage.shared(work).items()} | storage.sizes(work)
+    for rank, size in enumerate(sizes):
         path = work / ROWS.format(rank)
-        if not path.is_file() or path.stat().st_size != size:
+        if seen.get(path.name) != size:
             raise JobError(
                 f"{path}: worker {rank} wrote {size:,} bytes, which rank 0 does not see; check that all nodes share "
                 "the run's directory, and run the command again"
@@ -132,6 +149,7 @@ def load_rows(directory: Path, name: str, into: Tensor, written_by: int, shard: 
         shard: this worker's part of the rows.
     """
     for rank in [shard.rank] if written_by == shard.count else range(written_by):
+        storage.fetch(directory, [ROWS.format(rank)])
         with safe_open(directory / ROWS.format(rank), "pt") as file:
             rows = file.get_tensor(name)
         if written_by == shard.count:
@@ -168,6 +186,7 @@ def save_level(
         if context.is_first:
             save_tensors({name: value.contiguous() for name, value in state.items()}, work / MODEL)
             if context.world_size > 1:
+                storage.collect(work)
                 _join_rows(work, context.world_size)
 
 
@@ -198,6 +217,7 @@ def read_level(directory: Path) -> dict[str, Tensor]:
     Raises:
         OSError, SafetensorError: a file is missing or damaged.
     """
+    storage.fetch(directory)
     return load_file(directory / MODEL) | load_file(directory / ROWS.format(0))
 
 
@@ -208,6 +228,7 @@ def load_level(network: LevelNetwork, directory: Path) -> None:
     Raises:
         ValueError: the file lacks a parameter of the network.
     """
+    storage.fetch(directory)
     state = load_file(directory / MODEL)
     network.load_state_dict(state, strict=False)
     missing = network.state_dict().keys() - state.keys() - {TABLE}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from axml_ray.core import storage
 from axml_ray.core.files import check_fences
 
 log = logging.getLogger(__name__)
@@ -40,15 +41,18 @@ class Journal:
         text = json.dumps({"time": time.time(), **self.common, **record}) + "\n"
         try:
             check_fences(self.path)
+            storage.fetch(self.path)
             with self.path.open("ab+") as file:
                 if file.tell():
                     # A process that was killed while it wrote may have left a line without its end.
                     file.seek(-1, os.SEEK_END)
                     text = text if file.read() == b"\n" else "\n" + text
                 file.write(text.encode())
-        except OSError as error:
+            storage.publish(self.path, self.path)
+        except (OSError, storage.StoreError) as error:
             if not self._has_warned:
-                log.warning("WARNING: %s cannot be written (%s); training goes on", self.path, error.strerror or error)
+                reason = getattr(error, "strerror", None) or error
+                log.warning("WARNING: %s cannot be written (%s); training goes on", self.path, reason)
             self._has_warned = True
 
 
@@ -61,16 +65,22 @@ class Follower:
 
     def __init__(self, directories: list[Path]):
         paths = [directory / JOURNAL for directory in directories]
+        for path in paths:
+            storage.fetch(path)
         self._offsets = {path: path.stat().st_size if path.exists() else 0 for path in paths}
 
     def new_records(self) -> Iterator[dict[str, Any]]:
         """Yield the records written since the last call."""
         for path, start in self._offsets.items():
             try:
+                storage.fetch(path)
                 with path.open("rb") as file:
                     file.seek(start)
                     content = file.read()
-            except OSError:  # there is none yet, or its file system does not answer; the next call reads on
+            except (
+                OSError,
+                storage.StoreError,
+            ):  # there is none yet, or its file system does not answer; the next call reads on
                 continue
             complete = content[: content.rfind(b"\n") + 1]  # the last line may still be being written
             self._offsets[path] = start + len(complete)

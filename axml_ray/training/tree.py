@@ -3,7 +3,6 @@
 There is no Ray here: the workers may be started by Ray Train, a test or a notebook.
 """
 
-import shutil
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from axml_ray.core import storage
 from axml_ray.core.files import check_fences
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.seeds import derived_seed
@@ -253,5 +253,6 @@ def _drop_intermediate_files(directory: Path, context: DistributedContext) -> No
     """Remove beams of all documents, checkpoints and what kills left: they are large, and all levels are saved."""
     if context.is_first:
         check_fences(directory)
-        for path in (*directory.glob("level-*.*"), *directory.glob(".level-*")):
-            shutil.rmtree(path, ignore_errors=True)
+        for path in storage.children(directory):
+            if path.name.startswith(".level-") or (path.name.startswith("level-") and path.suffix):
+                storage.remove(path)

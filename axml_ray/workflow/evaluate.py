@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from axml_ray.cluster.connection import call_in_task
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json
 from axml_ray.core.ragged import Ragged
@@ -135,6 +136,7 @@ def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
             "some: prepare it with corpus.test, without corpus.drop_duplicates, from records that can all be read and "
             "have a label"
         )
+    storage.fetch(path)
     pairs = read_pairs(path, corpus.documents(TEST), corpus.labels.labels)
     log.info("evaluate: leaving out %s pairs of %s", f"{len(pairs.values):,}", path)
     return pairs
@@ -183,6 +185,8 @@ def write_report(settings: Experiment, predictions: Predictions, metrics: Mappin
         for group in (best, worst)
     )
     journals = [run.layout.tree(number) / JOURNAL for number in range(settings.ensemble.trees)]
+    for path in journals:
+        storage.fetch(path)
     page = run.layout.report(split)
     write_page(page, metrics, name=settings.name, journals=journals, best=best_examples, worst=worst_examples)
     # Trackers may be servers of others: they get no texts.

@@ -6,7 +6,6 @@ with other settings is refused.
 """
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +17,9 @@ import yaml
 
 from axml_ray.cluster.connection import connect
 from axml_ray.cluster.failures import recorded_failures
+from axml_ray.cluster.shared_state import check_nodes_see
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import check_fences, whole_file
+from axml_ray.core.files import check_fences, remove_directory, whole_file
 from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
@@ -51,6 +51,7 @@ ShowFirst = Callable[[FirstScores, float], None]
 
 def prepare_corpus(settings: Experiment) -> Corpus:
     """Prepare the experiment's corpus, unless it is up to date."""
+    check_nodes_see(settings.corpora)
     return prepare(settings.corpus, settings.corpus_directory)
 
 
@@ -69,6 +70,7 @@ def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, 
     """
     if not settings.corpus.has_test:
         raise SettingsError("corpus.test_share is 0 and corpus.test names no file; give one of them, to evaluate on")
+    check_nodes_see(settings.runs, settings.corpora)
     with recorded_failures(settings.run_directory), own(settings.run_directory):
         return _run(settings, show_first)
 
@@ -215,8 +217,7 @@ def _rank_validation(current: Run) -> Validation:
     log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
     predictions = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
     validation = validation_of(current, predictions)
-    check_fences(predictions.directory)
-    shutil.rmtree(predictions.directory)
+    remove_directory(predictions.directory)
     return validation
 
 

@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import clear_leftovers, whole_directory, write_json
-from axml_ray.core.paths import portable
+from axml_ray.core.paths import portable, url_of
 from axml_ray.corpus.labels.name_files import read_rows
 from axml_ray.corpus.preparation.build import build_corpus
 from axml_ray.corpus.preparation.input_changes import (
@@ -62,7 +63,8 @@ def prepare(
         sources = [asdict(file) for file in inputs.files]
         if old.manifest["inputs"] == inputs.key:
             log.info("prepare: %s is up to date", directory)
-            if old.manifest["sources"] != json.loads(json.dumps(sources)):  # moved or touched: not to be hashed again
+            # Moved or touched inputs are not to be hashed again. At a URL, a published directory stays as it is.
+            if old.manifest["sources"] != json.loads(json.dumps(sources)) and url_of(directory) is None:
                 with suppress(OSError):
                     write_json(directory / MANIFEST, {**old.manifest, "sources": sources})
             check(old)
@@ -115,15 +117,19 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
     files: list[tuple[str, SourceFile]] = []
     for split, reader in readers:
         files += [(split, getattr(reader, name)) for name in ("path", "labels_path") if hasattr(reader, name)]
+    vectors = settings.word_vectors_path
+    for path in filter(None, (settings.label_names, settings.label_features, vectors)):
+        storage.fetch(path)
     if settings.label_names:
         files.append(("label_names", settings.label_names))
         read_rows(settings.label_names)
     if settings.label_features:
         files.append(("label_features", settings.label_features))
-    if vectors := settings.word_vectors_path:
+    if vectors:
         dimension_of(vectors)  # which checks the beginning of the file
         files.append(("word_vectors", vectors))
         if vectors.suffix == ".npy":
+            storage.fetch(vectors.with_name("vocab.txt"))
             files.append(("word_vectors", vectors.with_name("vocab.txt")))
     rows = [row for corpus in prepared for row in corpus.manifest["sources"] if row["stamp"]]
     known = {tuple(row["stamp"]): row["content"] for row in rows}

@@ -1,7 +1,7 @@
 """Runs the passes of preparation: as Ray Data tasks, or in this process if the input is small."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import ray.data
 
 from axml_ray.cluster.connection import quiet_data
 from axml_ray.cluster.failures import failure, root_cause
+from axml_ray.cluster.shared_state import sharing_files
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.settings import CorpusSettings
 
@@ -24,12 +25,19 @@ IS_LAST = "is_last_row_of_part"
 
 
 def run_tasks(
-    parts: Sequence[Any], task: Callable[..., Any], *, description: str, in_process: bool = False, **arguments: Any
+    parts: Sequence[Any],
+    task: Callable[..., Any],
+    *,
+    description: str,
+    in_process: bool = False,
+    options: Mapping[str, Any] | None = None,
+    **arguments: Any,
 ) -> list[Any]:
     """Run `task` for each of `parts`, as a Ray Data task of its own or, `in_process`, one after another.
 
     `task` takes a part and `arguments`, of which large ones are references into Ray's object store (`Workspace.share`).
     It returns rows, dictionaries of values that Arrow can hold; those of all tasks are returned, in any order.
+    `options` are those of the Ray tasks.
 
     Raises:
         RuntimeError: a task failed, for example because a disk is full.
@@ -48,7 +56,7 @@ def run_tasks(
     shared_parts = ray.put(list(parts))
     numbers = ray.data.from_items([{"number": i} for i in range(len(parts))], override_num_blocks=len(parts))
     rows: Iterator[dict[str, Any]] = numbers.flat_map(
-        _run_task, fn_kwargs={"parts": shared_parts, "task": task, "arguments": arguments}
+        _run_task, fn_kwargs={"parts": shared_parts, "task": task, "arguments": arguments}, **(options or {})
     ).iter_rows()
     try:
         with progress:
@@ -110,7 +118,8 @@ class Workspace:
 
     def run(self, parts: Sequence[Any], task: Callable[..., Any], description: str, **arguments: Any) -> list[Any]:
         """Run a pass; see `run_tasks`."""
-        return run_tasks(parts, task, description=description, in_process=self.in_process, **arguments)
+        options = None if self.in_process else sharing_files(self.directory)
+        return run_tasks(parts, task, description=description, in_process=self.in_process, options=options, **arguments)
 
     def share(self, value: Any) -> Any:
         """Put an argument of a pass into Ray's object store, from which all tasks of a node read it."""

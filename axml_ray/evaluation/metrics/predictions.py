@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.ragged import Ragged
@@ -51,6 +52,7 @@ class Predictions:
         """
         again = "Remove the directory to predict the split again"
         path = directory / MANIFEST
+        storage.fetch(directory)
         if not path.is_file():
             return None
         try:
@@ -76,6 +78,7 @@ class Predictions:
             directory: directory of the shards, whose names in order are the order of the documents.
             key: cache key of the ensemble.
         """
+        storage.fetch(directory)  # the shards of other nodes
         files = sorted(path.name for path in directory.glob("*.parquet"))
         write_json(directory / MANIFEST, {"key": key, "files": files})
         predictions = cls.open(directory)

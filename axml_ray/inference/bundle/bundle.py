@@ -27,8 +27,10 @@ from typing import TypeVar
 import torch
 from pydantic import ValidationError
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
+from axml_ray.core.paths import absolute, is_url
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.ensemble.calibration import Calibration
@@ -94,7 +96,7 @@ class Bundle:
         """Open a bundle after checking all of its files.
 
         Args:
-            directory: directory of the bundle.
+            directory: directory of the bundle, or its URL.
             verify: whether to verify checksums; unnecessary if another process on this machine already has.
             cache: cache of downloads that the directory lies in, if any; see `manifest.check_files`.
 
@@ -102,7 +104,8 @@ class Bundle:
             BundleError: there is no bundle, it has another version, a file is missing, changed or not in the manifest,
                 or a path leads out of the directory.
         """
-        directory = Path(directory).absolute()
+        directory = absolute(directory) if is_url(directory) else Path(directory).absolute()
+        storage.fetch(directory)
         manifest = read_manifest(directory)
         check_files(directory, manifest, verify=verify, cache=cache)
         path = directory / SETTINGS

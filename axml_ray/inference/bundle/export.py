@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from axml_ray import __version__
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_directory, write_json
 from axml_ray.core.topk import TopK
@@ -69,6 +70,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
             licence is not an identifier.
     """
     licence = licence_identifier(licence)
+    storage.fetch(directory, [MANIFEST])
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         try:
             is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import torch
 from pydantic import Field
 
+from axml_ray.cluster.shared_state import check_nodes_see
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json, write_json
 from axml_ray.corpus.preparation.input_changes import content_of
@@ -203,6 +205,7 @@ def predict_files(
             ) from None
         except (OSError, ValueError):
             continue
+    check_nodes_see(output, files=(bundle / MANIFEST,))
     settings = Bundle.open(bundle, verify=False).settings
     precision = settings.precision
     if precision == "auto" and not gpus_per_actor:
@@ -224,7 +227,7 @@ def predict_files(
         result: dict[str, Any] = read_json(output / RESULT)
         if all((output / name).exists() for name in result["files"]):
             return result
-        (output / RESULT).unlink()
+        storage.remove(output / RESULT)
     sources = [TextFile(reader, settings.max_tokens) for reader in readers]
     threads = max(1, int(cpus_per_actor))
     open_predictor = partial(BundlePredictor, bundle, options, threads, gpus_per_actor, precision)
@@ -233,6 +236,7 @@ def predict_files(
     with Heartbeat("predict", unit="texts") as heartbeat:
         for count in predict_shards(sources, open_predictor, output, options.form, reserved, actors):
             heartbeat.add(count)
+    storage.fetch(output)  # the shards of other nodes
     files = sorted(path.name for path in output.glob("part-*"))
     documents, failed = 0, []
     for name in files:

@@ -4,7 +4,6 @@ Finished shards stay under the cache key of the ensemble: a split that is predic
 predictions that are complete are not made again.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import file_bytes
+from axml_ray.core.files import file_bytes, remove_directory
 from axml_ray.core.ragged import Ragged
 from axml_ray.ensemble.combiner import Combiner
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
@@ -37,6 +37,7 @@ class SplitFile:
 
     def shards(self) -> Iterator[pa.Table]:
         """Yield ids, word ids and true labels of `ROWS` documents at a time."""
+        storage.fetch(self.path.parents[1], [f"{self.path.parent.name}/{self.path.name}"])
         with pq.ParquetFile(self.path) as file:
             for batch in file.iter_batches(ROWS, columns=["id", "tokens", "labels"]):
                 yield pa.Table.from_batches([batch])
@@ -93,7 +94,7 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
     try:
         claim_directory(directory, {"key": key})
     except SettingsError:  # it holds predictions of another ensemble
-        shutil.rmtree(directory)
+        remove_directory(directory)
         claim_directory(directory, {"key": key})
     sources = [SplitFile(path) for path in run.corpus.files(split)]
     open_predictor, documents = partial(EnsemblePredictor, run.settings, combiner), run.corpus.documents(split)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from axml_ray.cluster.capacity import largest_node, max_processes
 from axml_ray.cluster.connection import connect, quiet_data
 from axml_ray.cluster.failures import failure, root_cause
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_file, write_json
 from axml_ray.network.backends.devices import reserved_device
@@ -56,6 +57,7 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
         SettingsError: the directory contains something else, or predictions of another job.
     """
     path, job = output / JOB, json.loads(json.dumps(job))  # tuples become lists, as in the stored job
+    storage.fetch(output)
     if not path.exists():
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")

@@ -1,0 +1,158 @@
+"""Two Ray nodes whose disks the other does not see: each is in a mount namespace with a file system of its own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import synthetic
+import yaml
+from descendants import job_environment
+from s3 import Bucket
+
+from axml_ray.inference.tagger import Tagger
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.settings.configuration import load
+from axml_ray.workflow.evaluate import evaluate
+from axml_ray.workflow.train import prepare_corpus
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting takes root on Linux"),
+]
+SECONDS = 240
+SCRIPTS = Path(sys.executable).parent
+PRIVATE = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
+
+Start = Callable[..., subprocess.Popen]
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.fixture
+def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
+    """Start two nodes with `tmp_path / "private"` for each alone; return what starts a command on the first."""
+    private, temporary, head_port = tmp_path / "private", Path("/tmp") / f"axml-{os.getpid()}", free_port()
+    private.mkdir()
+    environment = job_environment(AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(tmp_path))
+    common = ["--block", "--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "134217728"]
+    head = ["--head", "--port", head_port, "--temp-dir", str(temporary), "--include-dashboard", "false"]
+    nodes: list[subprocess.Popen] = []
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        for number, own in enumerate((head, ["--address", f"127.0.0.1:{head_port}"])):
+            command = [str(SCRIPTS / "ray"), "start", *own, *common, "--dashboard-agent-listen-port", free_port()]
+            log = stack.enter_context((tmp_path / f"node-{number}.log").open("w"))
+            nodes.append(
+                subprocess.Popen(
+                    ["unshare", "--mount", "--propagation", "private", "sh", "-c", PRIVATE, str(private), *command],
+                    env=environment, stdout=log, stderr=log, start_new_session=True,
+                )
+            )  # fmt: skip
+            stack.callback(nodes[-1].wait, 60)
+            stack.callback(nodes[-1].terminate)
+            written = Path(log.name)
+            wait_for("the node", lambda written=written: "Ray runtime started" in written.read_text(), nodes[-1])
+
+        def start(*argv: object) -> subprocess.Popen:
+            """Start a command of the program on the first node."""
+            command = ["nsenter", f"--mount=/proc/{nodes[0].pid}/ns/mnt", str(SCRIPTS / "axml-ray"), *map(str, argv)]
+            variables = environment | {"RAY_ADDRESS": f"127.0.0.1:{head_port}"}
+            return subprocess.Popen(
+                command,
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+
+        yield start
+
+
+def wait_for(what: str, check: Callable[[], bool], process: subprocess.Popen) -> None:
+    end = time.monotonic() + SECONDS
+    while not check():
+        assert time.monotonic() < end, f"waited {SECONDS} s for {what}"
+        assert process.poll() is None, f"the process ended before {what}"
+        time.sleep(0.1)
+
+
+def experiment(tmp_path: Path, runs: str, **groups: dict[str, object]) -> Path:
+    """Write settings of a network with a worker on each node, and of other members."""
+    settings = synthetic.experiment(
+        tmp_path,
+        ensemble={"trees": 1, "top_labels": 10},
+        members={"knn": {"weight": 0.5}},
+        training={"precision": "float32", "epochs": [1, 30], "eval_every_steps": 5, "patience_steps": 5_000},
+        resources={"workers": 2, "cpus_per_worker": 1, "checkpoint_minutes": 0},
+        **groups,
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**settings, "runs": f"{runs}/runs", "corpora": f"{runs}/corpora"}))
+    return path
+
+
+def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, bucket: Bucket, tmp_path: Path) -> None:
+    url = f"s3://{bucket.name}"
+    path = experiment(tmp_path, url)
+    first = start("train", "--config", path)
+    checkpoint = "runs/small/tree-0/network_tree/level-2.checkpoint/.axml-ray.json"
+    wait_for("a checkpoint of the second level", lambda: checkpoint in bucket.names(), first)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    files = json.loads(bucket.read(checkpoint))["files"]
+    assert {"rows-0.safetensors", "rows-1.safetensors", "model.safetensors"} <= files.keys()
+    for words in (
+        ("train", "--config", path),
+        ("export", "--run", f"{url}/runs/small", "--to", f"{url}/bundles/small"),
+        (
+            "predict",
+            "--bundle",
+            f"{url}/bundles/small",
+            "--input",
+            tmp_path / "texts/test.jsonl",
+            "--output",
+            f"{url}/out",
+        ),
+    ):
+        process = start(*words)
+        _, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, err
+    names = bucket.names()
+    assert not [name for name in names if ".lease" in name or "checkpoint" in name or ".scored" in name]
+    journal = [json.loads(line) for line in bucket.read("runs/small/tree-0/training.jsonl").splitlines()]
+    assert [record["level"] for record in journal if "opened" in record] == [1]  # not trained again
+    assert json.loads(bucket.read("out/predictions.json"))["documents"] == 60
+
+    # The same run on the disk of this machine, by one worker, from the same corpus.
+    settings = load(path, runs=str(tmp_path / "local"), resources={"workers": 1})
+    run = Run(settings, prepare_corpus(settings))
+    fit_run(run)
+    here, there = evaluate(run), json.loads(bucket.read("runs/small/metrics.json"))
+    print(here, there)
+    assert here["fingerprint"] == there["fingerprint"]
+    tagger = Tagger.load(f"{url}/bundles/small")
+    assert tagger.tag(["own3 family0 own3"], top_k=1)[0][0].label == "label 3"
+
+
+def test_paths_that_a_node_does_not_see_are_refused_before_anything_is_written(start: Start, tmp_path: Path) -> None:
+    path = experiment(tmp_path, str(tmp_path / "private"))
+    began = time.monotonic()
+    process = start("train", "--config", path)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2 and "node 127.0.0.1" in err.splitlines()[-1], err
+    assert time.monotonic() - began < 30

@@ -1,0 +1,77 @@
+"""Corpus, run, predictions and bundle at a URL, each opened by a node that has nothing of it yet."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import synthetic
+from s3 import Bucket
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.lease import own
+from axml_ray.core.paths import absolute, cache, portable
+from axml_ray.corpus.store import Corpus
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.tagger import Tagger
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.settings.configuration import load, read_settings
+from axml_ray.workflow.evaluate import evaluate
+from axml_ray.workflow.train import begin, prepare_corpus
+
+
+@pytest.fixture
+def forget(bucket: Bucket) -> Callable[[], None]:
+    """Return what makes this node another one, which has fetched nothing yet."""
+    return lambda: shutil.rmtree(cache())
+
+
+def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[], None], tmp_path: Path) -> None:
+    url = f"s3://{bucket.name}"
+    names = tmp_path / "texts" / "names.tsv"
+    content = synthetic.experiment(
+        tmp_path, members={"knn": {"weight": 0.5}}, training={"precision": "float32"}, ensemble={"trees": 1}
+    )
+    names.write_text("".join(f"label {number}\tname {number}\n" for number in range(synthetic.LABELS)))
+    bucket.write("names.tsv", names.read_bytes())
+    metrics = {}
+    for place, label_names in ((str(tmp_path), str(names)), (url, f"{url}/names.tsv")):
+        content |= {"runs": f"{place}/runs", "corpora": f"{place}/corpora"}
+        content["corpus"] |= {"label_names": label_names}
+        settings = load(None, **content)
+        prepare_corpus(settings)
+        if place == url:
+            forget()
+        with own(settings.run_directory):
+            run = begin(settings)
+            fit_run(run)
+        if place == url:
+            forget()
+        metrics[place] = evaluate(Run.open(settings.run_directory))
+    here, there = metrics.values()
+    assert {**here, "seconds": None} == {**there, "seconds": None}
+    assert {"metrics.json", "report/index.html", "tree-0/training.jsonl"} <= {
+        name.removeprefix("runs/small/") for name in bucket.names()
+    }
+
+    forget()
+    stored = read_settings(absolute(f"{url}/runs/small"))
+    assert portable(stored.corpora) == f"{url}/corpora" and portable(stored.run_directory) == f"{url}/runs/small"
+    forget()
+    export_bundle(Run.open(stored), absolute(f"{url}/bundles/small"), "int8")
+    forget()
+    tagger = Tagger.load(f"{url}/bundles/small")
+    tag = tagger.tag(["own3 family0 own3"], top_k=1)[0][0]
+    assert (tag.label, tag.name) == ("label 3", "name 3")
+    export_bundle(Run.open(stored), absolute(f"{url}/bundles/small"))  # replaces it
+    forget()
+    assert Tagger.load(f"{url}/bundles/small").bundle.manifest.weights == "float32"
+
+
+def test_what_is_not_at_a_url_is_named_by_it(bucket: Bucket) -> None:
+    place = absolute(f"s3://{bucket.name}/none")
+    for attempt in (Corpus.open, read_settings, Tagger.load):
+        with pytest.raises(SettingsError):
+            attempt(place)
+    assert bucket.names() == []
