@@ -38,7 +38,7 @@ class Rejection:
 
 
 class Reader(Protocol):
-    """Reads a source file, or a part of one; a small value that is sent to the task that runs it."""
+    """Reads a source file, or a part of one; a value that is sent to the task that runs it."""
 
     @property
     def path(self) -> Path | str:
@@ -121,6 +121,41 @@ class Fields:
         if value is MISSING:
             raise ValueError(f"{field!r} is missing: the fields are {reprlib.repr(list(record))[1:-1]}")
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords:
+    """A reader of records that were read before."""
+
+    path: Path | str
+    records: tuple[Document | Rejection, ...]
+
+    def read(self) -> Iterator[Document | Rejection]:
+        """Stream the records."""
+        return iter(self.records)
+
+
+def blocks_of(reader: Reader, size: int) -> Iterator[Reader]:
+    """Yield readers of the blocks of a source, of about `size` bytes, for other tasks to parse.
+
+    The blocks are lines if the reader has a method for these (`LineRange.blocks`), else records.
+
+    Raises:
+        OSError, ValueError: as `Reader.read`.
+    """
+    if hasattr(reader, "blocks"):
+        yield from reader.blocks(size)
+        return
+    records: list[Document | Rejection] = []
+    held = 0
+    for record in reader.read():
+        records.append(record)
+        held += len(record.text if isinstance(record, Document) else record.reason)
+        if held >= size:
+            yield ReadRecords(reader.path, tuple(records))
+            records, held = [], 0
+    if records:
+        yield ReadRecords(reader.path, tuple(records))
 
 
 def read_document(
