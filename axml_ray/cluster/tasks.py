@@ -13,7 +13,8 @@ AHEAD = 2
 END_SECONDS = 10.0
 """Time to wait for the end of cancelled tasks."""
 
-T, Result = TypeVar("T"), TypeVar("Result")
+T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 def as_completed(tasks: list[ray.ObjectRef]) -> Iterator[ray.ObjectRef]:
