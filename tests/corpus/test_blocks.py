@@ -15,7 +15,7 @@ import pytest
 from corpus.preparing import BAD, CUT, Prepare, error_of, lines, many, mixed, written
 
 from axml_ray.core.errors import JobError, SettingsError
-from axml_ray.corpus.preparation.source_stream import SourceBlock, read_blocks, stage_source_block
+from axml_ray.corpus.preparation.source_stream import SourceBlock, blocks_of, read_blocks, stage_source_block
 from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS
 from axml_ray.corpus.readers.sources import open_readers
 from axml_ray.corpus.store import Corpus
@@ -50,22 +50,32 @@ def blocks_and_stage(tmp_path: Path) -> tuple[list[SourceBlock], Path]:
 def test_a_task_that_is_started_again_stages_what_it_would_have(tmp_path: Path) -> None:
     blocks, stage = blocks_and_stage(tmp_path)
     settings = CorpusSettings.model_construct()
-    rows = [stage_source_block(pickle.loads(pickle.dumps(block)), stage, settings) for block in blocks]
-    assert len(rows) > 6 and not any(row["failure"] for row in rows) and sum(row["rows"] for row in rows) == 80
-    assert all(row["path"] in ("", str(stage / block.name)) for row, block in zip(rows, blocks, strict=True))
+    rows = [stage_source_block(pickle.loads(pickle.dumps(block)), 1_000, stage, settings) for block in blocks]
+    assert sum(row["rows"] for of_block in rows for row in of_block) == 80
     before = {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()}
-    (stage / blocks[0].name / "words.arrow").write_bytes(b"half of it")
-    assert stage_source_block(blocks[0], stage, settings) == rows[0]
+    (stage / f"{blocks[0].name}-000" / "words.arrow").write_bytes(b"half of it")
+    (stage / f"{blocks[0].name}-001").mkdir()
+    assert stage_source_block(blocks[0], 1_000, stage, settings) == rows[0]
     assert {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()} == before
-    [rejected] = map(json.loads, (stage / f"{blocks[-1].name}.rejected.jsonl").read_text().splitlines())
+    assert not (stage / f"{blocks[0].name}-001").exists()
+    [rejected] = map(json.loads, (stage / f"{blocks[-1].name}-000.rejected.jsonl").read_text().splitlines())
     assert (rejected["file"], rejected["line"]) == (str(tmp_path / "a.jsonl"), 41)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").is_dir(), reason="no directory at hand that takes no files")
 def test_a_place_that_takes_no_blocks_is_named(tmp_path: Path) -> None:
     stage = Path("/proc/self/fdinfo")
-    row = stage_source_block(blocks_and_stage(tmp_path)[0][0], stage, CorpusSettings.model_construct())
+    [row] = stage_source_block(blocks_and_stage(tmp_path)[0][0], 1_000, stage, CorpusSettings.model_construct())
     assert row["failure"].startswith(f"{stage} cannot be written: ")
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 1 << 20])
+def test_the_blocks_of_every_kind_of_file_are_the_file(tmp_path: Path, size: int) -> None:
+    settings = CorpusSettings.model_construct()
+    for reader in open_readers(write_kinds(tmp_path), settings):
+        blocks = list(pickle.loads(pickle.dumps(list(blocks_of(reader, size)))))
+        assert [record for block in blocks for record in block.read()] == list(reader.read())
+        assert len(blocks) > 1 or size > 1_000 or reader.path.suffix in (".parquet", ".txt") or not list(reader.read())
 
 
 def write_kinds(folder: Path) -> tuple[Path, ...]:
@@ -134,7 +144,7 @@ def test_one_compressed_file_is_tokenised_by_several_tasks(
     end = time.monotonic() + 20
     while len(processes) < 15 and time.monotonic() < end:  # workers report their tasks about once a second
         found = list_tasks(
-            ray.get_runtime_context().gcs_address, filters=[("name", "=", "Map(_stage_row)")], detail=True
+            ray.get_runtime_context().gcs_address, filters=[("name", "=", "FlatMap(_stage_row)")], detail=True
         )
         processes = [task.worker_pid for task in found if task.worker_pid]
         time.sleep(0.2)

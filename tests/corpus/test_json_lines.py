@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.corpus.preparation.source_stream import blocks_of
 from axml_ray.corpus.readers import json_lines, line_blocks
 from axml_ray.corpus.readers.json_lines import JsonLines
-from axml_ray.corpus.records.records import Document, Fields, Rejection, blocks_of
+from axml_ray.corpus.records.records import Document, Fields, Rejection
 
 
 def good(number: int, size: int = 3) -> bytes:

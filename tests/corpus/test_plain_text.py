@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from axml_ray.corpus.preparation.source_stream import blocks_of
 from axml_ray.corpus.readers.sources import open_readers
 from axml_ray.corpus.readers.text_lines import PlainText
-from axml_ray.corpus.records.records import Document, Rejection, blocks_of
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings
 
 CONTENT = b'A cat, "sat".\r\n\r\n \n{"text": 1}\nna\xefve\n' + "Über\tHunde".encode()

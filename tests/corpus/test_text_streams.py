@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from corpus.preparing import Prepare, error_of
 
+from axml_ray.corpus.preparation.source_stream import blocks_of
 from axml_ray.corpus.readers.sources import open_readers
-from axml_ray.corpus.records.records import Document, Rejection, blocks_of
+from axml_ray.corpus.records.records import Document, Rejection
 from axml_ray.settings import CorpusSettings
 
 LINES = [f'{{"text": "Köln, {number} \N{EURO SIGN}", "labels": ["l{number}"]}}' for number in range(3000)]

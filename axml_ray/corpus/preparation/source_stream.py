@@ -3,8 +3,8 @@
     sources ─ reading tasks ─▶ blocks of lines or records ─ tokenising tasks ─▶ staged blocks, files of rejections
 
 A source is read from its beginning to its end by one task, which hardly does more than decompress the lines of a text
-file, and all CPUs parse and tokenise its blocks. These are named by their place in the input, so tasks may end, or be
-started again, in any order.
+file, and all CPUs parse and tokenise its blocks. A small file is read by the task that tokenises it. Blocks are named
+by their place in the input, so tasks may end, or be started again, in any order.
 """
 
 import json
@@ -23,10 +23,35 @@ from ray.data.datasource import ReadTask
 
 from axml_ray.cluster.connection import quiet_data
 from axml_ray.corpus.preparation.staging import stage_block
-from axml_ray.corpus.records.records import Document, Reader, Rejection, blocks_of
+from axml_ray.corpus.readers.source_files import file_size
+from axml_ray.corpus.records.records import Document, Reader, Rejection
 from axml_ray.settings import CorpusSettings
 
 NumberedReaders = Sequence[tuple[int, Reader]]
+
+STRING = pa.string()
+RECORDS = pa.schema(
+    {"file": STRING, "line": pa.int64(), "id": STRING, "text": STRING, "labels": pa.list_(STRING), "reason": STRING}
+)
+"""The attributes of documents and rejections; a record lacks those of the other kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords:
+    """A reader of records that were read before, which a table holds (`RECORDS`)."""
+
+    path: Path | str
+    table: pa.Table
+
+    def read(self) -> Iterator[Document | Rejection]:
+        """Stream the records."""
+        for file, line, name, text, labels, reason in zip(
+            *map(pa.ChunkedArray.to_pylist, self.table.columns), strict=True
+        ):
+            if reason is None:
+                yield Document(text=text, labels=tuple(labels), file=file, line=line, id=name)
+            else:
+                yield Rejection(file=file, line=line, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +60,48 @@ class SourceBlock:
 
     Attributes:
         name: number of the source, and of the block in it, such as `000012-000003`.
-        reader: reads the records of the block, which it holds.
+        reader: reads the records of the block.
         failure: what is wrong if the source cannot be read; there is no reader then.
     """
 
     name: str
     reader: Reader | None = None
     failure: str = ""
+
+
+def blocks_of(reader: Reader, size: int) -> Iterator[Reader]:
+    """Yield readers of the blocks of a source, of about `size` bytes, for other tasks to parse.
+
+    Blocks are lines if the reader has a method for these (`LineRange.blocks`), else records; a small source is itself.
+
+    Raises:
+        OSError, ValueError: as `Reader.read`.
+    """
+    if hasattr(reader, "blocks"):
+        yield from reader.blocks(size)
+    elif file_size(reader.path) <= size:
+        yield reader
+    else:
+        for records in _chunks(reader, size):
+            columns = {name: [getattr(record, name, None) for record in records] for name in RECORDS.names}
+            yield ReadRecords(reader.path, pa.table(columns, RECORDS))
+
+
+def _chunks(reader: Reader, size: int) -> Iterator[list[Document | Rejection]]:
+    """Yield the records of a reader in lists of about `size` characters; a ValueError says why it cannot be read."""
+    records: list[Document | Rejection] = []
+    held = 0
+    try:
+        for record in reader.read():
+            records.append(record)
+            held += len(record.text if isinstance(record, Document) else record.reason)
+            if held >= size:
+                yield records
+                records, held = [], 0
+    except OSError as error:
+        raise ValueError(error.strerror or error) from None
+    if records:
+        yield records
 
 
 def read_blocks(readers: NumberedReaders, size: int) -> Iterator[SourceBlock]:
@@ -56,30 +116,35 @@ def read_blocks(readers: NumberedReaders, size: int) -> Iterator[SourceBlock]:
             yield SourceBlock(f"{number:06d}", failure=f"{reader.path} cannot be read: {reason}")
 
 
-def stage_source_block(block: SourceBlock, stage: Path, settings: CorpusSettings) -> dict[str, Any]:
-    """Parse and tokenise the documents of a block, and write a staged block, and a file of rejections if there are any.
+def stage_source_block(block: SourceBlock, size: int, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+    """Parse and tokenise the documents of a block, and write staged blocks of about `size` characters, mostly one.
 
-    Returns the path of the staged block, empty if there is none, the number of documents, and what failed.
+    Rejections are written to files beside them. Returns a row for each staged block, with its path and number of
+    documents, or for a failure, with its message.
     """
     if block.reader is None:
-        return {"path": "", "rows": 0, "failure": block.failure}
-    path = stage / block.name
-    records = list(block.reader.read())
-    documents = [record for record in records if isinstance(record, Document)]
+        return [{"path": "", "rows": 0, "failure": block.failure}]
+    rows = []
     try:
-        if path.exists():  # of a killed task, which Ray started again
-            shutil.rmtree(path)
-        if len(documents) < len(records):
-            with path.with_suffix(".rejected.jsonl").open("w", encoding="utf-8") as file:
-                for record in records:
-                    if isinstance(record, Rejection):
-                        rejected = {"file": record.file, "line": record.line, "reason": record.reason}
-                        file.write(json.dumps(rejected, ensure_ascii=False) + "\n")
-        if documents:
-            stage_block(path, documents, settings)
+        for leftover in stage.glob(f"{block.name}-*"):  # of a killed task, which Ray started again
+            leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
+        for number, records in enumerate(_chunks(block.reader, size)):
+            path = stage / f"{block.name}-{number:03d}"
+            documents = [record for record in records if isinstance(record, Document)]
+            if documents:
+                stage_block(path, documents, settings)
+                rows.append({"path": str(path), "rows": len(documents), "failure": ""})
+            if len(documents) < len(records):
+                with path.with_suffix(".rejected.jsonl").open("w", encoding="utf-8") as file:
+                    for record in records:
+                        if isinstance(record, Rejection):
+                            rejected = {"file": record.file, "line": record.line, "reason": record.reason}
+                            file.write(json.dumps(rejected, ensure_ascii=False) + "\n")
     except OSError as error:
-        return {"path": "", "rows": 0, "failure": f"{stage} cannot be written: {error.strerror or error}"}
-    return {"path": str(path) if documents else "", "rows": len(documents), "failure": ""}
+        rows.append({"path": "", "rows": 0, "failure": f"{stage} cannot be written: {error.strerror or error}"})
+    except ValueError as error:
+        rows.append({"path": "", "rows": 0, "failure": f"{block.reader.path} cannot be read: {error}"})
+    return rows
 
 
 class Sources(ray.data.Datasource):
@@ -132,9 +197,10 @@ def stage_in_stream(
             compute=ray.data.TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1)))),
             override_num_blocks=len(groups),
         )
-        staged = blocks.map(_stage_row, fn_kwargs={"stage": stage, "settings": settings}, num_cpus=1)
+        arguments = {"size": size, "stage": stage, "settings": settings}
+        staged = blocks.flat_map(_stage_row, fn_kwargs=arguments, num_cpus=1)
     yield from staged.iter_rows()
 
 
-def _stage_row(row: dict[str, Any], stage: Path, settings: CorpusSettings) -> dict[str, Any]:
-    return stage_source_block(pickle.loads(row["block"]), stage, settings)
+def _stage_row(row: dict[str, Any], **arguments: Any) -> list[dict[str, Any]]:
+    return stage_source_block(pickle.loads(row["block"]), **arguments)

@@ -63,7 +63,7 @@ class Workspace:
         rows: Iterable[dict[str, Any]]
         if self.in_process:
             blocks = (block for group in groups for block in read_blocks(group, size))
-            rows = (stage_source_block(block, self.stage, self.settings) for block in blocks)
+            rows = (row for block in blocks for row in stage_source_block(block, size, self.stage, self.settings))
         else:
             rows = stage_in_stream(groups, size, min(size, SMALL_BYTES), self.stage, self.settings)
         done = []

@@ -123,41 +123,6 @@ class Fields:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRecords:
-    """A reader of records that were read before."""
-
-    path: Path | str
-    records: tuple[Document | Rejection, ...]
-
-    def read(self) -> Iterator[Document | Rejection]:
-        """Stream the records."""
-        return iter(self.records)
-
-
-def blocks_of(reader: Reader, size: int) -> Iterator[Reader]:
-    """Yield readers of the blocks of a source, of about `size` bytes, for other tasks to parse.
-
-    The blocks are lines if the reader has a method for these (`LineRange.blocks`), else records.
-
-    Raises:
-        OSError, ValueError: as `Reader.read`.
-    """
-    if hasattr(reader, "blocks"):
-        yield from reader.blocks(size)
-        return
-    records: list[Document | Rejection] = []
-    held = 0
-    for record in reader.read():
-        records.append(record)
-        held += len(record.text if isinstance(record, Document) else record.reason)
-        if held >= size:
-            yield ReadRecords(reader.path, tuple(records))
-            records, held = [], 0
-    if records:
-        yield ReadRecords(reader.path, tuple(records))
-
-
 def read_document(
     fields: Fields,
     path: Path | str,
