@@ -1,10 +1,10 @@
 """The first pass of preparation: documents flow from their sources through Ray Data into staged blocks.
 
-    sources ─ reading tasks ─▶ blocks of lines or records ─ tokenising tasks ─▶ staged blocks, files of rejections
+    sources ─ reading tasks ─▶ blocks of lines ─ tokenising tasks ─▶ staged blocks, files of rejections
 
-A source is read from its beginning to its end by one task, which hardly does more than decompress the lines of a text
-file, and all CPUs parse and tokenise its blocks. A small file is read by the task that tokenises it. Blocks are named
-by their place in the input, so tasks may end, or be started again, in any order.
+A file of lines is decompressed by one task, and all CPUs parse and tokenise its blocks. In other formats, finding the
+records takes most of the time, and sending them costs more than it saves: a table, or a part of one, is read by the
+task that tokenises it. Blocks are named by their place in the input, so tasks may end, or start again, in any order.
 """
 
 import json
@@ -23,35 +23,11 @@ from ray.data.datasource import ReadTask
 
 from axml_ray.cluster.connection import quiet_data
 from axml_ray.corpus.preparation.staging import stage_block
-from axml_ray.corpus.readers.source_files import file_size
+from axml_ray.corpus.readers.line_blocks import LineRange
 from axml_ray.corpus.records.records import Document, Reader, Rejection
 from axml_ray.settings import CorpusSettings
 
 NumberedReaders = Sequence[tuple[int, Reader]]
-
-STRING = pa.string()
-RECORDS = pa.schema(
-    {"file": STRING, "line": pa.int64(), "id": STRING, "text": STRING, "labels": pa.list_(STRING), "reason": STRING}
-)
-"""The attributes of documents and rejections; a record lacks those of the other kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRecords:
-    """A reader of records that were read before, which a table holds (`RECORDS`)."""
-
-    path: Path | str
-    table: pa.Table
-
-    def read(self) -> Iterator[Document | Rejection]:
-        """Stream the records."""
-        for file, line, name, text, labels, reason in zip(
-            *map(pa.ChunkedArray.to_pylist, self.table.columns), strict=True
-        ):
-            if reason is None:
-                yield Document(text=text, labels=tuple(labels), file=file, line=line, id=name)
-            else:
-                yield Rejection(file=file, line=line, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +36,7 @@ class SourceBlock:
 
     Attributes:
         name: number of the source, and of the block in it, such as `000012-000003`.
-        reader: reads the records of the block.
+        reader: reads the records of the block; it holds the lines if they are such.
         failure: what is wrong if the source cannot be read; there is no reader then.
     """
 
@@ -70,21 +46,12 @@ class SourceBlock:
 
 
 def blocks_of(reader: Reader, size: int) -> Iterator[Reader]:
-    """Yield readers of the blocks of a source, of about `size` bytes, for other tasks to parse.
-
-    Blocks are lines if the reader has a method for these (`LineRange.blocks`), else records; a small source is itself.
+    """Yield readers of the blocks of a source: lines of about `size` bytes, or if it has none, the source itself.
 
     Raises:
         OSError, ValueError: as `Reader.read`.
     """
-    if hasattr(reader, "blocks"):
-        yield from reader.blocks(size)
-    elif file_size(reader.path) <= size:
-        yield reader
-    else:
-        for records in _chunks(reader, size):
-            columns = {name: [getattr(record, name, None) for record in records] for name in RECORDS.names}
-            yield ReadRecords(reader.path, pa.table(columns, RECORDS))
+    return reader.blocks(size) if isinstance(reader, LineRange) else iter([reader])
 
 
 def _chunks(reader: Reader, size: int) -> Iterator[list[Document | Rejection]]:

@@ -109,10 +109,6 @@ class ParquetRows(_TableRows):
             rows += metadata.row_group(number).num_rows
         return parts or [self]
 
-    def blocks(self, size: int) -> Iterator["ParquetRows"]:
-        """Yield this reader: a part of a file that `split` returns is read by the task that tokenises it."""
-        yield self
-
 
 @dataclass(frozen=True)
 class ArrowRows(_TableRows):
