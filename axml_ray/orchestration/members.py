@@ -14,6 +14,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -21,7 +22,7 @@ import torch
 
 from axml_ray.cluster.capacity import check_fits
 from axml_ray.cluster.failures import failure, root_cause
-from axml_ray.cluster.tasks import ANYWHERE
+from axml_ray.cluster.tasks import ANYWHERE, map_in_tasks
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
 from axml_ray.core.lease import Lease
@@ -224,7 +225,7 @@ def _fit_member(settings: Experiment, name: str, lease: Lease | None) -> float:
     """Fit one member in this process; return the seconds that it took."""
     began, run = time.monotonic(), Run.open(settings, lease)
     spec = run.spec(name)
-    spec.implementation.fit(spec, run.prepare_fit(spec))
+    spec.implementation.fit(spec, replace(run.prepare_fit(spec), parallel_map=map_in_tasks))
     spec.mark_fitted()
     return time.monotonic() - began
 
