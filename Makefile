@@ -14,7 +14,7 @@ PARALLEL = --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # The Pythons of `make test-pythons`.
 PYTHONS = $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[1-9].*/bin/python)
 
-.PHONY: help setup demo serve test test-unit test-avx2 test-pythons lint format figures docs wheel cluster cluster-stop lock clean
+.PHONY: help setup demo serve test test-unit test-avx2 test-pythons faults lint format figures docs wheel cluster cluster-stop lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ test-pythons:  ## Run the unit tests on each Python from 3.11 on that pyenv has,
 		.venv-$$version/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable . && \
 		.venv-$$version/bin/python -m pytest $(PARALLEL) --numprocesses auto -m unit || exit 1; \
 	done
+
+faults: setup  ## Inject the faults that the project survives, and make the table of docs/faults.md (about half an hour on 2 cores)
+	$(BIN)/python benchmarks/faults.py
 
 lint: setup  ## Formatter, linter, type checker, import contracts
 	$(BIN)/ruff format --check .

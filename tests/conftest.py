@@ -8,6 +8,7 @@ Every test belongs to one tier:
 - `slow`: starts clusters, kills processes, or trains or reads for a while; marked in its module.
 """
 
+import json
 import multiprocessing.process
 import os
 import secrets
@@ -54,10 +55,16 @@ _unit_test: str | None = None
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that use the cluster as `ray`, and those of no other tier as `unit`; order files by tier, slow first.
 
+    What the marker `fault` says goes into the report of the test, of which `benchmarks/faults.py` makes a table.
+
     pytest-xdist gives whole files to its processes, so a slow file that started last would run alone.
     """
     rank: dict[Path, int] = {}
     for item in items:
+        for marker in item.iter_markers("fault"):
+            fault, during = marker.args
+            row = {"fault": fault, "during": during, "work_repeated": "none", "data_lost": "none", **marker.kwargs}
+            item.user_properties.append(("fault", json.dumps(row)))
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
         if not any(item.get_closest_marker(tier) for tier in TIERS):

@@ -11,10 +11,10 @@ import logging
 import ray
 
 from axml_ray.cluster.failures import failure, root_cause
+from axml_ray.cluster.tasks import ANYWHERE, as_completed, map_in_tasks
 from axml_ray.core.lease import Lease
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
-from axml_ray.orchestration.tasks import ANYWHERE, as_completed, map_in_tasks
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.fitting import build_tree_of_run
 from axml_ray.runs.run import Run

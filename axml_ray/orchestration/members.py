@@ -22,6 +22,7 @@ import torch
 
 from axml_ray.cluster.capacity import check_fits
 from axml_ray.cluster.failures import failure, root_cause
+from axml_ray.cluster.tasks import ANYWHERE, map_in_tasks
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
 from axml_ray.core.lease import Lease
@@ -29,7 +30,6 @@ from axml_ray.core.paths import url_of
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
-from axml_ray.orchestration.tasks import ANYWHERE, map_in_tasks
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.progress.reporter import current_reporter
 from axml_ray.runs.fitting import fit_features

@@ -166,6 +166,7 @@ if sys.argv[3] == "kill":
 """
 
 
+@pytest.mark.fault("kill while a directory is replaced", "files")
 @pytest.mark.processes
 @pytest.mark.parametrize("how", ["kill", "raise"])
 @pytest.mark.parametrize("renames", [0, 1, 2])
@@ -236,6 +237,7 @@ def write_bytes(path: Path) -> None:
     path.write_bytes(bytes(4 << 20))
 
 
+@pytest.mark.fault("full disk", "files")
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "write", [write_with_tensors, write_with_numpy, write_with_arrow, write_with_a_map, write_bytes]
@@ -272,6 +274,7 @@ with whole_directory(Path(sys.argv[1])) as work:
 """
 
 
+@pytest.mark.fault("writer killed", "files")
 @pytest.mark.processes
 def test_what_a_killed_writer_left_is_removed_and_one_that_still_writes_is_let_be(tmp_path: Path) -> None:
     path = tmp_path / "test"

@@ -119,6 +119,7 @@ def test_what_was_being_written_at_a_takeover_is_never_published(tmp_path: Path,
     assert files(run) == {"a.json": b"1\n"}
 
 
+@pytest.mark.fault("dead or silent owner of a directory", "files")
 @pytest.mark.processes
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_silent_owner_is_replaced_and_writes_nothing_more(tmp_path: Path, sign: signal.Signals) -> None:

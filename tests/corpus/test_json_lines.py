@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.corpus.preparation.source_stream import blocks_of
 from axml_ray.corpus.readers import json_lines, line_blocks
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.records.records import Document, Fields, Rejection
@@ -23,20 +24,32 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12), size=st.integers(1, 300), ends=st.booleans())
-def test_ranges_of_a_file_are_the_file(sizes: list[int], size: int, ends: bool) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12),
+    size=st.integers(1, 300),
+    ends=st.booleans(),
+    compressed=st.booleans(),
+)
+def test_the_blocks_of_a_file_are_the_file(sizes: list[int], size: int, ends: bool, compressed: bool) -> None:
     lines = [good(number, length) if length else b"" for number, length in enumerate(sizes)]
+    content = b"\n".join(lines) + b"\n" * ends
     with tempfile.TemporaryDirectory() as folder:
-        reader = JsonLines(write(Path(folder) / "a.jsonl", b"\n".join(lines) + b"\n" * ends))
-        parts = reader.split(size)
+        reader = JsonLines(write(Path(folder) / "a.jsonl", gzip.compress(content) if compressed else content))
+        parts = list(blocks_of(reader, size))
         assert [record for part in parts for record in part.read()] == list(reader.read())
+        assert all(len(part.held) < size + 61 + len(good(0)) for part in parts)
 
 
-def test_what_is_compressed_is_one_range(tmp_path: Path) -> None:
-    for name, content in (("a", gzip.compress(good(1))), ("b", pa.compress(good(1), "zstd", asbytes=True))):
-        reader = JsonLines(write(tmp_path / name, content))
-        assert reader.split(10) == [JsonLines(reader.path)]
-        assert len(list(reader.read())) == 1
+def test_damage_keeps_its_line_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_blocks, "LONGEST_LINE", 100)
+    monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 200)
+    content = gzip.compress(b"\n".join([good(0), good(1, 300_000), *map(good, range(2, 3_000))]))
+    reader = JsonLines(write(tmp_path / "a.jsonl", content[:-20]))
+    parts = list(blocks_of(reader, 1_000))
+    records = [record for part in parts for record in part.read()]
+    assert records == list(reader.read()) and len(parts) > 100
+    assert [type(record) for record in records[:3]] == [Document, Rejection, Document] and records[1].line == 2
+    assert isinstance(records[-1], Rejection) and records[-1].line == len(records)
 
 
 @pytest.mark.parametrize("kept", [3, 9, -4, -1])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from axml_ray.corpus.preparation.source_stream import blocks_of
 from axml_ray.corpus.readers.sources import open_readers
 from axml_ray.corpus.readers.text_lines import PlainText
 from axml_ray.corpus.records.records import Document, Rejection
@@ -30,10 +31,10 @@ def test_a_line_is_a_text(tmp_path: Path) -> None:
             assert isinstance(bad, Rejection) and bad.line == 5 and "byte 0xef" in bad.reason
 
 
-def test_ranges_of_a_file_are_the_file(tmp_path: Path) -> None:
+def test_the_blocks_of_a_file_are_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\n".join(b"text %d" % number for number in range(200)))
     reader = PlainText(tmp_path / "a.txt")
-    parts = reader.split(100)
+    parts = list(blocks_of(reader, 100))
     assert len(parts) > 10
     assert [record for part in parts for record in part.read()] == list(reader.read())
 

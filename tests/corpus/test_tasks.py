@@ -1,22 +1,14 @@
-"""The progress of a pass of preparation: its parts, whose rows come in any order."""
+"""How the later passes of preparation run: their results and progress, and what a failure leaves."""
 
-from typing import Any
+import time
+from pathlib import Path
 
-from axml_ray.corpus.preparation.tasks import _count_parts, _run_task, run_tasks
-from axml_ray.progress.heartbeat import Heartbeat
+import pytest
+
+from axml_ray.core.errors import JobError
+from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
 from axml_ray.progress.reporter import Activity, Reporter, report_to
-
-
-def numbers(part: int, start: int) -> list[dict[str, Any]]:
-    return [{"number": start + i} for i in range(part)]
-
-
-def test_a_part_is_done_with_its_last_row() -> None:
-    parts = [3, 1]
-    rows = [row for number in range(2) for row in _run_task({"number": number}, parts, numbers, {"start": 10})]
-    progress = Heartbeat("prepare", len(parts), "parts")
-    counted = [(row, progress.done) for row in _count_parts(iter(rows), progress)]
-    assert counted == [({"number": 10}, 0), ({"number": 11}, 0), ({"number": 12}, 1), ({"number": 10}, 2)]
+from axml_ray.settings import CorpusSettings
 
 
 class Ends(Reporter):
@@ -31,8 +23,38 @@ class Ends(Reporter):
         self.activities.append(activity)
 
 
-def test_parts_are_counted_in_this_process() -> None:
+def workspace(tmp_path: Path, in_process: bool) -> Workspace:
+    return Workspace(CorpusSettings.model_construct(), tmp_path, in_process)
+
+
+def results(space: Workspace) -> None:
     with report_to(ends := Ends()):
-        rows = run_tasks([3, 1], numbers, description="counting", in_process=True, start=0)
-    assert rows == [{"number": 0}, {"number": 1}, {"number": 2}, {"number": 0}]
-    assert [(each.what, each.done, each.total) for each in ends.activities] == [("prepare: counting", 2, 2)]
+        assert space.run(range(9), lambda part, start: start + part, "counting", start=10) == list(range(10, 19))
+    assert [(each.what, each.done, each.total) for each in ends.activities] == [("prepare: counting", 9, 9)]
+
+
+def test_parts_in_this_process(tmp_path: Path) -> None:
+    results(workspace(tmp_path, in_process=True))
+
+
+def test_parts_in_tasks_keep_their_order(ray_cluster: None, tmp_path: Path) -> None:
+    results(workspace(tmp_path, in_process=False))
+
+
+def test_a_failed_part_is_told_and_ends_the_others(ray_cluster: None, tmp_path: Path) -> None:
+    def work(part: int) -> None:
+        if part == 0:
+            raise OSError(28, "No space left on device")
+        time.sleep(0.5)
+        (tmp_path / f"done-{part}").touch()
+
+    with pytest.raises(JobError, match="No space left"):
+        workspace(tmp_path, in_process=False).run(range(50), work, "counting")
+    done = set(tmp_path.glob("done-*"))
+    assert len(done) <= 8
+    time.sleep(1.5)
+    assert set(tmp_path.glob("done-*")) == done
+
+
+def test_groups_are_no_larger_than_the_limit() -> None:
+    assert group_by_size("abcde", [3, 3, 9, 1, 2], 6) == [["a", "b"], ["c"], ["d", "e"]]

@@ -265,6 +265,7 @@ class TestOpen:
             (copy / name).write_bytes(content)
         Bundle.open(copy)
 
+    @pytest.mark.fault("truncated file of a bundle", "files")
     @pytest.mark.parametrize("name", [SETTINGS, TOKENIZER, LABELS, CALIBRATION, TREE, MODEL])
     def test_missing_and_cut_short(self, copy, name):
         whole = (copy / name).read_bytes()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from descendants import descendants, job_environment, kill_driver
 from tiny_corpus import write_corpus
 from tiny_run import train_run
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
@@ -53,9 +55,10 @@ def shards(run: Run) -> dict[str, tuple[int, int]]:
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
+@pytest.mark.fault("driver killed while it predicts a split", "prediction")
 @pytest.mark.slow
 def test_a_killed_driver_costs_the_shards_in_flight(
-    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     monkeypatch.setattr("tiny_run.write_corpus", with_many_test_documents)
     run = train_run(tmp_path, epochs=1)
@@ -73,6 +76,10 @@ def test_a_killed_driver_costs_the_shards_in_flight(
     assert Predictions.open(run.layout.predictions("test")) is None
     leftovers = list(run.layout.predictions("test").glob(".part-*"))
     assert len(leftovers) <= ACTORS  # a shard in flight is the only work that is repeated
+    written = sorted(nanoseconds for _, nanoseconds in before.values())
+    seconds_a_shard = ACTORS * (written[-1] - written[0]) * 1e-9 / (len(written) - 1)
+    record_property("work_repeated", f"{len(leftovers)} of {SHARDS} shards")
+    record_property("repeated_seconds", len(leftovers) * seconds_a_shard)
 
     predictions = predict_split(run, "test")
     after = shards(run)
@@ -96,12 +103,17 @@ def test_a_killed_driver_costs_the_shards_in_flight(
             np.testing.assert_allclose(one.scores, other.scores, rtol=1e-5)
 
 
+@pytest.mark.fault("shard of a split lost", "prediction", work_repeated="the shard")
+@pytest.mark.fault("truncated shard of a split", "prediction", work_repeated="the shard")
 def test_a_lost_shard_and_another_ensemble_are_predicted_again(tmp_path: Path) -> None:
     """By this process, as the split is one shard."""
     run = train_run(tmp_path, epochs=1)
     predictions = predict_split(run, "test")
     [(name, stat)] = shards(run).items()
     assert predict_split(run, "test") == predictions and shards(run) == {name: stat}
+    os.truncate(predictions.directory / name, 1_000)
+    with pytest.raises(SettingsError, match=name):
+        predict_split(run, "test")
     (predictions.directory / name).unlink()
     assert Predictions.open(predictions.directory) is None
     assert predict_split(run, "test") == predictions

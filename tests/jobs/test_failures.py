@@ -120,6 +120,11 @@ def outcome(home: Path, small_disk: Path) -> dict[str, Any]:
     return dict(json.loads(line))
 
 
+@pytest.mark.fault("full disk", "training", work_repeated="the part that was written")
+@pytest.mark.fault("vanished corpus", "training")
+@pytest.mark.fault("library that cannot be imported", "training")
+@pytest.mark.fault("worker out of memory", "training")
+@pytest.mark.fault("worker killed, without retries", "training")
 def test_each_failure_is_one_line_and_has_a_record(outcome: dict[str, Any], home: Path, small_disk: Path) -> None:
     results = outcome["results"]
     for case, told in CASES.items():

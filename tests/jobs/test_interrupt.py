@@ -92,6 +92,7 @@ def long_training(directory: Path) -> Path:
     return path
 
 
+@pytest.mark.fault("Ctrl-C", "training")
 def test_training_is_stopped(tmp_path: Path) -> None:
     path = long_training(tmp_path)
     command = job("train_ensemble", "--config", path)

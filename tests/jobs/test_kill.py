@@ -78,6 +78,8 @@ def undisturbed(home: Path, epochs: int) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.fault("driver killed", "training", work_repeated="fewer than 5 of 700 steps")
+@pytest.mark.fault("worker killed", "training", work_repeated="fewer than 5 of 700 steps")
 def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(
     ray_cluster: None, tmp_path: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(
     assert metrics["documents"] == 60
 
 
+@pytest.mark.fault("second job on one run", "training")
 def test_a_second_job_is_refused_and_the_first_ends_as_if_alone(command, tmp_path: Path) -> None:
     path, epochs = tmp_path / "config.yaml", 30
     path.write_text(yaml.safe_dump(experiment(tmp_path, epochs)))
@@ -148,6 +151,7 @@ def test_a_second_job_is_refused_and_the_first_ends_as_if_alone(command, tmp_pat
     assert not (directory / ".lease").exists()
 
 
+@pytest.mark.fault("owner stopped (SIGSTOP) and replaced", "training", work_repeated="fewer than 5 steps")
 def test_a_stopped_owner_that_goes_on_after_a_takeover_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(experiment(tmp_path, 5_000)))
@@ -220,6 +224,7 @@ def head(tmp_path: Path) -> Iterator[str]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@pytest.mark.fault("terminal of a submitted job killed", "training")
 def test_a_submitted_job_outlives_its_terminal_and_gives_the_same_result(head: str, tmp_path: Path) -> None:
     ray = str(Path(sys.executable).with_name("ray"))
     settings = experiment(tmp_path, 2)

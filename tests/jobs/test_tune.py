@@ -34,6 +34,7 @@ def state(trials: Path) -> dict[int, str]:
         return {}
 
 
+@pytest.mark.fault("driver killed", "tuning", work_repeated="the steps of a trial since its checkpoint")
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_with_the_same_trials(
     ray_cluster: None, command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -261,6 +261,7 @@ class TestOpen:
         copy.open_member(copy.spec(NAME), None)
         return copy
 
+    @pytest.mark.fault("truncated weights of a level, at prediction", "files")
     @pytest.mark.parametrize("name", [MODEL, ROWS.format(0), LEVEL_MANIFEST])
     @pytest.mark.parametrize("missing", [False, True], ids=["cut short", "missing"])
     def test_an_incomplete_level(self, copy, name, missing):

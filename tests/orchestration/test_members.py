@@ -271,6 +271,7 @@ def test_other_features_fit_again_what_reads_them(again: Callable[..., Experimen
     assert isinstance(current.open_member(current.spec("linear_tree-0"), current.open_features()), LinearTree)
 
 
+@pytest.mark.fault("one of two workers of a tree killed", "training", work_repeated="the steps since the checkpoint")
 def test_two_gloo_workers_train_a_tree_and_one_that_is_killed_costs_no_finished_level(
     ray_cluster: None, tmp_path: Path
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_fit_that_is_stopped_ends_its_workers(ray_cluster: None, tmp_path: Pat
     assert not current.members[0].is_fitted
 
 
+@pytest.mark.fault("tree killed beyond its retries", "training", work_repeated="that tree since its last checkpoint")
 def test_of_three_trees_one_that_is_lost_does_not_end_the_others(ray_cluster: None, tmp_path: Path) -> None:
     current = prepared(small(tmp_path, ensemble={"trees": 3}, resources={"max_failures": 0}))
     killed: list[int] = []
@@ -323,6 +325,7 @@ def test_of_three_trees_one_that_is_lost_does_not_end_the_others(ray_cluster: No
     assert all(spec.is_fitted for spec in current.members)
 
 
+@pytest.mark.fault("loss diverges", "training")
 def test_a_loss_that_runs_away_ends_the_run_at_its_first_attempt(ray_cluster: None, tmp_path: Path) -> None:
     training = {"learning_rate": 1e30, "precision": "float32"}
     current = prepared(small(tmp_path, training=training, ensemble={"trees": 1}))

@@ -96,6 +96,10 @@ def process_of(deployment: str) -> int:
     raise AssertionError(f"no process of {deployment}")
 
 
+@pytest.mark.fault(
+    "replica of one tree killed under load", "serving", data_lost="none; answers of fewer trees meanwhile"
+)
+@pytest.mark.fault("clients that leave before their answer", "serving")
 @pytest.mark.slow
 def test_clients_that_leave_and_a_killed_tree_cost_no_answer(
     serve_address: str, serving_bundle: Path, texts: list[str]
@@ -123,6 +127,7 @@ def test_clients_that_leave_and_a_killed_tree_cost_no_answer(
         assert len(labels) <= 2
 
 
+@pytest.mark.fault("replica of all trees killed under load", "serving", work_repeated="the requests in flight")
 @pytest.mark.slow
 def test_killed_trees_that_were_together_and_a_new_bundle_cost_no_answer(
     serve_address: str, serving_bundle: Path, served_run: Run, texts: list[str], tmp_path: Path
@@ -147,6 +152,7 @@ def test_killed_trees_that_were_together_and_a_new_bundle_cost_no_answer(
         assert answers[-1].json()["edition"] == requests.get(f"{url}/v1/model", timeout=SECONDS).json()["edition"]
 
 
+@pytest.mark.fault("hung replica", "serving", work_repeated="the requests in flight")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stopped process", "stuck thread"])
 def test_a_hung_replica_is_replaced_within_half_a_minute(
@@ -192,6 +198,7 @@ def test_a_hung_replica_is_replaced_within_half_a_minute(
         assert ask() == 200
 
 
+@pytest.mark.fault("failed roll-out", "serving")
 @pytest.mark.slow
 def test_a_failed_roll_out_shows_in_the_status_while_the_old_bundle_answers(
     serve_address: str, serving_bundle: Path, served_run: Run, texts: list[str], tmp_path: Path
@@ -241,6 +248,7 @@ def test_a_damaged_bundle_is_not_deployed(serving_bundle: Path, tmp_path: Path) 
         build({"bundle": str(serving_bundle), "replicas": 2, "max_replicas": 1})
 
 
+@pytest.mark.fault("more requests than the server can answer", "serving", data_lost="none; refused with 503")
 def test_more_than_it_can_do_is_refused_and_told_when(
     serve_address: str, serving_bundle: Path, texts: list[str], tagger: Tagger
 ) -> None:
@@ -262,6 +270,7 @@ def test_more_than_it_can_do_is_refused_and_told_when(
             assert ask(0).status_code == 200
 
 
+@pytest.mark.fault("request that kills every replica", "serving")
 def test_a_question_that_ends_every_replica_is_given_up(ray_cluster: None, serve_address: str) -> None:
     from ray import serve
 
@@ -296,6 +305,7 @@ def assert_answers_again(url: str) -> None:
     raise AssertionError(f"{url} was not answered within {SECONDS} s")
 
 
+@pytest.mark.fault("SIGTERM", "serving")
 @pytest.mark.slow
 def test_a_server_of_its_own(serve_address: str, serving_bundle: Path, texts: list[str], tmp_path: Path) -> None:
     """`python -m serve_app`: loopback, keys, and an end that answers what is under way, and stops nothing of others."""

@@ -222,6 +222,7 @@ class TestPassedOver:
     def test_none(self, tmp_path):
         assert not self.resumes(tmp_path / "checkpoint")
 
+    @pytest.mark.fault("truncated checkpoint", "files", work_repeated="the level")
     @pytest.mark.parametrize("file", [MODEL, ROWS.format(0), MANIFEST])
     @pytest.mark.parametrize("how", ["cut", "empty", "missing"])
     def test_torn(self, tmp_path, file, how):

@@ -88,6 +88,7 @@ def test_lines_of_what_is_no_step_name_tree_and_level() -> None:
     assert shown.startswith("tree 1 · level 1/2 · ") and "512 of 8,000" in shown and "120 docs/s" in shown
 
 
+@pytest.mark.fault("full disk under the journal", "training", data_lost="records of progress")
 @pytest.mark.processes
 def test_a_full_disk_costs_records_and_one_warning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal, follower = Journal(small_disk, tree=0), Follower([small_disk])

@@ -217,6 +217,7 @@ class TestResuming:
         directory.with_name(".level-1.0123abcd.old").mkdir()
         assert opened(train_tree(run, corpus, build=False)) == [1, 2]
 
+    @pytest.mark.fault("truncated weights of a level", "files", work_repeated="the level")
     @pytest.mark.parametrize("name", [MODEL, ROWS_0])
     @pytest.mark.parametrize("level", [1, 2])
     def test_a_torn_file_is_trained_again(self, run, corpus, level, name):

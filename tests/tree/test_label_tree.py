@@ -286,6 +286,7 @@ def test_files_of_another_kind_are_refused(tmp_path, content):
         LabelTree.load(path)
 
 
+@pytest.mark.fault("truncated label tree", "files")
 def test_every_truncated_file_is_refused(tmp_path):
     path = tmp_path / "tree.safetensors"
     eight_labels().save(path)

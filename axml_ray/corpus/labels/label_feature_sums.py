@@ -9,7 +9,6 @@ each file. A sum always adds documents in the order of the corpus, so its roundi
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -55,7 +54,7 @@ def mean_terms(features: Path, files: int) -> float:
 
 def sum_ranges(
     ranges: Sequence[tuple[int, tuple[int, int]]], features: Path, files: int, words: int, max_terms: int | None
-) -> list[dict[str, Any]]:
+) -> None:
     """Sum numbered ranges of labels, as a task; writes `range-<number>.counts.npy`, `.indices.npy` and `.data.npy`.
 
     `ranges` are number, first label and last label + 1. A label keeps at most `max_terms` terms.
@@ -77,7 +76,6 @@ def sum_ranges(
         np.save(f"{stem}.counts.npy", np.diff(rows.indptr).astype(np.int64))
         np.save(f"{stem}.indices.npy", rows.indices.astype(np.int32))
         np.save(f"{stem}.data.npy", rows.data)
-    return []
 
 
 def _parts(

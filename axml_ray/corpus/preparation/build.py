@@ -1,9 +1,10 @@
 """The passes of preparation, from texts to integers.
 
-Each pass runs as Ray Data tasks over files that the previous pass wrote, in parts of similar size (`passes.py`).
-Between the passes, the driver decides what needs the whole corpus: duplicates and splits. For this it holds a few
-numbers per document, never a text. Documents are drawn by a hash of their text, and files follow the order of the
-input, so the result does not depend on the number of blocks or tasks, or on the order in which tasks end.
+The first pass is a Ray Data stream of the documents, from the files of the input to staged blocks (`source_stream.py`);
+each later one runs as Ray tasks over files that the one before wrote (`passes.py`). Between the passes, the driver
+decides what needs the whole corpus: duplicates and splits. For this it holds a few numbers per document, never a text.
+Documents are drawn by a hash of their text, and files follow the order of the input, so the result does not depend on
+the number of blocks or tasks, or on the order in which tasks end.
 """
 
 import json
@@ -38,13 +39,12 @@ from axml_ray.corpus.preparation.passes import (
     count_subwords,
     count_words,
     encode_files,
-    stage_inputs,
 )
 from axml_ray.corpus.preparation.split_assignment import DROPPED, TRAIN, VALID, FileLayout, assign_splits, by_split
 from axml_ray.corpus.preparation.staging import DOCUMENT_FACTS, StagedBlock, StagedInput, reader_number
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
 from axml_ray.corpus.readers.source_files import file_size
-from axml_ray.corpus.readers.tables import SeparatedValues
+from axml_ray.corpus.readers.tables import ParquetRows, SeparatedValues
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.report_page import write_report_page
 from axml_ray.corpus.store import FORMAT, GIVEN_FEATURES, MANIFEST, VERSION
@@ -56,7 +56,9 @@ from axml_ray.settings import SPLITS, stored
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 32 << 20
-"""Text that a preparation task holds in memory at a time; results do not depend on it."""
+"""Bytes of the input in a staged block; results do not depend on it."""
+SMALLEST_BYTES = 8 << 10
+"""A smaller file counts as one of this size where files are read by one task, as opening it takes time as well."""
 COUNTING_DOCUMENTS = 1 << 15
 """Approximate number of documents that a counting task reads."""
 VECTOR_SEED = 0
@@ -102,13 +104,12 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""
         groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts).tolist(), COUNTING_DOCUMENTS)
-        splits = workspace.share(staged.splits())
-        workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=splits, **more)
+        workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=staged.splits(), **more)
 
-    def merge(task: Callable[..., Any], what: str) -> dict[str, int]:
+    def merge(task: Callable[..., Any], what: str) -> Any:
         """Merge the counts of all blocks in one task, which ranks what it counted and gives each block the ids."""
         [counts] = workspace.run([staged.paths], task, f"merging the counts of {what}", work=work, settings=settings)
-        return dict(counts)
+        return counts
 
     # 2. Labels: count those of each block, rank them, and give each block their ids.
     count(count_labels, "labels")
@@ -165,17 +166,18 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     # 4. Encode: write the documents as integers, in files of a fixed number of documents.
     for split in SPLITS:
         (work / split).mkdir()
-    rows = workspace.run(
+    written = workspace.run(
         layout.file_groups(),
         encode_files,
         "writing the texts as integers",
-        layout=workspace.share(layout),
+        layout=layout,
         work=work,
         features=workspace.features,
-        frequency=workspace.share(frequency),
+        frequency=frequency,
         documents=documents["train"],
         max_tokens=settings.max_tokens,
     )
+    rows = [row for of_task in written for row in of_task]
     for name, column in (("words", "tokens"), ("label_assignments", "labels")):
         summary[name] = {split: sum(int(row[column]) for row in rows if row["split"] == split) for split in SPLITS}
 
@@ -253,20 +255,19 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
     parts = [
         (split, part, file_size(part.path))
         for split, reader in readers
-        for part in (reader.split(BLOCK_BYTES) if hasattr(reader, "split") else [reader])
+        for part in (reader.split(BLOCK_BYTES) if isinstance(reader, ParquetRows) else [reader])
     ]
     workspace.in_process = sum(size for _, _, size in parts) < tasks.SMALL_BYTES
     if not workspace.in_process:
         connect()
     groups = group_by_size(
         [(number, part) for number, (_, part, _) in enumerate(parts)],
-        [min(size, BLOCK_BYTES) for _, _, size in parts],
+        [max(size, SMALLEST_BYTES) for _, _, size in parts],
         min(BLOCK_BYTES, tasks.SMALL_BYTES),
     )
-    arguments: dict[str, Any] = {"stage": workspace.stage, "settings": settings, "block_bytes": BLOCK_BYTES}
-    rows = workspace.run(groups, stage_inputs, "reading the texts", **arguments)
-    if failures := sorted((row["path"], row["failure"]) for row in rows if row["failure"]):
-        raise SettingsError(f"corpus: {failures[0][0]} {failures[0][1]}")
+    rows = workspace.stage_sources(groups, BLOCK_BYTES)
+    if failures := sorted(row["failure"] for row in rows if row["failure"]):
+        raise SettingsError(f"corpus: {failures[0]}")
 
     reasons: dict[str, int] = {}
     first: dict[str, Any] = {}
@@ -288,7 +289,7 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
             "with corpus.max_rejected_share"
         )
 
-    paths = sorted(row["path"] for row in rows)
+    paths = sorted(row["path"] for row in rows if row["path"])
     facts = [StagedBlock(Path(path)).array("facts") for path in paths]
     given = [parts[reader_number(path)][0] for path in paths]
     splits = np.array([SPLITS.index(split) if split else TRAIN for split in given], dtype=np.int8)

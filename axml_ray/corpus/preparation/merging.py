@@ -6,7 +6,6 @@ are by decreasing count, then by spelling, so that they do not depend on how the
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ ROWS = 4 << 20
 """Approximate number of strings that are processed at a time."""
 
 
-def merge_words(paths: Sequence[str], work: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+def merge_words(paths: Sequence[str], work: Path, settings: CorpusSettings) -> None:
     """Write `stage/vocabulary.arrow` (word, count), without the two special words, and each block's `word_ids`.
 
     With subwords, the vocabulary also gets the characters of all words of training documents, each of the block's words
@@ -61,7 +60,6 @@ def merge_words(paths: Sequence[str], work: Path, settings: CorpusSettings) -> l
             block.save("word_ids_offsets", np.concatenate([[0], np.cumsum(lengths)]))
 
     _look_up(blocks, "words", "word", vocabulary, save_ids)
-    return [{"words": len(vocabulary)}]
 
 
 def _characters(words: pa.ChunkedArray, vocabulary: pa.ChunkedArray) -> pa.Table:
@@ -73,7 +71,7 @@ def _characters(words: pa.ChunkedArray, vocabulary: pa.ChunkedArray) -> pa.Table
     return pa.table({"word": added, "count": np.zeros(len(added), np.int64)})
 
 
-def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
+def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> dict[str, int]:
     """Write `labels.parquet`, and each block's `label_ids` and `labelled` (bool [documents]).
 
     Returns numbers of labels: `all` before rare ones are dropped, `labels` of the corpus, `trained`, which have
@@ -110,7 +108,7 @@ def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> 
         block.save("labelled", np.diff(in_corpus[labels_of_documents.offsets]) > 0)
 
     _look_up(blocks, "labels", "label", labels, save_ids)
-    return [counts_of_labels]
+    return counts_of_labels
 
 
 def _sum_counts(tables: Iterator[pa.Table]) -> pa.Table:

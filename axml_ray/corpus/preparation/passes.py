@@ -1,10 +1,5 @@
-"""The tasks of preparation, each over some readers, staged blocks or files (see `tasks.run_tasks`).
+"""The tasks of the later passes of preparation, each over some staged blocks or files (see `tasks.Workspace.run`)."""
 
-Arrays stay in files, so the rows that a task returns are small.
-"""
-
-import json
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,71 +16,17 @@ from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_features import FILE_DOCUMENTS as FEATURE_FILE_DOCUMENTS
 from axml_ray.corpus.labels.label_features import idf_weights
 from axml_ray.corpus.preparation.split_assignment import FILE_DOCUMENTS, TRAIN, FileLayout
-from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values, stage_block
-from axml_ray.corpus.preparation.tasks import resolve
-from axml_ray.corpus.records.records import Document, Rejection
+from axml_ray.corpus.preparation.staging import StagedBlock, distinct_values
 from axml_ray.corpus.text.cooccurrence import cooccurrences
 from axml_ray.corpus.text.tokenizer import UNKNOWN
-from axml_ray.settings import SPLITS, CorpusSettings
+from axml_ray.settings import SPLITS
 
 ROW_GROUP_BYTES = 256 << 20
 """Approximate limit of the text in a row group, which is in memory at a time; few files have more than one."""
 
 
-def stage_inputs(
-    readers: Sequence[tuple[int, Any]], stage: Path, settings: CorpusSettings, block_bytes: int
-) -> list[dict[str, Any]]:
-    """Read numbered readers into staged blocks of about `block_bytes` of text, and files of rejections.
-
-    Returns a row for each block, with its path and number of documents, or for each failure, with its message.
-    """
-    rows: list[dict[str, Any]] = []
-    prefixes = {f"{number:06d}" for number, _ in readers}
-    # Ray restarts a killed task: remove what the killed one wrote.
-    for leftover in [path for path in stage.iterdir() if path.name[:6] in prefixes]:
-        leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
-    for number, reader in readers:
-        try:
-            rows += _stage_reader(number, reader, stage, settings, block_bytes)
-        # Returned as rows, because Ray hides the type of an exception that a task raises.
-        except ValueError as error:
-            rows.append({"path": str(reader.path), "rows": 0, "failure": f"cannot be read: {error}"})
-        except OSError as error:
-            rows.append({"path": str(stage), "rows": 0, "failure": f"cannot be written: {error.strerror or error}"})
-    return rows
-
-
-def _stage_reader(
-    number: int, reader: Any, stage: Path, settings: CorpusSettings, block_bytes: int
-) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    documents: list[Document] = []
-    size = 0
-    records = reader.read()
-    with (stage / f"{number:06d}.rejected.jsonl").open("w", encoding="utf-8") as rejections:
-        while True:
-            try:
-                record = next(records, None)
-            except OSError as error:  # any other OSError is one of writing
-                raise ValueError(error.strerror or str(error)) from None
-            if isinstance(record, Rejection):
-                rejected = {"file": record.file, "line": record.line, "reason": record.reason}
-                rejections.write(json.dumps(rejected, ensure_ascii=False) + "\n")
-            elif record is not None:
-                documents.append(record)
-                size += len(record.text)
-            if documents and (record is None or size >= block_bytes):
-                path = stage / f"{number:06d}-{len(rows):06d}"
-                stage_block(path, documents, settings)
-                rows.append({"path": str(path), "rows": len(documents), "failure": ""})
-                documents, size = [], 0
-            if record is None:
-                return rows
-
-
-def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> None:
     """Count for each block the documents with each label: `label_counts`, int64 [splits, labels of the block]."""
-    splits = resolve(splits)
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
         labels = block.rows("label")
@@ -93,12 +34,10 @@ def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> l
         size = block.table("labels").num_rows
         counts = [np.bincount(labels.values[split_of_label == i], minlength=size) for i in range(len(SPLITS))]
         block.save("label_counts", np.stack(counts))
-    return []
 
 
-def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> list[dict[str, Any]]:
+def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> None:
     """Count for each block the training documents with each word: `word_counts`, int64 [words of the block]."""
-    splits = resolve(splits)
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
         words = block.rows("word")
@@ -108,35 +47,31 @@ def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Any) -> li
             train = words.take(np.flatnonzero(split == TRAIN))
         size = block.table("words").num_rows
         block.save("word_counts", np.bincount(distinct_values(train).values, minlength=size))
-    return []
 
 
-def count_subwords(numbers: Sequence[int], paths: Sequence[str], splits: Any, max_tokens: int) -> list[dict[str, Any]]:
+def count_subwords(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray], max_tokens: int) -> None:
     """Count for each block the training documents with each word of the vocabulary, as a word or as a subword."""
-    splits = resolve(splits)
     for number in numbers:
         block = StagedBlock(Path(paths[number]))
         train = _token_ids(block, np.flatnonzero(splits[number] == TRAIN), max_tokens)
         block.save("subword_counts", np.bincount(distinct_values(train).values))
-    return []
 
 
 def encode_files(
     files: tuple[str, range],
-    layout: Any,
+    layout: FileLayout,
     work: Path,
     features: Path,
-    frequency: Any,
+    frequency: np.ndarray,
     documents: int,
     max_tokens: int,
 ) -> list[dict[str, Any]]:
     """Write Parquet files of a split, given with their numbers; of the training split also those of label features.
 
     `frequency` (int64 [words]) is the number of training documents with each word, `documents` that of all training
-    documents; it and `layout` may be references. Returns the split and the numbers of tokens and labels of each file.
+    documents. Returns the split and the numbers of tokens and labels of each file.
     """
     split, numbers = files
-    layout, frequency = resolve(layout), resolve(frequency)
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
     if split == "train":
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
@@ -146,11 +81,10 @@ def encode_files(
     return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
 
 
-def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> list[dict[str, Any]]:
+def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> None:
     """Count the contexts of the words of a stripe in files of training documents, and write them to `paths[stripe]`."""
     documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
     save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
-    return []
 
 
 def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:

@@ -1,17 +1,18 @@
-"""Runs the passes of preparation: as Ray Data tasks, or in this process if the input is small."""
+"""Runs the passes of preparation: on Ray, or in this process if the input is small."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
-import ray.data
 
-from axml_ray.cluster.connection import quiet_data
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.cluster.shared_state import sharing_files
+from axml_ray.cluster.tasks import map_in_tasks
+from axml_ray.corpus.preparation.source_stream import NumberedReaders, read_blocks, stage_in_stream, stage_source_block
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.settings import CorpusSettings
 
@@ -19,67 +20,6 @@ log = logging.getLogger(__name__)
 
 SMALL_BYTES = 8 << 20
 """Inputs of fewer bytes are prepared in this process, because starting tasks would take longer."""
-
-IS_LAST = "is_last_row_of_part"
-"""Column that tells the driver when a part is done."""
-
-
-def run_tasks(
-    parts: Sequence[Any],
-    task: Callable[..., Any],
-    *,
-    description: str,
-    in_process: bool = False,
-    options: Mapping[str, Any] | None = None,
-    **arguments: Any,
-) -> list[Any]:
-    """Run `task` for each of `parts`, as a Ray Data task of its own or, `in_process`, one after another.
-
-    `task` takes a part and `arguments`, of which large ones are references into Ray's object store (`Workspace.share`).
-    It returns rows, dictionaries of values that Arrow can hold; those of all tasks are returned, in any order.
-    `options` are those of the Ray tasks.
-
-    Raises:
-        RuntimeError: a task failed, for example because a disk is full.
-    """
-    progress = Heartbeat(f"prepare: {description}", len(parts), "parts")
-    if in_process or not parts:
-        done: list[Any] = []
-        with progress:
-            for part in parts:
-                done += task(part, **arguments)
-                progress.add()
-        return done
-    log.info("prepare: %s", description)
-    quiet_data()
-    # The parts are stored once; each task gets the number of its part.
-    shared_parts = ray.put(list(parts))
-    numbers = ray.data.from_items([{"number": i} for i in range(len(parts))], override_num_blocks=len(parts))
-    rows: Iterator[dict[str, Any]] = numbers.flat_map(
-        _run_task, fn_kwargs={"parts": shared_parts, "task": task, "arguments": arguments}, **(options or {})
-    ).iter_rows()
-    try:
-        with progress:
-            return list(_count_parts(rows, progress))
-    except ray.exceptions.RayError as error:
-        raise failure(error, f"preparing the corpus failed: {root_cause(error)}") from error
-
-
-def _run_task(row: dict[str, Any], parts: Any, task: Callable[..., Any], arguments: dict[str, Any]) -> list[Any]:
-    rows: list[Any] = task(resolve(parts)[int(row["number"])], **arguments)
-    return [{**result, IS_LAST: number == len(rows)} for number, result in enumerate(rows, start=1)]
-
-
-def _count_parts(rows: Iterable[dict[str, Any]], progress: Heartbeat) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all tasks, and count a part as done with its last row."""
-    for row in rows:
-        progress.add(int(row.pop(IS_LAST)))
-        yield row
-
-
-def resolve(value: Any) -> Any:
-    """Return the value of a reference into Ray's object store; any other value is returned as it is."""
-    return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
 def group_by_size(items: Sequence[Any], sizes: Sequence[int], limit: int) -> list[list[Any]]:
@@ -116,14 +56,58 @@ class Workspace:
         """The directory of intermediate files of label features."""
         return self.stage / "features"
 
-    def run(self, parts: Sequence[Any], task: Callable[..., Any], description: str, **arguments: Any) -> list[Any]:
-        """Run a pass; see `run_tasks`."""
-        options = None if self.in_process else sharing_files(self.directory)
-        return run_tasks(parts, task, description=description, in_process=self.in_process, options=options, **arguments)
+    @property
+    def _options(self) -> Mapping[str, Any]:
+        """The options of tasks, which read each other's files."""
+        return sharing_files(self.directory)
 
-    def share(self, value: Any) -> Any:
-        """Put an argument of a pass into Ray's object store, from which all tasks of a node read it."""
-        return value if self.in_process else ray.put(value)
+    def stage_sources(self, groups: Sequence[NumberedReaders], size: int) -> list[dict[str, Any]]:
+        """Run the first pass, which writes staged blocks of about `size` bytes; see `source_stream.stage_in_stream`.
+
+        Returns what `stage_source_block` does, in any order.
+        """
+        rows: Iterable[dict[str, Any]]
+        if self.in_process:
+            blocks = (block for group in groups for block in read_blocks(group, size))
+            rows = (row for block in blocks for row in stage_source_block(block, size, self.stage, self.settings))
+        else:
+            rows = stage_in_stream(groups, size, min(size, SMALL_BYTES), self.stage, self.settings, self._options)
+        done = []
+        with self._progress("reading the texts", None, "documents") as progress:
+            for row in rows:
+                done.append(row)
+                progress.add(row["rows"])
+        return done
+
+    def run(self, parts: Sequence[Any], task: Callable[..., Any], description: str, **arguments: Any) -> list[Any]:
+        """Run a later pass: call `task` with each part and `arguments`, in Ray tasks or in this process.
+
+        Returns the results, small ones, in the order of the parts.
+
+        Raises:
+            RuntimeError: a task failed, for example because a disk is full.
+        """
+        results: Iterable[Any]
+        if self.in_process:
+            results = (task(part, **arguments) for part in parts)
+        else:
+            results = map_in_tasks(task, parts, self._options, **arguments)
+        done = []
+        with self._progress(description, len(parts), "parts") as progress:
+            for result in results:
+                done.append(result)
+                progress.add()
+        return done
+
+    @contextmanager
+    def _progress(self, description: str, total: int | None, unit: str) -> Iterator[Heartbeat]:
+        if not self.in_process:
+            log.info("prepare: %s", description)
+        try:
+            with Heartbeat(f"prepare: {description}", total, unit) as progress:
+                yield progress
+        except ray.exceptions.RayError as error:
+            raise failure(error, f"preparing the corpus failed: {root_cause(error)}") from error
 
     def describe_split(self, split: str) -> str:
         """Return the setting and the files of a split, for messages."""

@@ -1,17 +1,16 @@
 """Reads text files, plain or compressed, as blocks of whole lines.
 
 - Memory is bounded: neither a whole file nor a line longer than `LONGEST_LINE` is ever held.
-- Several tasks can read byte ranges of a large uncompressed file: a line belongs to the range in which it begins.
+- One task can read the blocks of a file, and others its lines: see `LineRange.blocks`.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import BinaryIO, Self
 
-from axml_ray.corpus.readers.source_files import SourceFile, open_raw
-from axml_ray.corpus.readers.text_streams import is_stored_as_read, open_text, read_bytes
+from axml_ray.corpus.readers.source_files import SourceFile
+from axml_ray.corpus.readers.text_streams import open_text, read_bytes
 from axml_ray.corpus.records.records import Fields
 
 LONGEST_LINE = 64 << 20
@@ -32,55 +31,47 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LineRange:
-    """The lines of a file, or of a byte range of it, which a reader reads."""
+    """The lines of a file, or a block of them, which a reader reads."""
 
     path: SourceFile
     fields: Fields = field(default_factory=Fields)
-    begin: int = 0
-    """First byte of the range; lines that begin before it belong to another reader."""
-    end: int | None = None
-    """End of the range; lines that begin here or later belong to another reader. None is the end of the file."""
+    held: bytes | Damage | None = field(default=None, repr=False)
+    """A block of the file; None is the whole file."""
     lines_before: int = 0
-    """Number of lines that begin before `begin`."""
+    """Number of lines before the block."""
 
     def lines(self) -> Iterator[tuple[int, bytes | Damage]]:
         """Stream the lines; see `read_lines`."""
-        return read_lines(self.path, self.begin, self.end, self.lines_before)
+        return read_lines(self.path) if self.held is None else number_lines([self.held], self.lines_before)
 
-    def split(self, size: int) -> list[Self]:
-        """Return readers of about `size` bytes each that together read the same documents."""
-        ranges = line_ranges(self.path, size)
-        return [replace(self, begin=begin, end=end, lines_before=lines) for begin, end, lines in ranges]
+    def blocks(self, size: int) -> Iterator[Self]:
+        """Yield readers of blocks of about `size` bytes, which hold them, in order; see `read_line_blocks`."""
+        lines = 0
+        for held in read_line_blocks(self.path, size):
+            yield replace(self, held=held, lines_before=lines)
+            lines += held.lines if isinstance(held, Damage) else held.count(b"\n")
 
 
-def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | None = None) -> Iterator[bytes | Damage]:
+def read_line_blocks(file: SourceFile, size: int) -> Iterator[bytes | Damage]:
     """Stream a text file as blocks of about `size` bytes (decompressed) of whole lines, and `Damage`, in order.
 
-    Only lines that begin at or after the byte `begin`, and before `end`, are read; a compressed file can only be read
-    from beginning to end. The last line may lack its line feed. A byte order mark at the beginning is removed.
+    The last line may lack its line feed. A byte order mark at the beginning is removed.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
     with open_text(file) as stream:
-        byte_order_mark = b"" if begin else codecs.BOM_UTF8
-        if begin:
-            # From one byte earlier: if that byte is a line feed, the line at `begin` belongs to this range.
-            stream.seek(begin - 1)
-            begin += _skip_line(stream)[0] - 1
-        remaining = end - begin if end is not None else float("inf")
-        while remaining > 0:
-            content, damage = read_bytes(stream, int(min(size, remaining)))
+        byte_order_mark = codecs.BOM_UTF8
+        while True:
+            content, damage = read_bytes(stream, size)
             if not content and not damage:
                 return
-            too_long = 0  # bytes skipped of a line that is too long, plus 1
+            too_long = False
             if not damage and not content.endswith(b"\n"):
                 tail, damage = _read_line(stream, LONGEST_LINE)
                 content += tail
                 if len(tail) >= LONGEST_LINE and not tail.endswith(b"\n"):
-                    skipped, damage = _skip_line(stream)
-                    too_long = 1 + skipped
-            remaining -= len(content) + too_long
+                    too_long, damage = True, _skip_line(stream)
             whole = content.rfind(b"\n") + 1 if damage or too_long else len(content)
             if whole:
                 yield content[:whole].removeprefix(byte_order_mark)
@@ -92,15 +83,15 @@ def read_line_blocks(file: SourceFile, size: int, begin: int = 0, end: int | Non
                 return
 
 
-def read_lines(
-    file: SourceFile, begin: int = 0, end: int | None = None, lines_before: int = 0
-) -> Iterator[tuple[int, bytes | Damage]]:
-    """Stream number, from 1, and line (or `Damage`) of a text file or a byte range of it, as `read_line_blocks` does.
+def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes | Damage]]:
+    """Stream number, from 1, and line (or `Damage`) of a text file; see `read_line_blocks`. A line has no line feed."""
+    return number_lines(read_line_blocks(file, BLOCK_BYTES))
 
-    `lines_before` is the number of lines that begin before `begin`. A line has no line feed.
-    """
+
+def number_lines(blocks: Iterable[bytes | Damage], lines_before: int = 0) -> Iterator[tuple[int, bytes | Damage]]:
+    """Stream number and line (or `Damage`) of consecutive blocks of a file after its first `lines_before` lines."""
     number = lines_before + 1
-    for content in read_line_blocks(file, BLOCK_BYTES, begin, end):
+    for content in blocks:
         if isinstance(content, Damage):
             yield number, content
             number += content.lines
@@ -139,31 +130,9 @@ def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:
     return b"".join(pieces), ""
 
 
-def _skip_line(stream: BinaryIO) -> tuple[int, str]:
-    """Skip the rest of a line; return its length in bytes, and an error message if reading failed after it."""
-    skipped, piece, damage = 0, b" ", ""
+def _skip_line(stream: BinaryIO) -> str:
+    """Skip the rest of a line; return an error message if reading failed after it."""
+    piece, damage = b" ", ""
     while piece and not piece.endswith(b"\n") and not damage:
         piece, damage = _read_line(stream, _READ_BYTES)
-        skipped += len(piece)
-    return skipped, damage
-
-
-def line_ranges(file: SourceFile, size: int) -> list[tuple[int, int | None, int]]:
-    """Cut a text file into byte ranges of about `size` bytes: begin, end, and the number of lines that begin before it.
-
-    A compressed or remote file is one range `(0, None, 0)`, because counting its lines would mean reading all of it.
-    """
-    total = file.stat().st_size if isinstance(file, Path) and file.is_file() else 0
-    if total <= size or not is_stored_as_read(file):
-        return [(0, None, 0)]
-    ranges: list[tuple[int, int | None, int]] = []
-    lines, last = 0, b"\n"
-    with open_raw(file) as stream:
-        for begin in range(0, total, size):
-            end = min(begin + size, total)
-            # If the byte before `begin` is no line feed, the line that contains `begin` began in an earlier range.
-            ranges.append((begin, end, lines + (last != b"\n")))
-            for position in range(begin, end, 1 << 20):
-                piece = stream.read(min(1 << 20, end - position))
-                lines, last = lines + piece.count(b"\n"), piece[-1:]
-    return ranges
+    return damage

@@ -63,15 +63,6 @@ def open_text(file: SourceFile) -> BinaryIO:
     return stream
 
 
-def is_stored_as_read(file: SourceFile) -> bool:
-    """Return whether `open_text` gives the bytes of a local file as stored, so that ranges of it can be read."""
-    try:
-        with open_text(file) as stream:
-            return isinstance(getattr(stream, "raw", None), io.FileIO)
-    except ValueError:  # no text, as reading will say
-        return False
-
-
 def read_bytes(stream: BinaryIO, size: int) -> tuple[bytes, str]:
     """Return `size` bytes, or fewer at the end of the file, and an error message if reading failed after them."""
     pieces, length = [], 0

@@ -38,7 +38,7 @@ class Rejection:
 
 
 class Reader(Protocol):
-    """Reads a source file, or a part of one; a small value that is sent to the task that runs it."""
+    """Reads a source file, or a part of one; a value that is sent to the task that runs it."""
 
     @property
     def path(self) -> Path | str:

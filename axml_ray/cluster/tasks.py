@@ -1,0 +1,69 @@
+"""What Ray tasks share: their options, and maps over many jobs."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import ray
+
+from axml_ray.core.files import fences
+from axml_ray.core.lease import Lease, lease_of
+
+ANYWHERE: dict[str, Any] = {"scheduling_strategy": "DEFAULT"}
+"""A task's caller, such as a trial of a sweep, may live in a placement group that has no room for the task."""
+AHEAD = 2
+"""Number of jobs for each CPU of the cluster that are started before their results are asked for."""
+END_SECONDS = 10.0
+"""Time to wait for the end of cancelled tasks."""
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+
+def as_completed(tasks: list[ray.ObjectRef]) -> Iterator[ray.ObjectRef]:
+    """Tasks in the order in which they end."""
+    while tasks:
+        done, tasks = ray.wait(tasks)
+        yield from done
+
+
+def map_in_tasks(
+    work: Callable[..., Result], jobs: Iterable[T], options: Mapping[str, Any] | None = None, /, **arguments: Any
+) -> Iterator[Result]:
+    """Like `map`, each job a Ray task of one CPU; a task whose machine is lost is started again elsewhere.
+
+    If a task calls this, the jobs have its CPU as well: Ray releases it while the task waits in `ray.get`. They may
+    write where the caller may.
+
+    Args:
+        work: called with a job and the arguments.
+        jobs: the jobs, which may be generated; few of them wait at a time.
+        options: further options of the Ray tasks.
+        arguments: values that are stored once, and which all jobs of a node share.
+
+    Raises:
+        ray.exceptions.RayError: a job failed; those that run are cancelled.
+    """
+    task = ray.remote(num_cpus=1, max_retries=2, **{**ANYWHERE, **(options or {})})(_work)
+    leases = [lease_of(directory) for directory in fences]
+    stored = {name: ray.put(value) for name, value in arguments.items()}
+    most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    waiting: deque[ray.ObjectRef] = deque()
+    try:
+        for job in jobs:
+            if len(waiting) >= most:
+                yield ray.get(waiting.popleft())
+            waiting.append(task.remote(work, leases, job, **stored))
+        while waiting:
+            yield ray.get(waiting.popleft())
+    finally:
+        if waiting:
+            for one in waiting:
+                ray.cancel(one)
+            ray.wait(list(waiting), num_returns=len(waiting), timeout=END_SECONDS)
+
+
+def _work(work: Callable[..., Result], leases: list[Lease | None], job: Any, /, **arguments: Any) -> Result:
+    for lease in filter(None, leases):
+        lease.enforce()
+    return work(job, **arguments)
