@@ -143,8 +143,10 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     run = Run(settings, prepare_corpus(settings))
     fit_run(run)
     here, there = evaluate(run), json.loads(bucket.read("runs/small/metrics.json"))
-    print(here, there)
     assert here["fingerprint"] == there["fingerprint"]
+    assert there["ensemble"] == pytest.approx(here["ensemble"], abs=0.1)
+    for name, scores in here["members"].items():
+        assert there["members"][name] == pytest.approx(scores, abs=0.1)
     tagger = Tagger.load(f"{url}/bundles/small")
     assert tagger.tag(["own3 family0 own3"], top_k=1)[0][0].label == "label 3"
 
