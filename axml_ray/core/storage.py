@@ -74,8 +74,9 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
             _copy(content, store, key)
             _stamp(content, _mtime_ns(store.get_file_info(key)))
             return
-        replaced = [info.path for info in _listed(store, key)]
-        prefix = f".{suffix or uuid.uuid4().hex[:8]}/" if suffix or replaced else ""
+        is_new = not _listed(store, key)
+        replaced = {} if is_new else _entries(store, f"{key}/{MANIFEST}")
+        prefix = "" if is_new and suffix is None else f".{suffix or uuid.uuid4().hex[:8]}/"
         names = sorted(file.relative_to(content).as_posix() for file in _visible(content))
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(lambda name: _copy(content / name, store, f"{key}/{prefix}{name}"), names))
@@ -93,8 +94,9 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
             _stamp(content / name, _mtime_ns(infos[prefix + name], digest))
         check()
         _write(store, f"{key}/{MANIFEST}", json.dumps({"files": entries}, indent=2).encode())
-        kept = {MANIFEST, *(entry["object"] for entry in entries.values())}
-        for name in infos.keys() - kept:  # of an older content, or of a writer that was killed
+        old = {entry["object"] for entry in replaced.values()}
+        old |= {name for name in infos if re.match(r"\.[0-9a-f]{8}/", name)}  # of writers that were killed
+        for name in infos.keys() & old - {entry["object"] for entry in entries.values()}:
             store.delete_file(f"{key}/{name}")
 
 
@@ -313,8 +315,7 @@ def _index(path: Path, recursive: bool) -> dict[str, StoredFile]:
         manifests = {}
         for name in infos:
             if name.rpartition("/")[2] == MANIFEST:
-                with store.open_input_file(f"{key}/{name}") as stream:
-                    manifests[name.removesuffix(MANIFEST)] = json.loads(stream.read())["files"]
+                manifests[name.removesuffix(MANIFEST)] = _entries(store, f"{key}/{name}")
     found = {}
     for name, info in infos.items():
         is_hidden = any(part.startswith(".") for part in name.split("/"))
@@ -328,6 +329,13 @@ def _index(path: Path, recursive: bool) -> dict[str, StoredFile]:
             mtime_ns = _mtime_ns(info, entry["sha256"])
             found[unit + name] = StoredFile(info.path, info.size, mtime_ns, entry["sha256"])
     return found
+
+
+def _entries(store: Any, key: str) -> dict[str, dict[str, Any]]:
+    """Return the files that a manifest lists, by name; none if there is no manifest."""
+    with suppress(FileNotFoundError), store.open_input_file(key) as stream:
+        return dict(json.loads(stream.read())["files"])
+    return {}
 
 
 def _copy(source: Any, store: Any, target: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from axml_ray.core import storage
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import TrackingSettings
 from axml_ray.tracking.tracker import LevelMetrics, RunIdentity, Tracker
@@ -72,7 +73,8 @@ class Events:
 
         directory.mkdir(parents=True, exist_ok=True)
         self.last_step = step
-        self._writer = EventsWriter(str(directory / "events"), f".{time.time_ns()}")
+        self._directory, self._suffix = directory, f".{time.time_ns()}"
+        self._writer = EventsWriter(str(directory / "events"), self._suffix)
         start = SessionLog(status=SessionLog.START)
         self._writer.write_event(Event(wall_time=time.time(), step=step, session_log=start))
 
@@ -90,4 +92,6 @@ class Events:
         for summary in summaries:
             self._writer.write_event(Event(wall_time=when or time.time(), step=step, summary=summary))
         self._writer.flush()
+        for file in self._directory.glob(f"*{self._suffix}"):
+            storage.publish(file, file)
         self.last_step = step

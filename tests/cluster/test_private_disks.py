@@ -67,9 +67,9 @@ def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
             written = Path(log.name)
             wait_for("the node", lambda written=written: "Ray runtime started" in written.read_text(), nodes[-1])
 
-        def start(*argv: object) -> subprocess.Popen:
-            """Start a command of the program on the first node."""
-            command = ["nsenter", f"--mount=/proc/{nodes[0].pid}/ns/mnt", str(SCRIPTS / "axml-ray"), *map(str, argv)]
+        def start(*argv: object, program: str = str(SCRIPTS / "axml-ray")) -> subprocess.Popen:
+            """Start a program on the first node."""
+            command = ["nsenter", f"--mount=/proc/{nodes[0].pid}/ns/mnt", program, *map(str, argv)]
             variables = environment | {"RAY_ADDRESS": f"127.0.0.1:{head_port}"}
             return subprocess.Popen(
                 command,
@@ -143,8 +143,10 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     run = Run(settings, prepare_corpus(settings))
     fit_run(run)
     here, there = evaluate(run), json.loads(bucket.read("runs/small/metrics.json"))
-    print(here, there)
     assert here["fingerprint"] == there["fingerprint"]
+    assert there["ensemble"] == pytest.approx(here["ensemble"], abs=0.1)
+    for name, scores in here["members"].items():
+        assert there["members"][name] == pytest.approx(scores, abs=0.1)
     tagger = Tagger.load(f"{url}/bundles/small")
     assert tagger.tag(["own3 family0 own3"], top_k=1)[0][0].label == "label 3"
 
@@ -154,5 +156,8 @@ def test_paths_that_a_node_does_not_see_are_refused_before_anything_is_written(s
     began = time.monotonic()
     process = start("train", "--config", path)
     _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 2 and "node 127.0.0.1" in err.splitlines()[-1], err
+    assert process.returncode == 2, err
+    assert err.splitlines()[-1].startswith("error: node ") and str(tmp_path / "private" / "runs") in err
     assert time.monotonic() - began < 30
+    left, _ = start("find", tmp_path / "private", "-type", "f", program="/usr/bin/env").communicate()
+    assert left == ""

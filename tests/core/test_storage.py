@@ -214,6 +214,12 @@ def test_a_directory_that_another_program_copied_is_fetched(bucket: Any) -> None
     bucket.write("bundles/one/members/knn/arrays", b"1")
     fetch(path)
     assert contents(path) == {"manifest.json": "{}", "members/knn/arrays": "1"}
+    write_directory(path, a="1")
+    shutil.rmtree(path)
+    fetch(path)
+    assert (
+        contents(path) == {"a": "1"} and "bundles/one/manifest.json" in bucket.names()
+    )  # nothing of others is removed
 
 
 def test_files_of_workers_on_other_nodes_become_part_of_the_directory(bucket: Any, forget: Callable[[], None]) -> None:

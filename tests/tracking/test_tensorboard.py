@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 from event_files import hyperparameters, points, texts
+from s3 import Bucket
 from toy_run import LEVEL_1, experiment, log_all
 
+from axml_ray.core.paths import absolute
+from axml_ray.tracking.tensorboard_tracker import Events
 from axml_ray.tracking.tracked_run import track, tracked_ids
 
 
@@ -68,3 +71,12 @@ def test_a_trial_is_below_its_sweep(tmp_path: Path) -> None:
         tracked.scores({"valid_nDCG@5": 40.0})
     assert points(sweep / "trials" / "003" / "tensorboard") == {"valid_nDCG@5": {0: 40}}
     assert tracked_ids(settings.run_directory) == {"tensorboard": "sweep-003"}
+
+
+def test_events_at_a_url_are_published(bucket: Bucket) -> None:
+    events = Events(absolute(f"s3://{bucket.name}/run/tensorboard"))
+    events.write({"loss": 1.0}, 1, 0.0)
+    (name,) = bucket.names()
+    size = len(bucket.read(name))
+    events.write({"loss": 2.0}, 2, 0.0)
+    assert name.startswith("run/tensorboard/events") and bucket.names() == [name] and len(bucket.read(name)) > size

@@ -31,7 +31,10 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
     url = f"s3://{bucket.name}"
     names = tmp_path / "texts" / "names.tsv"
     content = synthetic.experiment(
-        tmp_path, members={"knn": {"weight": 0.5}}, training={"precision": "float32"}, ensemble={"trees": 1}
+        tmp_path,
+        members={"knn": {"weight": 0.5}},
+        training={"precision": "float32", "epochs": [1]},
+        ensemble={"trees": 1},
     )
     names.write_text("".join(f"label {number}\tname {number}\n" for number in range(synthetic.LABELS)))
     bucket.write("names.tsv", names.read_bytes())
@@ -67,6 +70,11 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
     export_bundle(Run.open(stored), absolute(f"{url}/bundles/small"))  # replaces it
     forget()
     assert Tagger.load(f"{url}/bundles/small").bundle.manifest.weights == "float32"
+    before = bucket.names()
+    for other in ("bundles", "runs/small"):
+        with pytest.raises(SettingsError, match="--to"):
+            export_bundle(Run.open(stored), absolute(f"{url}/{other}"))
+    assert bucket.names() == before
 
 
 def test_what_is_not_at_a_url_is_named_by_it(bucket: Bucket) -> None:

@@ -71,7 +71,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
     """
     licence = licence_identifier(licence)
     storage.fetch(directory, [MANIFEST])
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+    if storage.sizes(directory) or (directory.exists() and not (directory.is_dir() and not any(directory.iterdir()))):
         try:
             is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT
         except (OSError, ValueError, KeyError, TypeError):
