@@ -82,6 +82,8 @@ def _kill_after_a_step(training: LevelTraining) -> None:
 
     def killing(batch: Any) -> None:
         step(batch)
+        assert training.checkpoints is not None
+        training.checkpoints.wait()  # each checkpoint counts
         if training.state.step == KILLED_AT:
             os.kill(os.getpid(), signal.SIGKILL)  # while the device may still work on the step
 

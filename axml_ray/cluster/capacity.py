@@ -1,9 +1,18 @@
-"""Counts of the processes that fit on the nodes of the Ray cluster."""
+"""Counts of the processes that fit on the nodes of the Ray cluster, and waits for nodes where it can grow."""
 
+import json
+import logging
+import time
 from collections.abc import Mapping
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.settings import ResourceSettings
+
+log = logging.getLogger(__name__)
+
+GROW_SECONDS = 1800.0
+"""Time in which an autoscaler must provide the nodes that a job needs; those with GPUs may take long to get."""
 
 
 def max_processes(resources: Mapping[str, float]) -> int:
@@ -30,8 +39,53 @@ def largest_node(kind: str) -> float:
     return max((node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
 
 
+def has_autoscaler() -> bool:
+    """Return whether the cluster has an autoscaler that starts nodes.
+
+    Ray has no public function for it. Without one, either version of Ray's autoscaler only mirrors the nodes, and names
+    the type of each by the id of the node.
+    """
+    import ray
+    from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+    from ray.autoscaler._private.util import format_readonly_node_type
+    from ray.autoscaler.v2.sdk import get_cluster_status
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    if is_autoscaler_v2(fetch_from_server=True):
+        status = get_cluster_status(ray.get_runtime_context().gcs_address)
+        types = {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
+    else:
+        report = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or "{}").get("autoscaler_report", {})
+        types = {*report.get("active_nodes", ()), *(report.get("idle_nodes") or ())}
+    return not types <= {format_readonly_node_type(node["NodeID"]) for node in ray.nodes()}
+
+
+def wait_for_room(processes: int, resources: Mapping[str, float]) -> int:
+    """Count like `max_processes`; if fewer than `processes` fit, request nodes of an autoscaler, and wait for them."""
+    fit = max_processes(resources)
+    if fit >= processes or not has_autoscaler():
+        return fit
+    from ray.autoscaler.sdk import request_resources
+
+    wanted = " and ".join(f"{amount:g} {kind}" for kind, amount in resources.items())
+    log.info("waiting for nodes · room for %d of %d × %s, for %.0f s at most", fit, processes, wanted, GROW_SECONDS)
+    request_resources(bundles=[dict(resources)] * processes)
+    end = time.monotonic() + GROW_SECONDS
+    try:
+        with Heartbeat("waiting for nodes"):
+            while fit < processes and time.monotonic() < end:
+                time.sleep(1)
+                fit = max_processes(resources)
+    finally:
+        request_resources(bundles=[])  # a request holds until the next one, and keeps its nodes
+    return fit
+
+
 def check_fits(resources: ResourceSettings) -> None:
     """Raise if the cluster is too small for the workers of one tree, for which Ray would wait indefinitely.
+
+    A cluster that can grow is awaited for `GROW_SECONDS`.
 
     Raises:
         SettingsError: the cluster has fewer CPUs or GPUs than the workers of one tree require, or its nodes are too
@@ -39,18 +93,19 @@ def check_fits(resources: ResourceSettings) -> None:
     """
     import ray
 
+    workers = resources.min_workers
+    possible = wait_for_room(workers, resources.of_a_worker)
+    if possible >= workers:
+        return
     available = ray.cluster_resources()
     for kind, per_worker in resources.of_a_worker.items():
-        required = resources.workers * per_worker
+        required = workers * per_worker
         if required > available.get(kind, 0):
             raise SettingsError(
-                f"resources: {resources.workers} workers × {per_worker:g} {kind} require {required:g} {kind}, but the "
-                f"cluster has {available.get(kind, 0):.4g}. Lower resources.workers or "
-                f"resources.{kind.lower()}s_per_worker"
+                f"resources: {workers} workers × {per_worker:g} {kind} require {required:g} {kind}, but the cluster "
+                f"has {available.get(kind, 0):.4g}. Lower resources.workers or resources.{kind.lower()}s_per_worker"
             )
-    possible = max_processes(resources.of_a_worker)
-    if possible < resources.workers:
-        raise SettingsError(
-            f"resources: {possible} of {resources.workers} workers fit on the cluster's nodes, each on one node. Lower "
-            "resources.workers or the resources of a worker (cpus_per_worker, gpus_per_worker)"
-        )
+    raise SettingsError(
+        f"resources: {possible} of {workers} workers fit on the cluster's nodes, each on one node. Lower "
+        "resources.workers or the resources of a worker (cpus_per_worker, gpus_per_worker)"
+    )

@@ -30,12 +30,12 @@ OBJECT_STORE_BYTES = 1 << 30
 UV_VARIABLE = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # The controller polls for checkpoints and dead workers; its default of 2 s is long in short trainings.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Launchers and controllers reserve no CPU, so more processes than cores start at once, and Ray would warn of it.
     "RAY_worker_maximum_startup_concurrency": "8",
 }
 """Environment variables of Ray's processes, unless the user has set them."""
+PREEMPTION_WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
+"""Environment variable that is 0 where nodes are not preempted."""
 CLEAN_UP_SECONDS = 10
 """Time limit for removing the temporary files of a stopped cluster."""
 
@@ -54,7 +54,7 @@ def connect() -> None:
         os.environ.setdefault(name, value)
     if not os.environ.get("RAY_ADDRESS"):
         # A local machine is not preempted, and the watcher would be a process per tree that wakes 100 times a second.
-        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+        os.environ.setdefault(PREEMPTION_WATCHER, "0")
     import ray
 
     if ray.is_initialized():

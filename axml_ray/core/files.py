@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,34 @@ def whole_directory(path: Path, suffix: str | None = None) -> Iterator[Path]:
             temporary.rename(path)
         finally:
             _settle(temporary, path)
+
+
+@contextmanager
+def scratch_directory(name: str) -> Iterator[Path]:
+    """Yield a new directory on the local disk, which only this user can read, and remove it at the end of the block.
+
+    Those that killed processes left under the same name are removed.
+
+    Raises:
+        OSError: the disk is full; the message names the directory.
+    """
+    path = Path(tempfile.gettempdir()) / name
+    clear_leftovers(path)
+    with _locked_directory(path, None) as directory:
+        try:
+            with _full_disk_named(directory):
+                directory.chmod(0o700)
+                yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def copy_files(source: Path, to: Path) -> None:
+    """Copy the files of a directory into another one; each appears when it is complete."""
+    to.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.iterdir()):
+        with whole_file(to / file.name) as temporary:
+            shutil.copyfile(file, temporary)
 
 
 def temporary_directory(path: Path, suffix: str) -> Path:

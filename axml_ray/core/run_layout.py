@@ -85,11 +85,6 @@ class RunLayout:
         """Return the directory of the predictions of a split, Parquet."""
         return self.directory / "predictions" / split
 
-    @property
-    def workers(self) -> Path:
-        """Return the directory of Ray Train's own records."""
-        return self.directory / "ray-train"
-
     def metrics(self, split: str = TEST) -> Path:
         """Return the file of the scores of a split, JSON."""
         return self.directory / ("metrics.json" if split == TEST else f"metrics-{split}.json")

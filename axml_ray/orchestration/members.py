@@ -2,31 +2,36 @@
 
 - Members that are fitted in one process come first: they take seconds where networks take minutes, so there are scores
   early. They end before a group starts, and so never hold CPUs that a group waits for.
-- A single worker needs neither a process group nor a controller, so its task is the worker. For three trees on two
-  cores that leaves three processes instead of nine, each of which takes seconds to start.
+- On a machine of one's own, a single worker needs neither a process group nor a controller, so its task is the worker.
+  For three trees on two cores that leaves three processes instead of nine, each of which takes seconds to start. On a
+  cluster, whose nodes may be preempted, it is a group of one.
 - The task that starts a group reserves no CPU, so any number of groups can wait for workers without a deadlock. A group
   starts when all of its workers fit; groups that do not fit on the cluster at the same time queue.
 - All state is in the run's directory: a killed worker, task or driver loses only the steps since the last checkpoint.
-  Ray starts a dead worker's task or group again, at most `resources.max_failures` times, and twice at most a task that
-  starts a group or fits a member in one process.
+  Ray starts a dead worker's task or group again, at most `resources.max_failures` times, not counting preemptions, and
+  twice at most a task that starts a group or fits a member in one process.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from axml_ray.cluster.capacity import check_fits
+from axml_ray.cluster.connection import PREEMPTION_WATCHER
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.cluster.tasks import ANYWHERE, map_in_tasks
+from axml_ray.core import storage as object_store
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
 from axml_ray.core.lease import Lease
-from axml_ray.core.paths import url_of
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
@@ -36,6 +41,7 @@ from axml_ray.runs.fitting import fit_features
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
+from axml_ray.training.checkpoints import WorkerGroup
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import TrainingDivergedError
 from axml_ray.training.progress import Follower
@@ -116,8 +122,10 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
     resources = run.settings.resources
     follower = Follower([run.layout.tree(number) for number in range(run.settings.ensemble.trees)])
     # max_calls=1: a process that stayed for the next member would keep its memory, and Ray Train's controller.
-    if resources.workers > 1:
-        task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, **ANYWHERE)(train_on_group)
+    if resources.max_workers > 1 or os.environ.get(PREEMPTION_WATCHER) != "0":
+        # Where the driver is, as the group is lost with the node of this task.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, scheduling_strategy=here)(train_on_group)
     else:
         reserved = resources.of_a_worker
         task = ray.remote(
@@ -139,7 +147,11 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
 
 
 def train_member(
-    settings: Experiment, name: str, lease: Lease | None = None, device: torch.device | None = None
+    settings: Experiment,
+    name: str,
+    lease: Lease | None = None,
+    device: torch.device | None = None,
+    group: WorkerGroup | None = None,
 ) -> TrainingDivergedError | None:
     """Train a member in this process, with the other workers of its process group, if there is one.
 
@@ -148,6 +160,7 @@ def train_member(
         name: name of the member.
         lease: lease of the job that trains the run.
         device: device of its networks; by default the GPU that Ray reserved for the task, if any, else the CPU.
+        group: the group of Ray Train that runs the workers; by default, this process trains alone.
 
     Returns:
         The error of a training that diverged, which must not be retried as an exception would be; else None.
@@ -157,12 +170,12 @@ def train_member(
     spec = run.spec(name)
     context = DistributedContext.current(device or reserved_device(settings.resources.gpus_per_worker))
     try:
-        spec.implementation.fit(spec, run.prepare_fit(spec, context))
+        spec.implementation.fit(spec, replace(run.prepare_fit(spec, context), group=group))
     except TrainingDivergedError as error:
         return error
     # The files of a group are complete when all of its workers are done, which the task that started it awaits.
-    if context.world_size == 1:
-        spec.mark_fitted()
+    if group is None and context.world_size == 1:
+        _mark_trained(spec)
     return None
 
 
@@ -173,30 +186,15 @@ def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) 
         As `train_member`.
     """
     # Not at the top: the processes that need no group would take another second to start.
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from axml_ray.orchestration.worker_group import train_in_group
 
-    run, resources = Run.open(settings, lease), settings.resources
-    trainer = TorchTrainer(
-        _train_as_worker,
-        train_loop_config={"settings": settings, "name": name, "lease": lease},
-        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
-        scaling_config=ScalingConfig(
-            num_workers=resources.workers,
-            use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker=resources.of_a_worker,
-        ),
-        run_config=RunConfig(
-            # Our own files record what is finished; a unique name keeps Ray from resuming an earlier attempt.
-            name=f"{name}-{time.time_ns():x}",
-            storage_path=url_of(run.layout.workers) or str(run.layout.workers),
-            failure_config=FailureConfig(max_failures=resources.max_failures),
-        ),
-    )
+    spec = Run.open(settings, lease).spec(name)
+    storage = _storage(spec)
+    config = {"settings": settings, "name": name, "lease": lease, "storage": storage}
     # Barrier: this waits for all workers of the group, and starts it again after the death of one.
-    divergence: TrainingDivergedError | None = trainer.fit().return_value
+    divergence: TrainingDivergedError | None = train_in_group(_train_as_worker, config, storage, settings.resources)
     if not divergence:
-        run.spec(name).mark_fitted()
+        _mark_trained(spec)
     return divergence
 
 
@@ -204,10 +202,25 @@ def _train_as_worker(config: dict[str, Any]) -> TrainingDivergedError | None:
     """Train a member as one worker of a Ray Train group."""
     from ray.train.torch import get_device
 
-    settings = config["settings"]
+    from axml_ray.orchestration.worker_group import RayTrainGroup
+
+    settings, lease = config["settings"], config["lease"]
+    if lease is not None:
+        lease.enforce()
     gpus = settings.resources.gpus_per_worker
     device = reserved_device(gpus, str(get_device()) if gpus else "cpu")
-    return train_member(settings, config["name"], config["lease"], device)
+    return train_member(settings, config["name"], lease, device, RayTrainGroup(config["storage"]))
+
+
+def _storage(spec: MemberSpec) -> Path:
+    """Return the directory in which Ray Train stores the checkpoints of a member."""
+    return spec.directory / spec.name
+
+
+def _mark_trained(spec: MemberSpec) -> None:
+    """Mark a member as fitted, without the checkpoints of its groups."""
+    object_store.remove(_storage(spec))
+    spec.mark_fitted()
 
 
 def _fit(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:

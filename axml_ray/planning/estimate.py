@@ -39,7 +39,7 @@ class TrainingPlan:
     counts: Counts
     machines: Machines
     workers: int
-    """Number of workers of each tree."""
+    """Number of workers of each tree; the smallest, if the settings have two numbers."""
     trees: int
     side_by_side: int
     """Number of trees that train at the same time; 0 if not even one can start."""
@@ -83,7 +83,7 @@ def make_plan(
     rate_source: str = "",
 ) -> TrainingPlan:
     """Estimate memory and time of an experiment; `rates` are those of `training_rates`."""
-    workers, trees = settings.resources.workers, settings.ensemble.trees
+    workers, trees = settings.resources.min_workers, settings.ensemble.trees
     shapes = level_shapes(counts.labels, settings.tree)
     side_by_side = machines.side_by_side(workers, trees)
     memory_gib = machines.memory_of_worker(workers, trees)

@@ -64,7 +64,7 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
         units, share, device = float(available_cpus()), resources.cpus_per_worker, "cpu"
     else:
         share = 1.0 if gpus is not None else resources.gpus_per_worker
-        units, device = float(gpus) if gpus is not None else resources.workers * share, "cuda"
+        units, device = float(gpus) if gpus is not None else resources.min_workers * share, "cuda"
         here = torch.cuda.is_available()
         if memory is None:
             memory = torch.cuda.get_device_properties(0).total_memory / GIB if here else ASSUMED_GPU_GIB

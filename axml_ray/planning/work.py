@@ -102,7 +102,7 @@ def training_rates(
     if machines.accelerator and not torch.cuda.is_available():
         return None, ""
     device = torch.device("cuda" if machines.accelerator else "cpu")
-    workers, resources = settings.resources.workers, settings.resources
+    workers, resources = settings.resources.min_workers, settings.resources
     memory = int(machines.memory_of_worker(workers, settings.ensemble.trees) * 2**30 / 2)
     memory = memory if machines.accelerator else min(MEASURED_BYTES, memory)
     rates = [measured_rate(settings, counts, shape, device, SECONDS / len(shapes), memory) for shape in shapes]

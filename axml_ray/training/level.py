@@ -118,16 +118,18 @@ class LevelTraining:
         while state.epoch < self.epochs and not self._is_out_of_patience:
             for batch in self.batches():
                 self.step(batch)
+                state.seconds = time.monotonic() - self._began
                 if state.step % interval == 0:
                     self._check_weights()
                     self._average()
                     self._evaluate()
-                    state.seconds = time.monotonic() - self._began
                     if self.checkpoints is not None:
                         self.checkpoints.save(self)
                     # All workers have the same scores, so all of them stop here or none does.
                     if self._is_out_of_patience:
                         break
+                if self.checkpoints is not None:
+                    self.checkpoints.save_before_preemption(self)
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
                     self._report()
@@ -248,7 +250,7 @@ class LevelTraining:
         for name, value in self.best.items():
             self.parameters[name].copy_(value)
 
-    def _read_losses(self) -> None:
+    def read_losses(self) -> None:
         """Copy the losses of the last steps from the device to the state."""
         if self._pending:
             self.state.recent = [*self.state.recent, *torch.stack(self._pending).tolist()][-RECENT:]
@@ -259,7 +261,7 @@ class LevelTraining:
 
         All workers call this after the same step, as a worker that raised alone would leave the others waiting.
         """
-        self._read_losses()
+        self.read_losses()
         state = self.state
         if not state.recent:
             return
@@ -295,7 +297,7 @@ class LevelTraining:
         """Report progress from rank 0."""
         if not self.context.is_first:
             return
-        self._read_losses()  # without checking them: rank 0 reports by its own clock, so it would raise alone
+        self.read_losses()  # without checking them: rank 0 reports by its own clock, so it would raise alone
         state, (documents, started) = self.state, self._since_start
         now = time.monotonic()
         rate = (state.documents - documents) / max(1e-9, now - started)

@@ -72,12 +72,16 @@ def write_together(
         if context.is_first:
             sizes = {name: file.size for name, file in storage.shared(work).items()}
             sizes |= {path.name: path.stat().st_size for path in sorted(work.iterdir()) if path.is_file()}
-            about = {"version": VERSION, "workers": context.world_size, "files": sizes, **content}
-            write_json(work / manifest_name, about)
+            write_manifest(work / manifest_name, context.world_size, sizes, content)
     context.barrier()
 
 
-def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, Any] | None:
+def write_manifest(path: Path, workers: int, sizes: dict[str, int], content: dict[str, Any]) -> None:
+    """Write the manifest of the files of all workers, given their sizes in bytes by name, and its further keys."""
+    write_json(path, {"version": VERSION, "workers": workers, "files": sizes, **content})
+
+
+def read_manifest(directory: Path, name: str, form: str, key: str | None = None) -> dict[str, Any] | None:
     """Return the manifest of a directory that is complete and has this cache key; else None.
 
     Complete is a directory whose manifest lists the rows of all workers that wrote it, with all files as it lists them.
@@ -86,12 +90,13 @@ def read_manifest(directory: Path, name: str, form: str, key: str) -> dict[str, 
         directory: as `write_together` made it.
         name: file name of the manifest.
         form: expected `format`.
-        key: expected cache key, in the manifest as `fingerprint`.
+        key: expected cache key, in the manifest as `fingerprint`; by default any.
     """
     storage.fetch(directory, [name])
     finish_replacement(directory)
     try:
         manifest = read_json(directory / name)
+        key = manifest["fingerprint"] if key is None else key
         if (manifest["format"], manifest["version"], manifest["fingerprint"]) != (form, VERSION, key):
             return None
         sizes = dict.fromkeys(map(ROWS.format, range(manifest["workers"]))) | manifest["files"]
@@ -117,15 +122,19 @@ def save_rows(work: Path, tables: dict[str, Tensor], shard: Shard) -> None:
         raise
 
 
+def row_sizes(work: Path, context: DistributedContext) -> list[int]:
+    """Return the sizes of the files of all workers' rows, each measured by its worker; all workers call this."""
+    return [int(size) for size in context.gather(torch.tensor([(work / ROWS.format(context.rank)).stat().st_size]))]
+
+
 def check_rows(work: Path, context: DistributedContext) -> None:
     """Check on rank 0 that it sees the rows that each worker has written; all workers call this.
 
     Raises:
         JobError: rank 0 does not see the file of another worker, so its manifest would not list all rows.
     """
-    mine = work / ROWS.format(context.rank)
-    storage.share(mine)
-    sizes = context.gather(torch.tensor([mine.stat().st_size])).tolist()
+    storage.share(work / ROWS.format(context.rank))
+    sizes = row_sizes(work, context)
     if not context.is_first:
         return
     seen = {name: file.size for name, file in storage.shared(work).items()} | storage.sizes(work)

@@ -24,7 +24,7 @@ from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, Settings, TrainingSettings, fingerprint
 from axml_ray.training.batches import LevelData, Validation
-from axml_ray.training.checkpoints import Checkpoints
+from axml_ray.training.checkpoints import Checkpoints, WorkerGroup
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.label_vector_init import initialise_attention, label_name_features
@@ -61,6 +61,7 @@ class TrainingInputs:
         previous: trained networks of a tree that grew to this one, from which levels continue; by default each level
             starts anew. The cache key must depend on them.
         precision: number format of the networks.
+        group: the group of Ray Train that runs the workers, if one does.
     """
 
     corpus: Corpus
@@ -72,6 +73,7 @@ class TrainingInputs:
     report: Report = lambda record: None
     previous: PreviousNetworks | None = None
     precision: Precision = "auto"
+    group: WorkerGroup | None = None
 
     @cached_property
     def train(self) -> Split:
@@ -130,7 +132,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
 
     for number in levels:
         place, this_key = level_directory(directory, number), level_key(key, number)
-        checkpoints = Checkpoints(place.with_suffix(".checkpoint"), this_key, 60 * config.checkpoint_minutes)
+        seconds = 60 * config.checkpoint_minutes
+        checkpoints = Checkpoints(place.with_suffix(".checkpoint"), this_key, seconds, inputs.group)
         torch.manual_seed(derived_seed(inputs.seed, number))  # all workers start from the same weights
         network = build_network(Level.from_tree(tree, number), word_vectors, config.network, context.shard)
 

@@ -54,8 +54,8 @@ def concurrent_trials(resources: ResourceSettings, at_once: int | None = None) -
     """
     check_fits(resources)
     # Clustering the labels is a task of one CPU that runs before the workers start.
-    required = {**resources.of_a_worker, "CPU": max(resources.cpus_per_worker, 1 / resources.workers)}
-    fit = max(1, max_processes(required) // resources.workers)
+    required = {**resources.of_a_worker, "CPU": max(resources.cpus_per_worker, 1 / resources.min_workers)}
+    fit = max(1, max_processes(required) // resources.min_workers)
     if at_once is not None and at_once > fit:
         raise SettingsError(
             f"--at-once: the workers of {at_once} trials don't fit, those of {fit} do; lower it, resources.workers or "

@@ -15,6 +15,7 @@ from axml_ray.settings import (
     CorpusSettings,
     ExpectedCounts,
     Experiment,
+    ResourceSettings,
     TrainingSettings,
     TreeSettings,
     at_level,
@@ -130,6 +131,9 @@ def test_there_are_shipped_configs() -> None:
             PACKAGES + "resources: {workers: 2, gpus_per_worker: 0.5}",
             "resources.gpus_per_worker is 0.5, and workers of one tree can't share a GPU; set it to 1",
         ),
+        (PACKAGES + "resources: {workers: 0}", "resources.workers: "),
+        (PACKAGES + "resources: {workers: [2, 1]}", "resources.workers: "),
+        (PACKAGES + "resources: {workers: [1, 2, 3]}", "resources.workers: "),
         ("name: 2024-31-12", "not valid YAML: month must be in 1..12"),
         ("name: " + 3000 * "[" + 3000 * "]", "not valid YAML: maximum recursion depth"),
         ("corpus: [", "not valid YAML: "),
@@ -234,6 +238,14 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
 
 
 # Where a value comes from
+
+
+@pytest.mark.parametrize(("words", "range_"), [("3", (3, 3)), ("1,4", (1, 4)), ("[2,2]", (2, 2))])
+def test_workers_are_a_number_or_a_range(tmp_path: Path, words: str, range_: tuple[int, int]) -> None:
+    path = config(tmp_path, PACKAGES)
+    resources = from_command_line("A job.", ["--config", path, "--resources.workers", words]).resources
+    assert (resources.min_workers, resources.max_workers) == range_
+    assert ResourceSettings.model_validate(resources.model_dump(mode="json")) == resources
 
 
 def test_the_command_line_wins_over_the_file_over_the_default(tmp_path: Path) -> None:

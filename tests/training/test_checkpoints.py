@@ -1,6 +1,11 @@
 """Run: pytest tests/training/test_checkpoints.py"""
 
+import errno
 import json
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +21,11 @@ from hypothesis import strategies as st
 from tiny_corpus import FLAT, WIDE, curve_of, small_network, small_training
 
 import axml_ray.training.checkpoints as module
+from axml_ray.core.files import copy_files
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
+from axml_ray.settings import fingerprint
 from axml_ray.training.checkpoints import MANIFEST, Checkpoints
 from axml_ray.training.distributed import CPU, DistributedContext
 from axml_ray.training.level import LevelTraining
@@ -44,6 +51,7 @@ class Stopping(Checkpoints):
 
     def save(self, training: LevelTraining) -> None:
         super().save(training)
+        self.wait()
         if self.left is not None:
             self.left -= 1
             if not self.left:
@@ -177,6 +185,7 @@ class TestWhen:
             now[0] = 100.0 + later
             training.state.step = later
             checkpoints.save(training)
+            checkpoints.wait()
             steps = [60, 121][:written]
             found = tmp_path / "checkpoint" / MANIFEST
             assert found.exists() == bool(written)
@@ -293,9 +302,80 @@ class TestPassedOver:
 
     def test_seen_by_the_first_worker_alone(self, tmp_path):
         training = training_of(FLAT)
-        training.context = SimpleNamespace(agree=lambda _: True, is_first=False, barrier=lambda: None)
+        training.context = SimpleNamespace(from_first=lambda _: torch.tensor([7]), is_first=False)
         with pytest.raises(RuntimeError, match="checkpoint"):
             Checkpoints(tmp_path / "checkpoint", MARK, 0).resume(training)
+
+
+class Group:
+    """A group of one worker, which gets the notice of a preemption at step 10, and is ended then."""
+
+    def __init__(self, storage: Path):
+        self.storage, self.is_storing = storage, False
+
+    def store(self, files: Path, metrics: dict[str, Any], done: Callable[[], None]) -> None:
+        copy_files(files, self.storage / f"checkpoint_{metrics['step']}")
+        done()
+
+    def newest(self) -> AbstractContextManager[Path | None]:
+        return nullcontext()
+
+    def is_preempted(self) -> bool:
+        return True
+
+    def wait_for_restart(self) -> None:
+        raise Interruption
+
+
+@BOTH
+def test_a_preempted_group_goes_on_where_it_was_told(name, tmp_path):
+    """Between two evaluations, and by another kind of workers."""
+    expected = finish(training_of(LEVELS[name]))
+    group = Group(tmp_path / "network_tree-0")
+    told = Checkpoints(tmp_path / "level-1.checkpoint", MARK, 3_600, group)
+    with pytest.raises(Interruption):
+        training_of(LEVELS[name], told).run()
+    assert [path.name for path in group.storage.iterdir()] == ["checkpoint_10"]
+    again = Stopping(tmp_path / "level-1.checkpoint")
+    resumed = training_of(LEVELS[name], again, seed=5)
+    assert again.resume(resumed) and resumed.state.step == 10
+    assert_same_end(finish(resumed), expected)
+    # The newest counts, of any kind of workers: the last evaluation that was saved is of step 12.
+    other = training_of(LEVELS[name], seed=6)
+    assert Checkpoints(tmp_path / "level-1.checkpoint", MARK, 0, group).resume(other) and other.state.step == 12
+
+
+def test_training_goes_on_while_a_checkpoint_is_stored(tmp_path, monkeypatch):
+    """Those that fall due meanwhile are left out."""
+    slow, stored = threading.Event(), []
+
+    def slow_copy(source: Path, to: Path) -> None:
+        assert slow.wait(60)
+        stored.append(to)
+        copy_files(source, to)
+
+    monkeypatch.setattr(module, "copy_files", slow_copy)
+    checkpoints = Checkpoints(tmp_path / "level-1.checkpoint", MARK, 0)
+    training_of(WIDE, checkpoints).run()
+    assert not (tmp_path / "level-1.checkpoint").exists()
+    slow.set()
+    checkpoints.wait()
+    assert len(stored) == 1
+    assert json.loads((tmp_path / "level-1.checkpoint" / MANIFEST).read_text())["position"]["step"] == 4
+    assert not list(Path(tempfile.gettempdir()).glob(f".axml-ray-{fingerprint(str(checkpoints.directory))}*"))
+
+
+@pytest.mark.processes
+def test_a_full_disk_is_one_error_and_leaves_nothing(small_disk):
+    checkpoints = Checkpoints(small_disk / "level-1.checkpoint", MARK, 0)
+    training = training_of(Level(1, 20_000, None), checkpoints)
+    training._began = 0.0
+    checkpoints.save(training)
+    checkpoints.wait()
+    with pytest.raises(OSError, match=r"level-1\.checkpoint") as raised:
+        checkpoints.save(training)
+    assert raised.value.errno == errno.ENOSPC
+    assert not list(small_disk.iterdir())
 
 
 @given(rows=st.integers(0, 23), width=st.integers(1, 3), written_by=st.integers(1, 5), read_by=st.integers(1, 5))

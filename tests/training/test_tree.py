@@ -326,6 +326,7 @@ def kill_after(patch: pytest.MonkeyPatch, level: int, scoring: int) -> None:
 
     def kept(checkpoints, training):
         keep(checkpoints, training)
+        checkpoints.wait()
         seen.append(training.network.level.number)
         if seen.count(level) == scoring:
             patch.setattr(Checkpoints, "save", keep)

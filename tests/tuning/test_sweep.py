@@ -2,12 +2,15 @@
 
 import logging
 import os
+import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
+from descendants import descendants
 from event_files import points
 from tiny_corpus import experiment, write_corpus
 
@@ -131,3 +134,28 @@ def test_trials_leave_room_for_their_workers(ray_cluster: None) -> None:
         concurrent_trials(ResourceSettings(workers=3))
     with pytest.raises(SettingsError, match=r"resources: 1 workers × 2 GPU "):
         concurrent_trials(ResourceSettings(gpus_per_worker=2))
+
+
+@pytest.mark.slow
+def test_a_trial_whose_process_is_killed_is_tried_again(ray_cluster: None, sweep: Sweep, corpus: Corpus) -> None:
+    epochs = {"epochs": (60,), "eval_every_steps": 50, "patience_steps": 9_999}
+    settings = sweep.settings.model_copy(
+        update={"runs": sweep.settings.runs / "killed", "training": sweep.settings.training.model_copy(update=epochs)}
+    )
+    one = replace(sweep, settings=settings, trials=1, early_stopping=False)
+    killed: list[int] = []
+
+    def kill_the_trial() -> None:
+        journal = one.directory / "trials" / "000" / "tree-0" / "training.jsonl"
+        while not (journal.exists() and "scoring" in journal.read_text()):
+            time.sleep(0.02)
+        killed.extend(descendants(os.getpid(), b"Trainable.train"))
+        os.kill(killed[0], signal.SIGKILL)
+
+    threading.Thread(target=kill_the_trial, daemon=True).start()
+    [trial] = run_sweep(one, corpus)
+    assert len(killed) == 1 and trial.state == "finished" and (trial.score or 0) > 60
+    # Each evaluation is reported once.
+    assert [(one.level, one.documents) for one in trial.curve] == [
+        (level, documents) for level in (1, 2) for documents in range(500, 9001, 500)
+    ]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from axml_ray.cluster.capacity import largest_node, max_processes
+from axml_ray.cluster.capacity import largest_node, wait_for_room
 from axml_ray.cluster.connection import connect, quiet_data
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core import storage
@@ -143,7 +143,7 @@ def predict_shards(
     # Memory spreads the actors; a model that is larger than every node's share of it is not refused.
     reserved = {**reserved, "memory": min(reserved["memory"], largest_node("memory"))}
     needed = {kind: amount for kind, amount in reserved.items() if amount}
-    if (fit := max_processes(needed)) < (most or 1):
+    if (fit := wait_for_room(most or 1, needed)) < (most or 1):
         raise SettingsError(
             f"{most or 1} predictors × {reserved['CPU']:g} CPUs and {reserved['GPU']:g} GPUs are required, but the "
             f"cluster's nodes have room for {fit}; lower resources.cpus_per_worker or resources.gpus_per_predictor, "

@@ -1,0 +1,119 @@
+"""A cluster that begins without a worker, whose autoscaler starts nodes on this machine."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from descendants import job_environment
+from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+
+SECONDS = 100
+COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+UNUSED = ("cluster_synced_files", "rsync_exclude", "rsync_filter", *(f"{name}_commands" for name in COMMANDS))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(params=["1", "2"], ids=["autoscaler v1", "autoscaler v2"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Start a head without CPUs, and Ray's provider of nodes that are processes; at most one of two CPUs.
+
+    `ray.cluster_utils.AutoscalingCluster` would stop every Ray of this machine, and needs a file that wheels lack.
+    """
+    port = free_port()
+    config = {
+        "cluster_name": "fake",
+        "max_workers": 1,
+        "idle_timeout_minutes": 5,
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": f"127.0.0.1:{port}",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "launch_multiple": True,
+            "head_node_id": FAKE_HEAD_NODE_ID,
+        },
+        "available_node_types": {
+            "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": {
+                "resources": {"CPU": 2, "object_store_memory": 128 << 20}, "node_config": {}, "max_workers": 1
+            },
+        },
+        "head_node_type": "head",
+        "upscaling_speed": 1.0,
+        **{key: {} for key in ("auth", "docker", "file_mounts")},
+        **{key: [] for key in UNUSED},
+    }  # fmt: skip
+    (tmp_path / "autoscaling.yaml").write_text(json.dumps(config))
+    temporary = Path("/tmp") / f"axml-grow-{os.getpid()}-{request.param}"  # sockets below it must have short names
+    command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--num-cpus", "0",
+               "--node-ip-address", "127.0.0.1", "--port", str(port), "--include-dashboard", "false",
+               "--dashboard-agent-listen-port", str(free_port()), "--ray-client-server-port", str(free_port()),
+               "--autoscaling-config", tmp_path / "autoscaling.yaml", "--temp-dir", temporary,
+               "--object-store-memory", str(128 << 20)]  # fmt: skip
+    variables = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+    if request.param == "2":
+        variables |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
+                      "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}  # fmt: skip
+    with (tmp_path / "head.log").open("w") as log:
+        head = subprocess.Popen(command, env=job_environment(**variables), stdout=log, stderr=log,
+                                start_new_session=True)  # fmt: skip
+    try:
+        end = time.monotonic() + SECONDS
+        while "started" not in (tmp_path / "head.log").read_text():
+            assert head.poll() is None and time.monotonic() < end, (tmp_path / "head.log").read_text()
+            time.sleep(0.2)
+        yield f"127.0.0.1:{port}"
+    finally:
+        head.terminate()
+        head.wait(60)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+GROW = """
+import logging, time
+
+import ray
+
+from axml_ray.cluster import capacity
+from axml_ray.cluster.connection import connect
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import ResourceSettings
+
+logging.basicConfig(level="INFO")
+connect()
+while not capacity.has_autoscaler():  # it reports a few seconds after its start
+    time.sleep(0.2)
+print(capacity.max_processes({"CPU": 1}))
+capacity.check_fits(ResourceSettings(workers=2))
+print(capacity.max_processes({"CPU": 1}))
+capacity.GROW_SECONDS = 3
+try:
+    capacity.check_fits(ResourceSettings(workers=3))
+except SettingsError as error:
+    print(error)
+"""
+
+
+def test_a_job_waits_for_the_nodes_that_it_needs(address: str, tmp_path: Path) -> None:
+    environment = job_environment(RAY_ADDRESS=address)
+    done = subprocess.run([sys.executable, "-c", GROW], env=environment, capture_output=True, text=True,
+                          timeout=SECONDS)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, after, error = done.stdout.splitlines()[-3:]
+    assert (before, after) == ("0", "2")
+    assert error.startswith("resources: 3 workers")
+    assert "waiting for nodes" in done.stderr
