@@ -87,7 +87,9 @@ class LinearTree(Member):
         assert isinstance(config, LinearTreeConfig)
         texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
         rows = inputs.features.matrix(texts.tokens)
-        if config.own.cluster_size is not None and tree.height:
+        if config.own.flat:
+            tree = LabelTree.from_cuts(np.arange(len(tree.label_order)), [])
+        elif config.own.cluster_size is not None and tree.height:
             tree = cluster_labels(rows, texts.labels, len(tree.label_order), config.own.cluster_size, inputs.seed)
         weights = fit_classifiers(tree, rows, texts.labels, config.own)
         cls(tree, weights, inputs.features).save(spec.directory / FILE, spec.key)

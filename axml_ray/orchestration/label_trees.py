@@ -9,8 +9,8 @@ for the sake of their memory. The tree is the same either way.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-import numpy as np
 import ray
 
 from axml_ray.cluster.failures import failure, root_cause
@@ -23,9 +23,11 @@ from axml_ray.runs.fitting import build_tree_of_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.tree.label_tree import LabelTree
-from axml_ray.tree.subtree import Subtree
 
 log = logging.getLogger(__name__)
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 SMALL_LABELS = 2_000
 LARGE_LABELS = 300_000
@@ -73,7 +75,7 @@ def cluster_labels(run: Run, number: int) -> LabelTree:
     return build_tree_of_run(run, number, threads=min(available_cpus(), 1 + idle), parallel_map=map_in_tasks)
 
 
-def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:
+def map_in_tasks(work: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
     """Like `map`, each job a Ray task of one CPU; a task whose machine is lost is started again elsewhere.
 
     The jobs have the CPU of the task that calls this as well: Ray releases it while the task waits in `ray.get`.
