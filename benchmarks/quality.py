@@ -43,6 +43,7 @@ from rich.text import Text
 
 from axml_ray.cli.parser import with_flags
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
@@ -122,7 +123,10 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
         "corpus": metrics["corpus"],
         "fingerprint": corpus.fingerprint,
         "seconds": metrics["seconds"],
+        "combiner": metrics.get("combiner"),
     }
+    if trained.layout.selection.is_file():
+        row["selection"] = read_json(trained.layout.selection)["choices"]
     row |= {"documents": {split: corpus.documents(split) for split in ("train", "valid", "test")}}
     told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
     files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}

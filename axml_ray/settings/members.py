@@ -29,7 +29,7 @@ class MemberSettings(Settings):
 
     @property
     def is_flat(self) -> bool:
-        """Whether the members of the kind have no clusters, whatever the label trees are."""
+        """Return whether the members of the kind have no clusters, whatever the label trees are."""
         return False
 
 
@@ -55,7 +55,7 @@ class LinearTreeSettings(MemberSettings):
 
     @property
     def is_flat(self) -> bool:
-        """Whether the classifiers have no clusters, whatever the label trees are."""
+        """Return whether the classifiers have no clusters, whatever the label trees are."""
         return self.flat
 
     @model_validator(mode="after")
