@@ -9,7 +9,7 @@ checkpoints of networks were chosen on the same documents, which favours `networ
 - `KIND`: the mean of the members of one kind alone.
 - `mean`: the weighted mean of all members.
 - `without KIND`: the weighted mean of the others.
-- `mean of halves`, `calibrated`: two-fold cross-validation, each combiner is fitted on one half of the
+- `mean of halves`, `calibrated`, `weighted`: two-fold cross-validation, each combiner is fitted on one half of the
   documents and scores the other. The mean has no fit, so its row equals `mean`; compare the others with it.
 
 Figures: `mean_P@1`, `without knn_nDCG@5` and so on, in percent.

@@ -1,6 +1,6 @@
 """Accuracy of a corpus's config on its test split, by number of trees.
 
-    python benchmarks/quality.py --corpus eurlex57k [--seeds 3] [--trees 4] [--part NAME] [--json PATH]
+    python benchmarks/quality.py --corpus eurlex57k [--preset auto] [--seeds 3] [--trees 4] [--part NAME] [--json PATH]
                                  [--resources.gpus_per_worker 1, or any other setting of the main job]
 
 Each seed runs the whole main job with `configs/CORPUS.yaml` and the given settings, in its own run below the config's
@@ -15,7 +15,9 @@ the gain of further trees.
 - A combiner is fitted once per run, for all trees, and applied to the members of each subset. With `--trees` it was
   fitted on more trees than the config's: train without `--trees` for figures of exactly the config.
 - `micro-F1` is that of the labels above one threshold, which is chosen on the validation documents.
-- `--part` names the results of other settings: `benchmarks/results/quality-CORPUS-NAME.json`.
+- `--preset` reads no more of the config than its corpus: what a user gets who tunes nothing. Rows of `auto` have the
+  settings that it chose.
+- `--part` names the results of other settings: `benchmarks/results/quality-CORPUS-NAME.json`; the preset is a part.
 - `python benchmarks/quality_table.py` makes README's table from these files.
 """
 
@@ -24,6 +26,7 @@ import itertools
 import logging
 import statistics
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import results_file
+import yaml
 from pydantic import ValidationError
 from rich import box
 from rich.console import Console
@@ -39,13 +43,14 @@ from rich.text import Text
 
 from axml_ray.cli.parser import with_flags
 from axml_ray.core.errors import SettingsError
-from axml_ray.corpus.store import Corpus
+from axml_ray.core.files import read_json
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
+from axml_ray.settings.configuration import read_yaml
 from axml_ray.workflow.evaluate import current_predictions
 from axml_ray.workflow.train import run
 
@@ -58,15 +63,23 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--corpus")
+    first.add_argument("--preset")
     known, rest = first.parse_known_args(words)
-    config = ["--config", str(results_file.ROOT / "configs" / f"{known.corpus}.yaml")] if known.corpus else []
-    settings, given = with_flags("Score a corpus' config.", _flags, [*config, *rest])
+    with tempfile.TemporaryDirectory() as directory:
+        config = results_file.ROOT / "configs" / f"{known.corpus}.yaml"
+        if known.preset:
+            content = read_yaml(config)
+            config = Path(directory) / config.name
+            config.write_text(yaml.safe_dump({key: content[key] for key in ("name", "corpus")}), encoding="utf-8")
+            rest += ["--preset", known.preset]
+        flags = ["--config", str(config), *rest] if known.corpus else rest
+        settings, given = with_flags("Score a corpus' config.", _flags, flags)
     if not known.corpus:
         print("error: --corpus: name one of configs/*.yaml", file=sys.stderr)
         raise SystemExit(2)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console()
-    part = "-".join(word for word in (known.corpus, given.part) if word)
+    part = "-".join(word for word in (known.corpus, known.preset, given.part) if word)
     wanted, trees = settings.ensemble.trees, given.trees or settings.ensemble.trees
     rows = []
     try:
@@ -79,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     path = given.json or results_file.RESULTS / f"quality-{part}.json"
-    results_file.write(path, figures(rows, wanted), rows)
+    results_file.write(path, figures(rows, rows[0]["trees"]), rows)
     console.print(Text(f"written to {path}"))
 
 
@@ -96,26 +109,32 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     values |= {"name": name, "seed": seed}
     values["ensemble"] |= {"trees": trees}
     try:
-        chosen = Experiment(**values)
+        chosen = Experiment(**values).with_given(
+            settings.given | ({"ensemble.trees"} if trees > settings.ensemble.trees else set())
+        )
     except ValidationError as error:
         raise SettingsError(f"--part or --trees: {error.errors()[0]['msg']}") from None
     metrics = run(chosen)
-    corpus = Corpus.open(chosen.corpus_directory)
+    trained = Run.open(chosen.run_directory)  # with what the preset chose
+    chosen, corpus = trained.settings, trained.corpus
     row = {
         "seed": seed,
-        "trees": settings.ensemble.trees,
+        "trees": min(settings.ensemble.trees, chosen.ensemble.trees),
         "corpus": metrics["corpus"],
         "fingerprint": corpus.fingerprint,
         "seconds": metrics["seconds"],
+        "combiner": metrics.get("combiner"),
     }
+    if trained.layout.selection.is_file():
+        row["selection"] = read_json(trained.layout.selection)["choices"]
     row |= {"documents": {split: corpus.documents(split) for split in ("train", "valid", "test")}}
     told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
     files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
     told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
-    found = list(by_trees(Run(chosen, corpus)))
+    found = list(by_trees(trained))
     row |= {"by_trees": {count: means for count, means, _ in found}}
     if corpus.documents("valid"):
-        row["label_sets"] = label_sets(Run(chosen, corpus))
+        row["label_sets"] = label_sets(trained)
     return row | {"half_spread_by_trees": {count: spreads for count, _, spreads in found}, "settings": told}
 
 

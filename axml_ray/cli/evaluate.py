@@ -28,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
     from axml_ray.cluster.failures import recorded_failures
-    from axml_ray.evaluation.reports.report import bands_table, scores_table
+    from axml_ray.evaluation.reports.report import bands_table, scores_table, weights_table
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import scores_of, track
     from axml_ray.workflow.evaluate import evaluate
@@ -43,6 +43,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     console = table_console()
     console.print(scores_table(metrics))
     console.print(bands_table(metrics))
+    if about := metrics.get("combiner"):
+        console.print(weights_table(about))
     if sets := metrics.get("label_sets"):
         console.print(
             f"Labels with a score of at least {sets['threshold']:.3f}, {sets['labels']:.1f} a document: micro-F1 "

@@ -1,8 +1,9 @@
-"""Show a label tree: its levels, their balance, and the clusters around a label.
+"""Show a label tree: its levels, their balance, and the clusters around a label; and the weights of members.
 
     axml-ray inspect --config quickstart [--tree N] [--label NAME] [--html PATH]
 
 The tree is that of the run if there is one; otherwise it is built from the prepared corpus, and not saved.
+Weights are shown of a finished run that fitted them.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from axml_ray.cli.console import count, job_with_flags, table_console, write_output
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute
-from axml_ray.settings import Experiment, adapt
+from axml_ray.settings import Experiment, adapt, with_choices
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,6 +53,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
     from axml_ray.core.run_layout import RunLayout
     from axml_ray.corpus.store import Corpus
+    from axml_ray.evaluation.reports.report import weights_table
+    from axml_ray.runs.run import Run
+    from axml_ray.runs.selection import open_selection
     from axml_ray.tree.clustering import normalise_rows
     from axml_ray.tree.inspection import clusters_around, describe_labels, find_label, summarise_levels
     from axml_ray.tree.tree_page import write_tree_page
@@ -62,12 +66,16 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     console = table_console()
     corpus = Corpus.open(settings.corpus_directory)
     settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
+    settings = with_choices(settings, open_selection(settings, corpus) or [])
     chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
     layout = RunLayout(settings.run_directory)
     tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
     features = normalise_rows(corpus.clustering_features())
     console.print(Text(f"tree {number} of {settings.name}: {settings.tree.kind}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
+    run = Run(settings, corpus)
+    if run.has_combiner() and (about := run.open_combiner().about()) is not None:
+        console.print(weights_table(about))
     if given.html:
         title = f"{settings.name}, tree {number}"
         write_output("--html", given.html, lambda path: write_tree_page(path, tree, corpus.labels, title))

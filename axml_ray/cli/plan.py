@@ -35,9 +35,11 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.planning.report import choices_table, render
     from axml_ray.planning.shapes import count_corpus
     from axml_ray.planning.work import training_rates
+    from axml_ray.runs.selection import planned_selection
 
     counts = count_corpus(settings)
     settings, choices = adapt(settings, counts.documents, counts.labels)
+    choices += planned_selection(settings)
     machines = choose_machines(settings, given.gpus, given.memory)
     rates, source = training_rates(settings, counts, machines, given.rate)
     plan = make_plan(settings, counts, machines, rates, source)

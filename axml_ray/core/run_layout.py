@@ -2,6 +2,7 @@
 
 <run>/
   settings.yaml          exactly what ran
+  selection.json         what `auto` chose by held-out training documents
   run.json               what identifies its corpus and the run that it continues (`run_manifest.py`)
   computed-in-cpu.json   the number format that `training.precision: auto` chose for all its trees; -cuda on GPUs
   tracking.json          ids of the run in trackers; tensorboard/, wandb/, their files
@@ -35,6 +36,11 @@ class RunLayout:
     def settings(self) -> Path:
         """Return the file of the run's settings, YAML."""
         return self.directory / "settings.yaml"
+
+    @property
+    def selection(self) -> Path:
+        """Return the file of the members' settings that `auto` chose by held-out training documents, JSON."""
+        return self.directory / "selection.json"
 
     @property
     def manifest(self) -> Path:

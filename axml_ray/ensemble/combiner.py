@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from axml_ray.core.topk import TopK, weighted_sum
 
 @dataclass(frozen=True)
 class MemberWeights:
-    """The kind and the positive weight of each member that is combined."""
+    """The kind and the weight of each member that is combined; not all weights are 0."""
 
     kinds: Sequence[str]
     weights: Sequence[float]
@@ -80,6 +80,14 @@ class Combiner(ABC):
             OSError, ValueError: a file is missing or broken.
         """
 
+    def reweighted(self, members: MemberWeights) -> MemberWeights:
+        """Return the members with the weights that the combiner gives them; by default their own."""
+        return members
+
+    def about(self) -> dict[str, Any] | None:
+        """Return what a reader should know of the fit, as JSON values; None by default."""
+        return None
+
     @abstractmethod
     def rank(self, members: MemberWeights, rankings: Sequence[TopK], k: int) -> TopK:
         """Rank the top k labels of the ensemble from the rankings of M members; scores are between 0 and 1."""
@@ -118,17 +126,17 @@ class Mean(Combiner):
 
 
 FOLDS = 5
-"""Folds of `out_of_fold`."""
+"""Number of folds of `out_of_fold`, by default."""
 
 
-def out_of_fold(combiner: type[Combiner], validation: Validation, k: int) -> TopK:
+def out_of_fold(combiner: type[Combiner], validation: Validation, k: int, folds: int = FOLDS) -> TopK:
     """Rank the top k labels of each validation document by a combiner that was fitted without it.
 
     Probabilities are calibrated on these rankings: scores of documents that the combiner was fitted on are too good. A
     combiner without parameters ranks all documents at once, and a single document is ranked by its own fit.
     """
     documents = len(validation.truth)
-    folds = min(FOLDS, documents)
+    folds = min(folds, documents)
     if folds < 2 or not combiner.is_fitted:
         return combiner.fit(validation, k).rank(validation.members, validation.rankings, k)
     # Shuffled, since neighbouring documents may be alike; by a fixed seed, so that a run can be repeated.
@@ -145,6 +153,7 @@ def out_of_fold(combiner: type[Combiner], validation: Validation, k: int) -> Top
 COMBINERS = {
     "mean": "axml_ray.ensemble.combiner:Mean",
     "calibrated": "axml_ray.ensemble.frequency:FrequencyCalibration",
+    "weighted": "axml_ray.ensemble.weights:FittedWeights",
 }
 
 

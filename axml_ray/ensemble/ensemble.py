@@ -71,11 +71,12 @@ class Combination:
         """Return each member's contribution to the scores of some labels of each document (integer [N, n])."""
         present, weighted = self._present(rankings)
         scores = [rankings[each.name].scores_of(labels).tolist() for each in present]
+        shares = self.combiner.reweighted(weighted).shares
         return [
             [
                 tuple(
                     Contribution(member, of_member[row][place], share)
-                    for member, of_member, share in zip(present, scores, weighted.shares, strict=True)
+                    for member, of_member, share in zip(present, scores, shares, strict=True)
                 )
                 for place in range(labels.shape[1])
             ]

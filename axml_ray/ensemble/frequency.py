@@ -14,7 +14,7 @@ Legend: N documents, k ranked labels per document, L labels.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -52,8 +52,11 @@ class FrequencyCalibration(Combiner):
     coefficients: Coefficients
     counts: np.ndarray
 
+    solver: ClassVar[str] = "lbfgs"
+    """Solver of the regression, as scikit-learn names it."""
+
     @classmethod
-    def fit(cls, validation: Validation, k: int) -> "FrequencyCalibration":
+    def fit(cls, validation: Validation, k: int) -> Self:
         """Fit on the top k labels by the mean of each validation document.
 
         If a label's probability would fall with a rising score, the coefficient `both` is left out; if it still would,
@@ -69,7 +72,7 @@ class FrequencyCalibration(Combiner):
         if is_true.any() and not is_true.all():
             for names in (("score", "frequency", "both"), ("score", "frequency")):
                 columns = {"score": logits, "frequency": f, "both": logits * f}
-                regression = LogisticRegression(max_iter=1_000)
+                regression = LogisticRegression(solver=cls.solver, max_iter=1_000)
                 regression.fit(np.column_stack([columns[name] for name in names]), is_true)
                 slopes = dict(zip(names, regression.coef_[0].tolist(), strict=True))
                 coefficients = Coefficients(intercept=float(regression.intercept_[0]), **slopes)
@@ -80,15 +83,15 @@ class FrequencyCalibration(Combiner):
     def rank(self, members: MemberWeights, rankings: Sequence[TopK], k: int) -> TopK:
         """Rank the top k labels by the mean in the order of their calibrated scores; padding stays last."""
         labels, mean = Mean().rank(members, rankings, k)
-        scores = self._calibrate(labels, mean)
+        scores = self.calibrate(labels, mean)
         order = np.argsort(np.where(labels >= 0, -scores, 1), axis=1, kind="stable")
         return TopK(np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1))
 
     def score(self, members: MemberWeights, labels: np.ndarray, scores: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the calibrated mean of the members' scores."""
-        return self._calibrate(labels, Mean().score(members, labels, scores))
+        return self.calibrate(labels, Mean().score(members, labels, scores))
 
-    def _calibrate(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    def calibrate(self, labels: np.ndarray, mean: np.ndarray) -> np.ndarray:
         """Compute the module's equation for labels [k] or [N, k] of mean scores, float32 [N, k]; 0 for label -1."""
         c, f = self.coefficients, np.log1p(self.counts[labels])
         log_odds = c.intercept + (c.score + c.both * f) * logit(mean) + c.frequency * f
@@ -100,7 +103,7 @@ class FrequencyCalibration(Combiner):
         write_json(directory / FILE, {"format": FORMAT, **self.coefficients.model_dump()})
 
     @classmethod
-    def load(cls, directory: Path, counts: np.ndarray) -> "FrequencyCalibration":
+    def load(cls, directory: Path, counts: np.ndarray) -> Self:
         """Load what `save` wrote; an OSError or ValueError if the file is missing or broken."""
         path = directory / FILE
         content = read_json(path)

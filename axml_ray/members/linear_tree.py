@@ -92,7 +92,9 @@ class LinearTree(Member):
             tree = inputs.label_tree
             texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
             rows = inputs.features.matrix(texts.tokens)
-            if config.own.cluster_size is not None and tree.height:
+            if config.own.flat:
+                tree = LabelTree.from_cuts(np.arange(len(tree.label_order)), [])
+            elif config.own.cluster_size is not None and tree.height:
                 tree = cluster_labels(rows, texts.labels, len(tree.label_order), config.own.cluster_size, inputs.seed)
             return LinearFit.of(tree, rows, texts.labels)
 

@@ -102,7 +102,7 @@ class RunKeys(ABC):
         total = sum(settings.weight for settings in self.settings.members.chosen.values())
         for kind, settings in self.settings.members.chosen.items():
             implementation = kinds()[kind].load()
-            is_one = implementation.one_if_flat and not self.settings.tree.height
+            is_one = implementation.one_if_flat and (settings.is_flat or not self.settings.tree.height)
             trees = 1 if is_one else self.settings.ensemble.trees
             numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
             for number in numbers:

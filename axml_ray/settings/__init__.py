@@ -31,7 +31,7 @@ from axml_ray.settings.conditions import LabelConditions
 from axml_ray.settings.corpus import CorpusSettings, ExpectedCounts, ReadingSettings
 from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
-from axml_ray.settings.experiment import Experiment, adapt, changed, register_member
+from axml_ray.settings.experiment import Experiment, adapt, changed, register_member, with_choices
 from axml_ray.settings.members import FeatureSettings, MemberSettings
 from axml_ray.settings.network import NetworkSettings
 from axml_ray.settings.resources import ResourceSettings

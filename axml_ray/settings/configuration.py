@@ -17,7 +17,7 @@ from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import project_of, read_run_manifest
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
-from axml_ray.settings.presets import PRESETS
+from axml_ray.settings.presets import preset_values
 from axml_ray.settings.renamed import describe_renamed
 
 FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
@@ -161,7 +161,7 @@ def build(
     chosen = merged(merged(content, overrides), flags)
     preset = chosen.get("preset", DEFAULT_PRESET)
     # The model refuses an unknown preset, like any other wrong value.
-    values = merged(PRESETS.get(preset, {}), chosen) if isinstance(preset, str) else chosen
+    values = merged(preset_values(preset, chosen), chosen) if isinstance(preset, str) else chosen
     try:
         return Experiment(**{str(key): value for key, value in values.items()}).with_given(_keys(chosen))
     except ValidationError as error:

@@ -16,5 +16,6 @@ class EnsembleSettings(Settings):
     top_labels: Annotated[int, Field(ge=5)] = 100
     """Number of labels that each member returns for the combiner; a label that a member does not return counts 0."""
     combiner: CombinerKind = "mean"
-    """How the members' scores become the ensemble's: their weighted mean (the paper), or, not in the paper, that mean
-    calibrated by label frequency on the validation documents (`calibrated`)."""
+    """How the members' scores become the ensemble's: their weighted mean (the paper) or, not in the paper, that mean
+    calibrated by label frequency on the validation documents (`calibrated`), before which the weights of the kinds of
+    members may be fitted on the same documents (`weighted`, which starts from the given weights)."""

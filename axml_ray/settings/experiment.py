@@ -82,6 +82,13 @@ def changed(settings: Experiment, key: str, value: Any) -> Experiment:
     return copy
 
 
+def with_choices(settings: Experiment, choices: Iterable[Choice]) -> Experiment:
+    """Return the settings with the values that `auto` chose."""
+    for choice in choices:
+        settings = changed(settings, choice.key, choice.value)
+    return settings
+
+
 def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment, list[Choice]]:
     """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
 
@@ -90,9 +97,7 @@ def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment
     if settings.preset != "auto":
         return settings, []
     choices = choose(CorpusSize(documents, labels, settings.corpus.label_names is not None), settings.given)
-    for choice in choices:
-        settings = changed(settings, choice.key, choice.value)
-    return settings, choices
+    return with_choices(settings, choices), choices
 
 
 def register_member(name: str, settings: type[MemberSettings], implementation: str) -> None:

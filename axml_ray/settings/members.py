@@ -17,7 +17,7 @@ from axml_ray.settings.base import NotNegative, Positive, Settings, Share, Stemm
 
 PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
 _plugins_are_loaded = False
-CombinerKind = Literal["mean", "calibrated"]
+CombinerKind = Literal["mean", "calibrated", "weighted"]
 
 
 class MemberSettings(Settings):
@@ -26,6 +26,11 @@ class MemberSettings(Settings):
     weight: Share = 0.0
     """Weight of the kind in the ensemble's scores, relative to those of the other kinds; 0 leaves the kind out. If
     each label tree has a member of the kind, they divide it equally."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Return whether the members of the kind have no clusters, whatever the label trees are."""
+        return False
 
 
 class NetworkTreeSettings(MemberSettings):
@@ -44,6 +49,14 @@ class LinearTreeSettings(MemberSettings):
     networks' tree, which is as accurate, but slow if its first level has thousands of nodes. A flat tree stays flat."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: the cost of misclassified training documents, relative to the norm of the weights."""
+    flat: bool = Field(default=False, exclude_if=lambda value: not value)
+    """One classifier for each label against all other documents (one-vs-all), without a tree: more accurate for some
+    thousand labels, and slow for many."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Return whether the classifiers have no clusters, whatever the label trees are."""
+        return self.flat
 
     @model_validator(mode="after")
     def _cluster_size_is_a_power_of_two(self) -> Self:

@@ -37,11 +37,32 @@ RECOMMENDED: Values = {
         "linear_tree": {"weight": 0.35, "cost": 4.0},
         "knn": {"weight": 0.15, "neighbours": 20},
     },
-    "ensemble": {"trees": 3, "combiner": "calibrated"},
+    "ensemble": {"trees": 3, "combiner": "weighted"},
     # Three trees train concurrently on two cores.
     "resources": {"cpus_per_worker": 0.66},
 }
 PRESETS: dict[str, Values] = {"paper": {}, "recommended": RECOMMENDED, "auto": RECOMMENDED}
+
+TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "linear_tree": {"flat": (False, True), "cost": (1.0, 4.0)},
+    "knn": {"neighbours": (10, 20, 50)},
+}
+"""Values that `auto` compares on held-out training documents of a small corpus, by kind of member and setting."""
+
+
+def preset_values(preset: str, given: Values) -> Values:
+    """Return the values of a preset; weights that the user gave are not fitted again, unless a combiner is given.
+
+    The weight 0 only leaves a kind out.
+    """
+    values, members = PRESETS.get(preset, {}), given.get("members")
+    weights = (
+        [own.get("weight") for own in members.values() if isinstance(own, dict)] if isinstance(members, dict) else []
+    )
+    if any(weights) and values.get("ensemble", {}).get("combiner") == "weighted":
+        return {**values, "ensemble": {**values["ensemble"], "combiner": "calibrated"}}
+    return values
+
 
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
 FLAT_LABELS, WIDE_LABELS = 512, 100_000
@@ -76,9 +97,12 @@ def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
     `given` are keys of settings or groups that the user gave; they are left alone.
     """
     choices = [*_tree(size), *_training(size), *_members(size)]
-    return [
-        choice for choice in choices if not any(choice.key == key or choice.key.startswith(f"{key}.") for key in given)
-    ]
+    return [choice for choice in choices if not is_given(choice.key, given)]
+
+
+def is_given(key: str, given: Collection[str]) -> bool:
+    """Return whether the user gave a setting or a group that it is in."""
+    return any(key == each or key.startswith(f"{each}.") for each in given)
 
 
 def _tree(size: CorpusSize) -> list[Choice]:

@@ -21,7 +21,6 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.store import Corpus
-from axml_ray.ensemble.combiner import Mean
 from axml_ray.ensemble.ensemble import Contribution
 from axml_ray.evaluation.metrics.filter_pairs import read_pairs
 from axml_ray.evaluation.metrics.label_sets import ScoredPairs
@@ -80,6 +79,8 @@ def evaluate(
             scores["without_networks"] = first
     path = run.layout.metrics(split)
     metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
+    if run.has_combiner() and (about := run.open_combiner().about()) is not None:
+        metrics["combiner"] = about
     if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
         metrics["seconds"] = dict(seconds)
     if predictions.left_out is not None:
@@ -207,7 +208,7 @@ def explain_rows(run: Run, predictions: Predictions, text_of: Mapping[int, str])
     """
     run.check_fitted()
     index, tokenizer, names = run.corpus.labels, run.corpus.tokenizer, run.member_names
-    combination = run.combination(Mean())  # contributions are those before the combiner
+    combination = run.combination(run.open_combiner())
     labels_of: dict[int, list[int]] = {}
     contributions: dict[int, list[tuple[Contribution, ...]]] = {}
     start = 0  # row of the first document of a file

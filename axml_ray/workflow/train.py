@@ -18,6 +18,7 @@ import yaml
 from axml_ray.cluster.connection import connect
 from axml_ray.cluster.failures import recorded_failures
 from axml_ray.cluster.shared_state import check_nodes_see
+from axml_ray.cluster.tasks import map_in_tasks
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, remove_directory, whole_file
 from axml_ray.core.lease import own
@@ -33,12 +34,13 @@ from axml_ray.inference.predict.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict.predict_split import predict_split
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Follow, fit_members, show
-from axml_ray.progress.heartbeat import phase
+from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.runs.continuation import check_corpora, check_trained, describe_continuation
 from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
-from axml_ray.settings import Experiment, adapt, stored
+from axml_ray.runs.selection import is_small, keep_selection, open_selection, select, selection_key
+from axml_ray.settings import Experiment, adapt, stored, with_choices
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
@@ -119,8 +121,8 @@ def begin(settings: Experiment) -> Run:
         check_inputs=partial(before.check_inputs, settings),
         check=before.check_corpus,
     )
-    if settings.preset == "auto":  # its settings depend on the size of the corpus
-        settings = adapted(settings, corpus)
+    if settings.preset == "auto":  # its settings depend on the corpus
+        settings = selected(adapted(settings, corpus), corpus)
         before.check_settings(settings)
     current = Run(settings, corpus)
     if settings.evaluation.filter_pairs is not None:  # a wrong file is found now, not after the training
@@ -192,6 +194,24 @@ def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
     return settings
+
+
+def selected(settings: Experiment, corpus: Corpus) -> Experiment:
+    """Return the settings with what `auto` chooses by held-out training documents of a small corpus (`select`).
+
+    Fits are Ray tasks. Their results are kept in the run's directory, and used when the run is started again.
+    """
+    if not is_small(settings, corpus):
+        return settings
+    choices = open_selection(settings, corpus)
+    if choices is None:
+        connect()
+        with phase("choose members"), Heartbeat("ranking held-out training documents"):
+            choices = select(settings, corpus, map_in_tasks)
+        keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
+    for choice in choices:
+        log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
+    return with_choices(settings, choices)
 
 
 def small_corpus_warning(current: Run) -> str | None:

@@ -49,7 +49,7 @@ def ndcg(run, labels):
 
 
 def test_there_is_a_row_for_every_question(rows):
-    combined = ["mean", *(f"without {kind}" for kind in KINDS), "mean of halves", "calibrated"]
+    combined = ["mean", *(f"without {kind}" for kind in KINDS), "mean of halves", "calibrated", "weighted"]
     assert list(rows) == [*KINDS, *combined]
     assert rows["mean of halves"] == rows["mean"]
 

@@ -21,6 +21,7 @@ from axml_ray import __version__
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.topk import weighted_sum
+from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
 from axml_ray.inference.bundle.bundle import VECTORS, Bundle
 from axml_ray.inference.bundle.export import export_bundle
@@ -120,6 +121,25 @@ class TestExport:
             sign(tmp_path / "bundle")
             with pytest.raises(BundleError, match=message):
                 Bundle.open(tmp_path / "bundle").ensemble()
+
+    def test_fitted_weights(self, tmp_path):
+        run = train_run(tmp_path, epochs=1, members=BOTH, combiner="weighted")
+        fitted = run.open_combiner().about()
+        assert set(fitted["weights"]) == set(BOTH) and fitted["documents"] == run.corpus.documents("valid")
+        export_bundle(run, tmp_path / "bundle", "bfloat16")
+        mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.open_ensemble()
+        assert mine.combination.combiner.about() == fitted
+        tokens = run.corpus.split("test").tokens
+        np.testing.assert_allclose(mine.rank(tokens).scores, theirs.rank(tokens).scores, atol=0.02)
+        calibration = Calibration.from_json(read_json(tmp_path / "bundle" / "calibration.json"))
+        assert calibration.documents == run.corpus.documents("valid")
+        for path in (tmp_path / "bundle" / "combiner").iterdir():
+            content = path.read_bytes()
+            path.write_text("{}")
+            sign(tmp_path / "bundle")
+            with pytest.raises(BundleError, match=path.name):
+                Bundle.open(tmp_path / "bundle").ensemble()
+            path.write_bytes(content)
 
     def test_a_fitted_combiner(self, tmp_path):
         calibration = FrequencyCalibration(

@@ -8,9 +8,10 @@ import ray
 from scipy import sparse
 from tiny_corpus import experiment, write_corpus
 
+from axml_ray.cluster.tasks import map_in_tasks
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration import label_trees as module
-from axml_ray.orchestration.label_trees import build_trees, cluster_labels, map_in_tasks
+from axml_ray.orchestration.label_trees import build_trees, cluster_labels
 from axml_ray.runs.run import Run
 from axml_ray.tree import clustering
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows

@@ -82,6 +82,25 @@ class TestPrecedence:
         paper = from_command_line("", [*words, "--preset", "paper"])
         assert (paper.network.hidden, paper.network.evidence, paper.members.linear_tree.weight) == (64, False, 0)
 
+    @pytest.mark.parametrize(
+        "given, combiner",
+        [
+            ({}, "weighted"),
+            ({"network_tree": {"weight": 0}}, "weighted"),
+            ({"knn": {"neighbours": 7}}, "weighted"),
+            ({"knn": {"weight": 0.4}}, "calibrated"),
+            ({"network_tree": {"weight": 0}, "label_names": {"weight": 0.1}}, "calibrated"),
+        ],
+    )
+    @pytest.mark.parametrize("preset", ["recommended", "auto"])
+    def test_weights_that_the_user_gave_are_not_fitted(self, preset, given, combiner):
+        assert load(preset=preset, corpus=OWN, members=given).ensemble.combiner == combiner
+        for chosen in ("mean", "weighted"):
+            ensemble = {"combiner": chosen}
+            assert load(preset=preset, corpus=OWN, members=given, ensemble=ensemble).ensemble.combiner == chosen
+        paper = load(preset="paper", corpus=OWN, members={"knn": {"weight": 1}})
+        assert paper.ensemble.combiner == "mean"
+
     def test_a_wrong_preset_is_refused_by_name(self):
         with pytest.raises(SettingsError, match="preset"):
             load(preset="best", corpus=OWN)

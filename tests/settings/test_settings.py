@@ -101,7 +101,7 @@ def test_there_are_shipped_configs() -> None:
         ),
         (
             PACKAGES + "ensemble: {combiner: median}",
-            "ensemble.combiner: Input should be 'mean' or 'calibrated'",
+            "ensemble.combiner: Input should be 'mean', 'calibrated' or 'weighted'",
         ),
         (
             PACKAGES + "features: {lead_letters: 4}",

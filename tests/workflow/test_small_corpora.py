@@ -36,6 +36,8 @@ def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> No
     assert small_corpus_warning(Run(small, corpus)) is None
     metrics = run(settings)
     assert metrics["documents"] == documents["test"]
+    assert sum(metrics["combiner"]["weights"].values()) == pytest.approx(1)
+    assert metrics["combiner"]["documents"] == documents["valid"]
     # A tree without levels between root and leaves.
     models = settings.run_directory.glob("tree-*/network_tree/level-*/model.safetensors")
     assert [path.parent.relative_to(settings.run_directory).as_posix() for path in models] == [

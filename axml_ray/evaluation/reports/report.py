@@ -84,6 +84,24 @@ def bands_table(metrics: Mapping[str, Any]) -> Table:
     return table
 
 
+def weights_table(about: Mapping[str, Any]) -> Table:
+    """Build the table of the fitted weights of kinds, with the scores by which they were chosen.
+
+    Args:
+        about: ``weights`` by kind, the number of ``documents``, and ``scores``: nDCG@5 of each kind alone, by the
+            preset's weights (``preset``), and by the fitted ones (``fitted``).
+    """
+    scores = {name: f"{score:.2f}" for name, score in about["scores"].items()}
+    columns = ("", "weight", "held-out nDCG@5")
+    table = empty_table(f"weights of kinds, fitted on {about['documents']:,} documents", columns)
+    for kind, weight in about["weights"].items():
+        table.add_row(title_of(kind), f"{weight:.2f}", scores.get(kind, "–"))
+    table.add_section()
+    for name in ("preset", "fitted"):
+        table.add_row(f"by the {name} weights", "", scores.get(name, "–"))
+    return table
+
+
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _rounded(inner) for key, inner in value.items()}

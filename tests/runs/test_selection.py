@@ -1,0 +1,139 @@
+"""Choice of members' settings by held-out training documents. Run: pytest tests/runs/test_selection.py"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_corpus import DOCUMENTS, experiment, write_corpus
+
+from axml_ray.core.run_layout import RunLayout
+from axml_ray.corpus.store import Corpus
+from axml_ray.evaluation.metrics.metrics import ndcg_at
+from axml_ray.runs import selection
+from axml_ray.runs.selection import (
+    FOLDS,
+    HELD_OUT,
+    MOST_DOCUMENTS,
+    Fold,
+    Job,
+    fold_of,
+    is_small,
+    keep_selection,
+    open_selection,
+    planned_selection,
+    rank_held_out,
+    select,
+    selection_key,
+)
+from axml_ray.settings import Experiment, changed, with_choices
+from axml_ray.settings.members import members_model
+from axml_ray.settings.presets import TRIED, Choice
+
+MEMBERS = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.35, "cost": 4}, "knn": {"weight": 0.15}}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.setattr(selection, "FEWEST_DOCUMENTS", 100)
+    return write_corpus(tmp_path / "corpora" / "tiny")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Experiment:
+    """Settings as the preset `auto` gives them."""
+    settings = changed(changed(experiment(tmp_path), "members", members_model()(**MEMBERS)), "preset", "auto")
+    return changed(changed(settings, "ensemble.combiner", "weighted"), "ensemble.trees", 2).with_given(())
+
+
+def test_a_fold_divides_the_training_documents(corpus: Corpus) -> None:
+    whole = corpus.split("train")
+    for documents in (None, 120):
+        held_out = []
+        for number in range(FOLDS):
+            fold = Fold(corpus.directory, corpus.manifest, documents, number)
+            train, valid = fold.split("train"), fold.split("valid")
+            assert len(train) + len(valid) == (documents or DOCUMENTS["train"])
+            assert abs(len(valid) * FOLDS - len(train) - len(valid)) < FOLDS
+            held_out.append(valid)
+        together = sorted(row.tolist() for part in held_out for row in map(part.tokens.__getitem__, range(len(part))))
+        expected = whole.part(documents)
+        assert together == sorted(expected.tokens[row].tolist() for row in range(len(expected)))
+
+
+@pytest.mark.parametrize("kind", TRIED)
+def test_held_out_documents_are_ranked(corpus: Corpus, settings: Experiment, kind: str) -> None:
+    for other in set(MEMBERS) - {kind}:
+        settings = changed(settings, f"members.{other}.weight", 0.0)
+    ranking = rank_held_out((changed(settings, "ensemble.combiner", "mean"), 1))
+    truth = corpus.split("train").labels.take(np.flatnonzero(fold_of(DOCUMENTS["train"]) == 1))
+    assert ndcg_at(ranking.labels, truth.values, truth.offsets, 5).mean() > 0.7  # each label has a word of its own
+
+
+def test_choices_are_among_the_values_and_keep_the_networks_weight(corpus: Corpus, settings: Experiment) -> None:
+    choices = select(settings, corpus)
+    by_key = {choice.key: choice.value for choice in choices}
+    expected = {f"members.{kind}.{name}" for kind in TRIED for name in [*TRIED[kind], "weight"]}
+    assert by_key.keys() == expected
+    for kind, options in TRIED.items():
+        for name, values in options.items():
+            own = getattr(getattr(settings.members, kind), name)
+            assert by_key[f"members.{kind}.{name}"] in {own, *values}
+    assert by_key["members.linear_tree.weight"] + by_key["members.knn.weight"] == pytest.approx(0.5)
+    chosen = with_choices(settings, choices)
+    assert chosen.members.network_tree.weight == 0.5 and chosen.members.linear_tree.weight > 0.25
+
+
+def test_a_better_value_is_taken_and_a_given_one_kept(
+    corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs close to 0 learn nothing."""
+    monkeypatch.setitem(selection.TRIED, "linear_tree", {"cost": (1.0,)})
+    settings = changed(settings, "members.linear_tree.cost", 1e-6)
+    [cost] = [choice for choice in select(settings, corpus) if choice.key == "members.linear_tree.cost"]
+    assert cost.value == 1.0
+    jobs: list[Job] = []
+
+    def recorded(work, given):
+        jobs.extend(given)
+        return map(work, given)
+
+    given = settings.with_given({"members.linear_tree.cost", "members.knn"})
+    choices = {choice.key for choice in select(given, corpus, recorded)}
+    assert choices == {"members.linear_tree.weight", "members.knn.weight"}
+    assert len(jobs) == 2 * HELD_OUT
+    fixed = changed(given, "ensemble.combiner", "calibrated")
+    assert select(fixed, corpus) == []
+
+
+def test_only_small_corpora_hold_documents_out(
+    corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_small(settings, corpus)
+    for name, value in {"FEWEST_DOCUMENTS": 301, "ENOUGH_VALIDATION": 24, "MOST_DOCUMENTS": 299}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(selection, name, value)
+            assert not is_small(settings, corpus) and select(settings, corpus) == []
+    assert MOST_DOCUMENTS > 300 and not is_small(changed(settings, "training.documents", 99), corpus)
+
+
+def test_stored_choices_are_of_the_same_settings_and_corpus(corpus: Corpus, settings: Experiment) -> None:
+    choices = [Choice("members.linear_tree.flat", True, "why"), Choice("members.knn.neighbours", 50, "why")]
+    assert open_selection(settings, corpus) is None
+    assert [choice.key for choice in planned_selection(settings)] == ["members"]
+    keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
+    assert open_selection(settings, corpus) == planned_selection(settings) == choices
+    assert open_selection(changed(settings, "members.linear_tree.cost", 2.0), corpus) is None
+    assert open_selection(changed(settings, "seed", 4), corpus) is None
+    assert open_selection(settings.model_copy().with_given({"tree.height"}), corpus) is None
+
+
+def test_flat_classifiers_are_one_member(corpus: Corpus, settings: Experiment) -> None:
+    from axml_ray.runs.run import Run
+
+    flat = Run(changed(settings, "members.linear_tree.flat", True), corpus)
+    assert flat.member_names == ["network_tree-0", "network_tree-1", "linear_tree-0", "knn"]
+    assert flat.spec("linear_tree-0").weight == pytest.approx(0.35)
+    trees = Run(settings, corpus)
+    assert flat.spec("linear_tree-0").key != trees.spec("linear_tree-0").key
+    # A setting that changes nothing is not part of a key: fitted members of earlier versions stay valid.
+    assert "flat" not in trees.spec("linear_tree-0").config.model_dump_json()
