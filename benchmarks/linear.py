@@ -38,7 +38,7 @@ from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.label_clusters import cluster_labels, label_vectors
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
-from axml_ray.members.linear_fit import SMALLEST_WEIGHT, fit_classifiers
+from axml_ray.members.linear_fit import SMALLEST_WEIGHT, LinearFit, NodeRange
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
@@ -66,10 +66,10 @@ def main() -> None:
     rows = featurizer.matrix(train.tokens)
     assert settings.cluster_size is not None
     tree = cluster_labels(rows, train.labels, corpus.trained, settings.cluster_size, seed=0)
-    systems: dict[str, tuple[LabelTree, Fit]] = {"ours": (tree, fit_classifiers), "literal": (tree, fit_literally)}
+    systems: dict[str, tuple[LabelTree, Fit]] = {"ours": (tree, fit_ours), "literal": (tree, fit_literally)}
     if given.network_tree:
         wide = tree_of_one_level(rows, train.labels, corpus.trained)
-        systems |= {"network_tree": (wide, fit_classifiers), "literal_network_tree": (wide, fit_literally)}
+        systems |= {"network_tree": (wide, fit_ours), "literal_network_tree": (wide, fit_literally)}
     results: list[dict[str, Any]] = []
     for name, (shape, fit) in systems.items():
         began = time.process_time()
@@ -86,10 +86,20 @@ def main() -> None:
     results_file.write(given.json or results_file.RESULTS / f"linear-{given.corpus.name}.json", figures, results)
 
 
+def fit_ours(
+    tree: LabelTree, rows: sparse.csr_matrix, labels: Ragged, settings: LinearTreeSettings
+) -> list[sparse.csr_matrix]:
+    """Return the classifiers of levels 1 to H + 1, float32 CSR [n_d, F + 1]."""
+    linear = LinearFit.of(tree, rows, labels)
+    return [
+        linear.fit(NodeRange(level, 0, size), settings.cost) for level, size in enumerate(tree.level_sizes, start=1)
+    ]
+
+
 def fit_literally(
     tree: LabelTree, rows: sparse.csr_matrix, labels: Ragged, settings: LinearTreeSettings
 ) -> list[sparse.csr_matrix]:
-    """Fit each node by `LinearSVC` on all documents of its parent; arguments and result of `fit_classifiers`."""
+    """Fit each node by `LinearSVC` on all documents of its parent; arguments and result of `fit_ours`."""
     rows = rows.astype(np.float64)
     weights, parent_nodes = [], None
     for level, size in enumerate(tree.level_sizes, start=1):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SWITCHES, MEMORY = "voluntary_ctxt_switches:", "Pss:"
+PRIVATE = ("Private_Clean:", "Private_Dirty:")
 
 
 def costs_of_descendants(ancestor: int, seconds: float) -> dict[str, float]:
@@ -19,7 +20,7 @@ def costs_of_descendants(ancestor: int, seconds: float) -> dict[str, float]:
         often their threads gave up a core to wait for something.
     """
     processes = list(descendants(ancestor))
-    memory = sum(_sum_of(f"/proc/{process}/smaps_rollup", MEMORY) for process in processes) / 1024
+    memory = sum(map(proportional_bytes, processes)) / 2**20
     before = {process: _switches(process) for process in processes}
     time.sleep(seconds)
     # A process that has ended since counts as one that did not wake up.
@@ -41,6 +42,16 @@ def descendants(ancestor: int) -> Iterator[int]:
             above = parents[above]
         if above == ancestor:
             yield process
+
+
+def proportional_bytes(process: int | str) -> int:
+    """Return the proportional set size of a process in bytes; 0 if it has ended."""
+    return _sum_of(f"/proc/{process}/smaps_rollup", MEMORY) << 10
+
+
+def private_bytes(process: int | str) -> int:
+    """Return the bytes of memory that only this process has, such as its copies, but no files that others map."""
+    return sum(_sum_of(f"/proc/{process}/smaps_rollup", name) for name in PRIVATE) << 10
 
 
 def _switches(process: int) -> int:

@@ -40,6 +40,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import results_file
+from process_costs import descendants, proportional_bytes
 from rich.console import Console
 from scipy import sparse
 
@@ -114,9 +115,9 @@ def generate(count: int, seed: int, names: int) -> Iterator[bytes]:
     for begin in range(0, count, CHUNK):
         random = np.random.default_rng([seed, begin])
         sizes = random.poisson(WORDS_OF_A_TEXT, CHUNK)
-        text = _ranks(random, int(sizes.sum()), WORDS, 1.05)
+        text = ranks(random, int(sizes.sum()), WORDS, 1.05)
         given = random.poisson(LABELS_OF_A_TEXT - 1, CHUNK) + 1
-        tags = _ranks(random, int(given.sum()), names, 0.55)
+        tags = ranks(random, int(given.sum()), names, 0.55)
         word, tag = 0, 0
         for size, tagged in zip(sizes[: count - begin].tolist(), given[: count - begin].tolist(), strict=True):
             record = {
@@ -127,7 +128,7 @@ def generate(count: int, seed: int, names: int) -> Iterator[bytes]:
             yield json.dumps(record).encode() + b"\n"
 
 
-def _ranks(random: np.random.Generator, count: int, size: int, exponent: float) -> np.ndarray:
+def ranks(random: np.random.Generator, count: int, size: int, exponent: float) -> np.ndarray:
     """Ranks below `size`, int64 [count], whose frequency falls with rank to the power of `exponent`."""
     uniform = random.random(count)
     power = 1 - exponent
@@ -255,7 +256,8 @@ def measure(folder: Path, documents: int) -> dict[str, Any]:
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.5):
-            peak = max(peak, tree_bytes(process.pid))
+            processes = (process.pid, *descendants(process.pid))
+            peak = max(peak, sum(map(proportional_bytes, processes)))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -275,35 +277,6 @@ def measure(folder: Path, documents: int) -> dict[str, Any]:
         "peak_gib": peak / 2**30,
         "counts": manifest["counts"],
     }
-
-
-def tree_bytes(root: int) -> int:
-    """Return the sum of the proportional set sizes of a process and its descendants, in bytes."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(fields[1])
-    inside = {root}
-    grown = True
-    while grown:
-        more = {child for child, parent in parents.items() if parent in inside} - inside
-        inside |= more
-        grown = bool(more)
-    return sum(map(_proportional, inside))
-
-
-def _proportional(process: int) -> int:
-    try:
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return 0
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default = fields[name].default
         note = "required" if fields[name].is_required() else f"default {str(default).lower()}"
         text = f"{fields[name].description}" + ("" if default in (None, "") else f" ({note})")
-        parser.add_argument(f"--{name}", metavar="VALUE", help=text.replace("%", "%%"), default=argparse.SUPPRESS)
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, metavar="VALUE", help=text.replace("%", "%%"), default=argparse.SUPPRESS)
 
 
 @job_of_flags(__doc__, add_flags)

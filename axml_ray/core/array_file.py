@@ -3,17 +3,22 @@
 A file may have another version, may be truncated or edited, and in a bundle it may come from an untrusted source.
 """
 
+import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from scipy import sparse
 
-from axml_ray.core.files import save_tensors, whole_file
+from axml_ray.core.files import reserve_space, save_tensors, whole_file
 
 KEY = "key"
+TYPE_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.int32): "I32", np.dtype(np.int64): "I64"}
+"""The names of dtypes in a safetensors file."""
 
 
 def key_of(path: Path, about: Mapping[str, str]) -> str | None:
@@ -42,6 +47,41 @@ def save_arrays(arrays: Mapping[str, np.ndarray], path: Path, about: Mapping[str
     with whole_file(path) as temporary:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         save_tensors(tensors, temporary, {**about, KEY: key})
+
+
+def create_arrays(
+    shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]], path: Path, metadata: Mapping[str, str]
+) -> dict[str, np.ndarray]:
+    """Create a safetensors file of arrays to be filled, which may be larger than the memory that is free.
+
+    Args:
+        shapes: dtype and shape of each array by name: float32, int32 or int64.
+        path: file to create.
+        metadata: metadata of the file.
+
+    Returns:
+        The arrays by name, memory-mapped and writable.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, (dtype, shape) in sorted(shapes.items(), key=lambda entry: -entry[1][0].itemsize):  # keeps all aligned
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": TYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the format of safetensors: length of the header, header, values
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    with path.open("r+b") as file:
+        file.truncate(8 + len(text) + end)
+    reserve_space(path)
+    return {
+        name: np.memmap(path, dtype, "r+", 8 + len(text) + header[name]["data_offsets"][0], shape)
+        if math.prod(shape)
+        else np.empty(shape, dtype)
+        for name, (dtype, shape) in shapes.items()
+    }
 
 
 def open_arrays(path: Path, about: Mapping[str, str]) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:

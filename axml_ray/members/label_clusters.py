@@ -18,9 +18,9 @@ from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.subtree import cluster_offsets
 
-MOST_TERMS, FEWEST_TERMS = 1 << 28, 64
-"""Terms to keep: at most this number in all label vectors together (3 GiB), but never fewer than the second number in
-each vector."""
+MOST_TERMS, FEWEST_TERMS = 1 << 26, 32
+"""Terms to keep: at most this number in all label vectors together (half a GiB), but never fewer than the second number
+in each vector."""
 
 
 def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:

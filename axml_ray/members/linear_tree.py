@@ -12,7 +12,7 @@ of which each process has a transposed copy.
 Legend: N documents, F features of a text, n_d nodes of level d.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
-from axml_ray.core.array_file import matrix, open_arrays, save_arrays
+from axml_ray.core import storage
+from axml_ray.core.array_file import KEY, key_of, matrix, open_arrays
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.featurizer import Featurizer, feature_texts
@@ -31,10 +32,11 @@ from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, S
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
 from axml_ray.tree.chain_rule import chain_rule
+from axml_ray.tree.halving import MapFunction
 from axml_ray.tree.label_tree import LabelTree
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "4"}
-FILE, LABEL_ORDER, FEATURE_COUNT = "classifiers.safetensors", "label_order", "features"
+FILE, RANGES, LABEL_ORDER, FEATURE_COUNT = "classifiers.safetensors", "ranges", "label_order", "features"
 BEAM_CHILDREN = 4096
 """Approximate number of nodes of a level that are scored for a text, which sets the beam: this number divided by the
 largest number of children of a node."""
@@ -81,16 +83,20 @@ class LinearTree(Member):
     @classmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
         """Fit the classifiers on the training documents and write them."""
-        from axml_ray.members.linear_fit import fit_classifiers  # imports scikit-learn, which only fitting needs
+        from axml_ray.members.linear_fit import LinearFit  # imports scikit-learn, which only fitting needs
 
-        config, tree = spec.config, inputs.label_tree
+        config = spec.config
         assert isinstance(config, LinearTreeConfig)
-        texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
-        rows = inputs.features.matrix(texts.tokens)
-        if config.own.cluster_size is not None and tree.height:
-            tree = cluster_labels(rows, texts.labels, len(tree.label_order), config.own.cluster_size, inputs.seed)
-        weights = fit_classifiers(tree, rows, texts.labels, config.own)
-        cls(tree, weights, inputs.features).save(spec.directory / FILE, spec.key)
+
+        def begin() -> LinearFit:
+            tree = inputs.label_tree
+            texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
+            rows = inputs.features.matrix(texts.tokens)
+            if config.own.cluster_size is not None and tree.height:
+                tree = cluster_labels(rows, texts.labels, len(tree.label_order), config.own.cluster_size, inputs.seed)
+            return LinearFit.of(tree, rows, texts.labels)
+
+        write_classifiers(spec.directory, spec.key, begin, len(inputs.features), config.own.cost, inputs.parallel_map)
 
     def rank(self, texts: TextViews, k: int) -> TopK:
         """Return the best labels, found by beam search, with their probabilities."""
@@ -176,18 +182,6 @@ class LinearTree(Member):
         # By feature, since a text has few of them.
         return levels, sparse.vstack([self.weights[level] for level in levels]).T.tocsr()
 
-    def save(self, path: Path, key: str) -> None:
-        """Write the classifiers, atomically, with the cache key of everything that they depend on."""
-        arrays = {LABEL_ORDER: self.tree.label_order}
-        for level, weights in enumerate(self.weights, start=1):
-            arrays |= {
-                f"children.{level}": self.tree.first_child[level - 1],
-                f"values.{level}": weights.data.astype(np.float32),
-                f"words.{level}": weights.indices.astype(np.int32),
-                f"offsets.{level}": weights.indptr.astype(np.int64),
-            }
-        save_arrays(arrays, path, {**ABOUT, FEATURE_COUNT: str(len(self.featurizer))}, key)
-
     @classmethod
     def load(cls, directory: Path, config: Any, inputs: LoadInputs) -> "LinearTree":
         """Open classifiers that `fit` wrote.
@@ -217,6 +211,32 @@ class LinearTree(Member):
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no linear classifiers of these labels: {error}") from None
         return cls(tree, weights, features)
+
+
+def write_classifiers(
+    directory: Path, key: str, begin: Callable[[], Any], features: int, cost: float, parallel_map: MapFunction = map
+) -> None:
+    """Fit the classifiers of a tree and write their file into a directory; see `linear_fit`.
+
+    What an interrupted call has fitted is in a directory of its own until the file is complete.
+
+    Args:
+        directory: the member's directory.
+        key: cache key of everything that the classifiers depend on.
+        begin: returns the `LinearFit`; not called if an interrupted call got further.
+        features: F, the number of features.
+        cost: C of liblinear.
+        parallel_map: fits many ranges of nodes.
+    """
+    from axml_ray.members.linear_fit import fit_ranges, join_ranges
+
+    storage.fetch(directory / FILE)
+    if key_of(directory / FILE, ABOUT) != key:
+        tree, files = fit_ranges(directory / RANGES, key, begin, cost, parallel_map)
+        arrays = {LABEL_ORDER: tree.label_order}
+        arrays |= {f"children.{level}": children for level, children in enumerate(tree.first_child, start=1)}
+        join_ranges(files, arrays, directory / FILE, {**ABOUT, FEATURE_COUNT: str(features), KEY: key})
+    storage.remove(directory / RANGES)
 
 
 def log_probability(margins: np.ndarray) -> np.ndarray:

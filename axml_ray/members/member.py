@@ -31,6 +31,7 @@ from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
 from axml_ray.settings.members import kinds
 from axml_ray.training.tree import TrainingInputs
+from axml_ray.tree.halving import MapFunction
 from axml_ray.tree.label_tree import LabelTree
 
 Scope = Literal["tree", "run"]
@@ -133,9 +134,15 @@ class _Features:
 
 @dataclass(frozen=True)
 class FitInputs(_Features, TrainingInputs):
-    """The inputs of `Member.fit`: those of a training, and the run's featurizer if the kind `uses_features`."""
+    """The inputs of `Member.fit` besides the settings.
+
+    Attributes:
+        featurizer: featurizer of the run, if the kind `uses_features`.
+        parallel_map: maps parts of a long fit over processes; `map` where there are none.
+    """
 
     featurizer: Featurizer | None = None
+    parallel_map: MapFunction = map
 
 
 @dataclass(frozen=True)

@@ -7,29 +7,24 @@ for the sake of their memory. The tree is the same either way.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 import ray
 
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.lease import Lease
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
-from axml_ray.orchestration.tasks import ANYWHERE, as_completed
+from axml_ray.orchestration.tasks import ANYWHERE, as_completed, map_in_tasks
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.fitting import build_tree_of_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.tree.label_tree import LabelTree
-from axml_ray.tree.subtree import Subtree
 
 log = logging.getLogger(__name__)
 
 SMALL_LABELS = 2_000
 LARGE_LABELS = 300_000
-AHEAD = 2  # subtrees that wait in the object store for each core of the cluster
 
 
 def build_trees(run: Run) -> None:
@@ -71,19 +66,3 @@ def cluster_labels(run: Run, number: int) -> LabelTree:
         return build_tree_of_run(run, number)
     idle = int(ray.available_resources().get("CPU", 0))  # of all nodes: an upper bound for this one
     return build_tree_of_run(run, number, threads=min(available_cpus(), 1 + idle), parallel_map=map_in_tasks)
-
-
-def map_in_tasks(work: Callable[[Subtree], np.ndarray], jobs: Iterable[Subtree]) -> Iterator[np.ndarray]:
-    """Like `map`, each job a Ray task of one CPU; a task whose machine is lost is started again elsewhere.
-
-    The jobs have the CPU of the task that calls this as well: Ray releases it while the task waits in `ray.get`.
-    """
-    task = ray.remote(num_cpus=1, max_retries=2)(work)
-    most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    waiting: deque[ray.ObjectRef] = deque()
-    for job in jobs:
-        if len(waiting) >= most:
-            yield ray.get(waiting.popleft())
-        waiting.append(task.remote(job))
-    while waiting:
-        yield ray.get(waiting.popleft())

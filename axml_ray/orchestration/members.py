@@ -14,6 +14,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -28,7 +29,7 @@ from axml_ray.core.paths import url_of
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
-from axml_ray.orchestration.tasks import ANYWHERE
+from axml_ray.orchestration.tasks import ANYWHERE, map_in_tasks
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.progress.reporter import current_reporter
 from axml_ray.runs.fitting import fit_features
@@ -225,7 +226,7 @@ def _fit_member(settings: Experiment, name: str, lease: Lease | None) -> float:
     """Fit one member in this process; return the seconds that it took."""
     began, run = time.monotonic(), Run.open(settings, lease)
     spec = run.spec(name)
-    spec.implementation.fit(spec, run.prepare_fit(spec))
+    spec.implementation.fit(spec, replace(run.prepare_fit(spec), parallel_map=map_in_tasks))
     spec.mark_fitted()
     return time.monotonic() - began
 

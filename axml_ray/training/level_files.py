@@ -6,7 +6,6 @@ name atomically. Replicated tensors are in one file. A checkpoint has the rows o
 file and in their order, so that processes on one machine share its memory.
 """
 
-import json
 import logging
 import secrets
 import shutil
@@ -22,11 +21,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from axml_ray.core import storage
+from axml_ray.core.array_file import create_arrays
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import (
     finish_replacement,
     read_json,
-    reserve_space,
     save_tensors,
     temporary_directory,
     whole_directory,
@@ -198,23 +197,15 @@ def _join_rows(work: Path, workers: int) -> None:
     """
     shards = [load_file(work / ROWS.format(rank))[TABLE] for rank in range(workers)]
     rows, width = sum(map(len, shards)), shards[0].shape[1]
-    entry = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, rows * width * 4]}
-    header = json.dumps({TABLE: entry}).encode()
-    header += b" " * (-len(header) % 8)  # the format of safetensors: length of the header, header, values
     path = work / "rows.joining"
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with path.open("r+b") as file:
-        file.truncate(8 + len(header) + rows * width * 4)
-    reserve_space(path)
+    table = create_arrays({TABLE: (np.dtype(np.float32), (rows, width))}, path, {})[TABLE]
     if rows * width:
-        table = np.memmap(path, np.float32, "r+", 8 + len(header), (rows, width))
         for rank, shard in enumerate(shards):
             for start in range(0, len(shard), JOINED_ROWS):
                 block = shard[start : start + JOINED_ROWS].numpy()
                 # Row i of the shard of worker r is row r + i·W of the table.
                 first = rank + start * workers
                 table[first : first + len(block) * workers : workers] = block
-        table.flush()
     for rank in range(workers):
         (work / ROWS.format(rank)).unlink()
     path.rename(work / ROWS.format(0))

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import scale
+from process_costs import descendants, proportional_bytes
 from scipy import sparse
 
 from axml_ray.corpus.preparation.prepare import prepare
@@ -66,6 +67,6 @@ def test_memory_is_that_of_the_whole_tree() -> None:
     process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
-    held = scale.tree_bytes(process.pid)  # the child's as well; other tests' processes come and go
+    held = sum(map(proportional_bytes, (process.pid, *descendants(process.pid))))
     process.communicate()
     assert 64 << 20 <= held < 160 << 20

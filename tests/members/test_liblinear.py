@@ -10,8 +10,7 @@ from sklearn.svm import LinearSVC
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.members import liblinear, linear_fit
-from axml_ray.members.linear_fit import fit_classifiers
-from axml_ray.settings.members import LinearTreeSettings
+from axml_ray.members.linear_fit import LinearFit, NodeRange
 from axml_ray.tree.label_tree import LabelTree
 
 DOCUMENTS, LABELS, WORDS = 1_500, 24, 400
@@ -44,7 +43,7 @@ def test_fit_is_linear_svc(texts, cost: float) -> None:
 
 def test_working_sets_reach_the_objective_of_all_documents(texts, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = texts
-    tree, settings = LabelTree.from_cuts(np.arange(LABELS), []), LinearTreeSettings()
+    linear, level = LinearFit.of(LabelTree.from_cuts(np.arange(LABELS), []), rows, labels), NodeRange(1, 0, LABELS)
     rows_of_fits = []
     fit = liblinear.fit
 
@@ -54,10 +53,10 @@ def test_working_sets_reach_the_objective_of_all_documents(texts, monkeypatch: p
 
     monkeypatch.setattr(liblinear, "fit", count_rows)
     monkeypatch.setattr(linear_fit, "SMALLEST_WEIGHT", 0.0)
-    [partial] = fit_classifiers(tree, rows, labels, settings)
+    partial = linear.fit(level, cost=1.0)
     rows_partial = sum(rows_of_fits)
     monkeypatch.setattr(linear_fit, "SIMILAR", DOCUMENTS)
-    [whole] = fit_classifiers(tree, rows, labels, settings)
+    whole = linear.fit(level, cost=1.0)
     rows_whole = sum(rows_of_fits) - rows_partial
     assert rows_whole == LABELS * DOCUMENTS and rows_partial < rows_whole
 
@@ -81,8 +80,8 @@ def objectives(weights: sparse.csr_matrix, rows: sparse.csr_matrix, is_positive:
 
 def test_groups_of_siblings_that_fit_into_memory_give_the_same(texts, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = texts
-    tree = LabelTree.from_cuts(np.arange(LABELS), [])
-    [whole] = fit_classifiers(tree, rows, labels, LinearTreeSettings())
+    linear, level = LinearFit.of(LabelTree.from_cuts(np.arange(LABELS), []), rows, labels), NodeRange(1, 0, LABELS)
+    whole = linear.fit(level, cost=1.0)
     monkeypatch.setattr(linear_fit, "MOST_MARGINS", 5 * DOCUMENTS)
-    [parts] = fit_classifiers(tree, rows, labels, LinearTreeSettings())
+    parts = linear.fit(level, cost=1.0)
     assert (whole != parts).nnz == 0

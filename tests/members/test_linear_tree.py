@@ -1,7 +1,11 @@
 """Linear classifiers of a tree against what they are, node by node. Run: pytest tests/members/test_linear_tree.py"""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +34,13 @@ from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Split
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.corpus.text.tokenizer import Tokenizer
+from axml_ray.members import linear_fit
 from axml_ray.members import linear_tree as module
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
-from axml_ray.members.linear_fit import fit_classifiers
-from axml_ray.members.linear_tree import ABOUT, FILE, LinearTree
-from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
+from axml_ray.members.linear_fit import INPUTS, LinearFit
+from axml_ray.members.linear_tree import ABOUT, FILE, RANGES, LinearTree, write_classifiers
+from axml_ray.settings.members import FeatureSettings
 from axml_ray.tree.label_tree import LabelTree
 
 TOKENS, TRUTH = small_texts()
@@ -54,8 +59,14 @@ def linear(request: pytest.FixtureRequest, settings: FeatureSettings) -> LinearT
 
 def fitted(tree: LabelTree, train: Split, words: list[str], settings: FeatureSettings) -> LinearTree:
     featurizer = Featurizer.fit(train.tokens, words, settings)
-    weights = fit_classifiers(tree, featurizer.matrix(train.tokens), train.labels, LinearTreeSettings())
-    return LinearTree(tree, weights, featurizer)
+    with TemporaryDirectory() as directory:
+        write(Path(directory), tree, train, featurizer)
+        return LinearTree.load(Path(directory), None, inputs(featurizer, len(tree.label_order)))
+
+
+def write(directory: Path, tree: LabelTree, train: Split, featurizer: Featurizer) -> None:
+    rows = featurizer.matrix(train.tokens)
+    write_classifiers(directory, "its key", lambda: LinearFit.of(tree, rows, train.labels), len(featurizer), cost=1.0)
 
 
 def literal_probabilities(linear: LinearTree, rows: np.ndarray) -> np.ndarray:
@@ -128,6 +139,52 @@ def test_a_beam_keeps_the_best_nodes(
         assert not scores[document][~present].any()
 
 
+def test_ranges_of_nodes_give_the_same_and_an_interrupted_fit_goes_on(
+    linear: LinearTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, train = linear.featurizer, Split(TOKENS, TRUTH)
+    write(tmp_path / "whole", linear.tree, train, features)
+    monkeypatch.setattr(linear_fit, "RANGE_ROWS", 1_500)  # three nodes
+    monkeypatch.setattr(linear_fit, "FEW_RANGES", 0)
+    directory = tmp_path / "ranges"
+
+    def begin() -> LinearFit:
+        return LinearFit.of(linear.tree, features.matrix(train.tokens), train.labels)
+
+    def interrupted(work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        yield from map(work, islice(jobs, 4))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_classifiers(directory, "its key", begin, len(features), 1.0, interrupted)
+    fitted_before = {path: path.stat().st_mtime_ns for path in (directory / RANGES).iterdir()}
+    assert len(fitted_before) == 1 + 4 and not (directory / FILE).exists()
+    jobs_of_second = []
+
+    def counted(work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        for job in jobs:
+            jobs_of_second.append(job)
+            assert fitted_before == {path: path.stat().st_mtime_ns for path in fitted_before}
+            yield work(job)
+
+    write_classifiers(directory, "its key", pytest.fail, len(features), 1.0, counted)
+    ranges = list(begin().ranges())
+    assert jobs_of_second == ranges[4:]
+    for level, size in enumerate(linear.tree.level_sizes, start=1):
+        of_level = [one for one in ranges if one.level == level]
+        assert [node for one in of_level for node in range(one.first, one.last)] == list(range(size))
+    assert (directory / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes()
+    write_classifiers(directory, "its key", pytest.fail, len(features), 1.0, pytest.fail)  # nothing is fitted again
+
+
+def test_another_key_does_not_use_what_an_interrupted_fit_left(linear: LinearTree, tmp_path: Path) -> None:
+    (tmp_path / RANGES).mkdir()
+    LinearFit.of(FLAT, linear.featurizer.matrix(TOKENS), TRUTH).save(tmp_path / RANGES / INPUTS, "another")
+    write(tmp_path, linear.tree, Split(TOKENS, TRUTH), linear.featurizer)
+    opened = LinearTree.load(tmp_path, None, inputs(linear.featurizer))
+    assert opened.tree.level_sizes == linear.tree.level_sizes
+
+
 def test_a_text_is_scored_by_itself(linear: LinearTree) -> None:
     rows = linear.featurizer.of(TEXTS)
     labels, scores = linear.rank_rows(rows, 6, children=9)
@@ -162,7 +219,8 @@ def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
 def test_a_file_keeps_everything_and_damage_is_refused(linear: LinearTree, tmp_path: Path) -> None:
     path, features = tmp_path / FILE, linear.featurizer
     assert key_of(path, ABOUT) is None
-    linear.save(path, "its key")
+    write(tmp_path, linear.tree, Split(TOKENS, TRUTH), features)
+    assert not (tmp_path / RANGES).exists()
     assert key_of(path, ABOUT) == "its key"
     opened = LinearTree.load(tmp_path, None, inputs(features))
     for saved, read in zip(linear.rank(TEXTS, 5), opened.rank(TEXTS, 5), strict=True):

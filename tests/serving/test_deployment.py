@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from axml_ray.cli.parser import from_command_line
+from axml_ray.cli.parser import from_command_line, only_flags
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.members.knn import NearestNeighbours
 from axml_ray.settings.members import KINDS, Kind, KnnSettings
-from serve_app.__main__ import ServerSettings
+from serve_app.__main__ import ServerSettings, add_flags
 from serve_app.edition import Edition, EditionError
 from serve_app.members import Members
 from serve_app.service import read_examples
@@ -74,6 +74,12 @@ def test_settings_of_the_command_line(tmp_path: Path) -> None:
             ServerSettings.from_arguments({**given, **wrong})
     with pytest.raises(SettingsError, match="bundle: missing"):
         ServerSettings.from_arguments({"port": "80"})
+
+
+@pytest.mark.parametrize("name", ServerSettings.model_fields)
+def test_every_setting_is_a_flag(name: str) -> None:
+    for flag in {f"--{name}", f"--{name.replace('_', '-')}"}:
+        assert vars(only_flags("", add_flags, [f"{flag}=1"])) == {name: "1"}
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": 1}', "\ufeff"])
