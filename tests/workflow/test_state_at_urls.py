@@ -32,7 +32,7 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
     names = tmp_path / "texts" / "names.tsv"
     content = synthetic.experiment(
         tmp_path,
-        members={"knn": {"weight": 0.5}},
+        members={"knn": {"weight": 0.3}, "linear_tree": {"weight": 0.3}},
         training={"precision": "float32", "epochs": [1]},
         ensemble={"trees": 1},
     )
