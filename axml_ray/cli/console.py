@@ -88,7 +88,9 @@ def job_on_run(description: str | None, add: AddFlags) -> Decorator:
     """
 
     def add_run(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--run", type=absolute, metavar="DIRECTORY", help="directory of a run, with its settings")
+        parser.add_argument(
+            "--run", type=absolute, metavar="DIRECTORY", help="directory or URL of a run, with its settings"
+        )
         add(parser)
 
     def parse(argv: list[str]) -> tuple[Experiment, argparse.Namespace]:

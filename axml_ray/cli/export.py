@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
-    parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="directory of a finished run")
-    parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
+    parser.add_argument("--run", type=absolute, required=True, metavar="DIR", help="directory or URL of a finished run")
+    parser.add_argument("--to", type=absolute, required=True, metavar="DIR", help="directory or URL of the bundle")
     parser.add_argument("--weights", choices=get_args(Weights), default="float32", help="number format of matrices")
     parser.add_argument("--licence", metavar="NAME", help="of the model, as in SPDX; by default its card states none")
     parser.add_argument("--corpora", type=absolute, metavar="DIR", help="directory of the corpora, if it was moved")

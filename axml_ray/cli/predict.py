@@ -36,7 +36,7 @@ _gpus = number("a whole number, or a share of one GPU", lambda value: value >= 0
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
-    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="directory of the bundle")
+    parser.add_argument("--bundle", type=absolute, required=True, metavar="DIR", help="directory or URL of the bundle")
     parser.add_argument(
         "--input", type=absolute_place, required=True, nargs="+", metavar="PATTERN",
         help="files, directories, globs or URLs, in any format that a corpus can have",
@@ -49,7 +49,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         field = ReadingSettings.model_fields[name]
         text = f"{field.description} By default as in training" + ("; '' for none." if field.default is None else ".")
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=text)
-    parser.add_argument("--output", type=absolute, required=True, metavar="DIR", help="directory of the predictions")
+    parser.add_argument(
+        "--output", type=absolute, required=True, metavar="DIR", help="directory or URL of the predictions"
+    )
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the predictions")
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="largest number of labels of a text")
     group = parser.add_mutually_exclusive_group()

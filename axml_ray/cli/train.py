@@ -71,8 +71,8 @@ def _add_continue(parser: argparse.ArgumentParser) -> None:
         type=absolute,
         dest="continue_run",
         metavar="RUN",
-        help="directory of a finished run: start from its settings, texts, label trees and weights; corpus.train names "
-        "further texts, --name the new run",
+        help="directory or URL of a finished run: start from its settings, texts, label trees and weights; "
+        "corpus.train names further texts, --name the new run",
     )
 
 

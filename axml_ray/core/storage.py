@@ -183,11 +183,14 @@ def join_directory(work: Path) -> bool:
     """Make this worker's part of a temporary directory, if the first worker has made it on another node.
 
     Returns:
-        Whether the first worker is on another node.
+        Whether this worker has made it, and must remove it.
     """
     if url_of(work) is None or work.is_dir():
         return False
-    work.mkdir(parents=True)
+    try:
+        work.mkdir(parents=True)
+    except FileExistsError:  # another worker of this node was first
+        return False
     (work / _ELSEWHERE).touch()
     return True
 

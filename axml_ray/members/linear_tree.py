@@ -22,6 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from scipy import sparse
 
+from axml_ray.core import storage
 from axml_ray.core.array_file import KEY, key_of, matrix, open_arrays
 from axml_ray.core.files import remove_directory
 from axml_ray.core.topk import TopK
@@ -232,6 +233,7 @@ def write_classifiers(
     """
     from axml_ray.members.linear_fit import fit_ranges, join_ranges
 
+    storage.fetch(directory / FILE)
     if key_of(directory / FILE, ABOUT) != key:
         tree, files = fit_ranges(directory / RANGES, key, begin, cost, parallel_map)
         arrays = {LABEL_ORDER: tree.label_order}

@@ -62,13 +62,13 @@ def write_together(
     )
     with writer as work:
         context.barrier()
-        is_elsewhere = storage.join_directory(work)
+        is_mine = storage.join_directory(work)
         try:
             yield work
+            context.barrier()
         finally:
-            if is_elsewhere:
+            if is_mine:
                 shutil.rmtree(work)
-        context.barrier()
         if context.is_first:
             sizes = {name: file.size for name, file in storage.shared(work).items()}
             sizes |= {path.name: path.stat().st_size for path in sorted(work.iterdir()) if path.is_file()}

@@ -19,6 +19,8 @@ from axml_ray.runs.run import Run
 from axml_ray.settings.configuration import load, read_settings
 from axml_ray.workflow.evaluate import evaluate
 from axml_ray.workflow.train import begin, prepare_corpus
+from serve_app.edition import Edition
+from serve_app.settings import ApplicationSettings
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
     names = tmp_path / "texts" / "names.tsv"
     content = synthetic.experiment(
         tmp_path,
-        members={"knn": {"weight": 0.5}},
+        members={"knn": {"weight": 0.3}, "linear_tree": {"weight": 0.3}},
         training={"precision": "float32", "epochs": [1]},
         ensemble={"trees": 1},
     )
@@ -70,6 +72,9 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
     export_bundle(Run.open(stored), absolute(f"{url}/bundles/small"))  # replaces it
     forget()
     assert Tagger.load(f"{url}/bundles/small").bundle.manifest.weights == "float32"
+    edition = Edition.checked(ApplicationSettings(bundle=f"{url}/bundles/small").bundle)
+    forget()  # a replica on another node
+    assert edition.open().labels.names[3].startswith("name")
     before = bucket.names()
     for other in ("bundles", "runs/small"):
         with pytest.raises(SettingsError, match="--to"):
