@@ -33,11 +33,6 @@ HALF = re.compile("[\ud800-\udfff]")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_MESSAGES = (f"(os error {errno.ENOSPC})", f"(os error {errno.EDQUOT})", "Not enough free space", "requested and")
 """Messages of safetensors and NumPy, whose errors of a full disk have no number."""
-TENSOR_TYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
-"""Number formats of safetensors by those of PyTorch."""
 LEFTOVER = re.compile(r"\.(.+)\.([0-9a-f]{8})(\.old)?")
 """Name of the temporary file or directory of a path: its name, and random digits."""
 
@@ -276,27 +271,17 @@ def reserve_space(path: Path) -> None:
 
 
 def save_tensors(tensors: Mapping[str, Any], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write PyTorch tensors to a safetensors file, one after the other.
+    """Write PyTorch tensors to a safetensors file with the permissions of other new files.
 
-    `save_file` of safetensors 0.8 copies all of them first, is slower, and makes files that only their owner can read,
-    so a server of another user couldn't open them.
+    `save_file` of safetensors 0.8 makes files that only their owner can read, so a server of another user
+    couldn't open them.
     """
-    import torch  # most callers of this module don't need it
+    from safetensors.torch import save_file  # imports PyTorch, which most callers of this module don't need
 
-    # Tensors of larger numbers come first, so that all of them are aligned.
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    end = 0
-    for name, tensor in ordered:
-        begin, end = end, end + tensor.nbytes
-        kind = TENSOR_TYPES[str(tensor.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in ordered:
-            tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(file)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata)
+    path.chmod(mode)
 
 
 def content_digest(directory: Path, files: Sequence[Path]) -> str:

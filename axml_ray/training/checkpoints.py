@@ -159,7 +159,7 @@ class Checkpoints:
             save_rows(files, tensors.pop(TABLE), context.shard)
             if context.is_first:
                 flat = {f"{name}|{state}": value for name, states in tensors.items() for state, value in states.items()}
-                save_tensors(flat, files / MODEL)
+                save_tensors({name: value.detach().contiguous() for name, value in flat.items()}, files / MODEL)
             if self.group is not None:
                 sizes = {ROWS.format(rank): size for rank, size in enumerate(row_sizes(files, context))}
                 if context.is_first:

@@ -104,7 +104,7 @@ def save_rows(work: Path, tables: dict[str, Tensor], shard: Shard) -> None:
     """Write this worker's rows of some tables, each [rows of the shard, X], by name."""
     path = work / ROWS.format(shard.rank)
     try:
-        save_tensors(tables, path)
+        save_tensors({name: table.detach().contiguous() for name, table in tables.items()}, path)
     except BaseException:
         path.unlink(missing_ok=True)  # the space on a full disk must not wait for rank 0, which waits for this worker
         raise
@@ -176,7 +176,7 @@ def save_level(
         save_rows(work, {TABLE: state.pop(TABLE)}, context.shard)
         check_rows(work, context)  # a barrier, too
         if context.is_first:
-            save_tensors(state, work / MODEL)
+            save_tensors({name: value.contiguous() for name, value in state.items()}, work / MODEL)
             if context.world_size > 1:
                 _join_rows(work, context.world_size)
 

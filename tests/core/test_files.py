@@ -13,11 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 from axml_ray.core.files import (
-    TENSOR_TYPES,
     clear_leftovers,
     finish_replacement,
     read_json,
@@ -114,19 +112,6 @@ def test_what_is_not_json_is_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError, match=r"a\.json: not valid JSON") as caught:
         read_json(path)
     assert not isinstance(caught.value, json.JSONDecodeError)
-
-
-def test_tensors_are_read_by_the_library(tmp_path):
-    dtypes = [getattr(torch, name) for name in TENSOR_TYPES]
-    tensors = {str(dtype): (torch.arange(6) % 2).to(dtype).view(2, 3) for dtype in dtypes}
-    tensors |= {"transposed": torch.randn(4, 3).T, "empty": torch.empty(0, 5), "number": torch.tensor(7)}
-    save_tensors(tensors, tmp_path / "some.safetensors", {"key": "value"})
-    found = load_file(tmp_path / "some.safetensors")
-    assert found.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
-    with safe_open(tmp_path / "some.safetensors", "pt") as file:
-        assert file.metadata() == {"key": "value"}
 
 
 def test_tensors_are_as_readable_as_any_new_file(tmp_path: Path) -> None:
