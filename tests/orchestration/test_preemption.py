@@ -89,6 +89,6 @@ def test_a_preempted_node_costs_no_work_and_no_failure(tmp_path: Path) -> None:
         json.loads((run.members[0].directory / "level-2" / "level.json").read_text())["valid_nDCG@5"]
         for run in (current, alone)
     ]
-    assert abs(scores[0] - scores[1]) < 5 and scores[1] > 50
+    assert abs(scores[0] - scores[1]) < 5 and scores[1] > 20
     # The checkpoints of the group are gone.
     assert {path.name for path in current.members[0].directory.iterdir() if path.is_dir()} == {"level-1", "level-2"}
