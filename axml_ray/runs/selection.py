@@ -70,7 +70,7 @@ def rank_held_out(job: Job) -> TopK:
     corpus = Corpus.open(settings.corpus_directory)
     fold = Fold(corpus.directory, corpus.manifest, settings.training.documents, number)
     with tempfile.TemporaryDirectory() as directory:
-        ensemble = fit_run(Run(settings.model_copy(update={"runs": Path(directory)}), fold))
+        ensemble = fit_run(Run(settings.model_copy(update={"runs": Path(directory), "continue_from": None}), fold))
         return ensemble.rank(fold.split("valid").tokens)
 
 
@@ -92,7 +92,8 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
         The settings that were compared, with the value that was chosen and the scores.
     """
     of_kinds = {kind: own for kind, own in settings.members.chosen.items() if kind in TRIED}
-    weights = settings.ensemble.combiner == "weighted" and len(of_kinds) > 1
+    are_given = any(is_given(f"members.{kind}.weight", settings.given) for kind in of_kinds)
+    weights = settings.ensemble.combiner == "weighted" and len(of_kinds) > 1 and not are_given
     trials = {
         kind: [name for name in TRIED[kind] if not is_given(f"members.{kind}.{name}", settings.given)]
         for kind in of_kinds

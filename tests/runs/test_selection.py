@@ -97,12 +97,14 @@ def test_a_better_value_is_taken_and_a_given_one_kept(
         jobs.extend(given)
         return map(work, given)
 
-    given = settings.with_given({"members.linear_tree.cost", "members.knn"})
+    given = settings.with_given({"members.linear_tree.cost", "members.knn.neighbours"})
     choices = {choice.key for choice in select(given, corpus, recorded)}
     assert choices == {"members.linear_tree.weight", "members.knn.weight"}
     assert len(jobs) == 2 * HELD_OUT
     fixed = changed(given, "ensemble.combiner", "calibrated")
     assert select(fixed, corpus) == []
+    # As in a run's stored settings, which have all values.
+    assert select(settings.with_given({"members.linear_tree", "members.knn"}), corpus) == []
 
 
 def test_only_small_corpora_hold_documents_out(
