@@ -40,24 +40,18 @@ def largest_node(kind: str) -> float:
 
 
 def has_autoscaler() -> bool:
-    """Return whether the cluster has an autoscaler that starts nodes.
+    """Return whether the cluster has an autoscaler that starts nodes; one of Ray's version 2 is not recognised.
 
-    Ray has no public function for it. Without one, either version of Ray's autoscaler only mirrors the nodes, and names
-    the type of each by the id of the node.
+    Ray has no public function for it. Without one, Ray's monitor only mirrors the nodes, and names the type of each by
+    its id.
     """
     import ray
     from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
     from ray.autoscaler._private.util import format_readonly_node_type
-    from ray.autoscaler.v2.sdk import get_cluster_status
-    from ray.autoscaler.v2.utils import is_autoscaler_v2
     from ray.experimental.internal_kv import _internal_kv_get
 
-    if is_autoscaler_v2(fetch_from_server=True):
-        status = get_cluster_status(ray.get_runtime_context().gcs_address)
-        types = {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
-    else:
-        report = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or "{}").get("autoscaler_report", {})
-        types = {*report.get("active_nodes", ()), *(report.get("idle_nodes") or ())}
+    report = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or "{}").get("autoscaler_report", {})
+    types = {*report.get("active_nodes", ()), *(report.get("idle_nodes") or ())}
     return not types <= {format_readonly_node_type(node["NodeID"]) for node in ray.nodes()}
 
 

@@ -26,8 +26,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(params=["1", "2"], ids=["autoscaler v1", "autoscaler v2"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
     """Start a head without CPUs, and Ray's provider of nodes that are processes; at most one of two CPUs.
 
     `ray.cluster_utils.AutoscalingCluster` would stop every Ray of this machine, and needs a file that wheels lack.
@@ -58,16 +58,13 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         **{key: [] for key in UNUSED},
     }  # fmt: skip
     (tmp_path / "autoscaling.yaml").write_text(json.dumps(config))
-    temporary = Path("/tmp") / f"axml-grow-{os.getpid()}-{request.param}"  # sockets below it must have short names
+    temporary = Path("/tmp") / f"axml-grow-{os.getpid()}"  # sockets below it must have short names
     command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--num-cpus", "0",
                "--node-ip-address", "127.0.0.1", "--port", str(port), "--include-dashboard", "false",
                "--dashboard-agent-listen-port", str(free_port()), "--ray-client-server-port", str(free_port()),
                "--autoscaling-config", tmp_path / "autoscaling.yaml", "--temp-dir", temporary,
                "--object-store-memory", str(128 << 20)]  # fmt: skip
     variables = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
-    if request.param == "2":
-        variables |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
-                      "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}  # fmt: skip
     with (tmp_path / "head.log").open("w") as log:
         head = subprocess.Popen(command, env=job_environment(**variables), stdout=log, stderr=log,
                                 start_new_session=True)  # fmt: skip
