@@ -45,7 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the tests, write results and page; the exit status is 1 if a fault was not survived."""
     parser = argparse.ArgumentParser(description="Inject faults, and make a table of what they cost.")
     parser.add_argument("--quick", action="store_true", help="without those that start clusters or train for a while")
-    parser.add_argument("--report", type=Path, nargs="+", help="JUnit reports of the tests, which are not run then")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        nargs="+",
+        help="JUnit reports of the tests, which are not run then; the last of a test counts",
+    )
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "faults.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
@@ -55,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             marker = "fault and not slow" if given.quick else "fault"
             words = ["pytest", "-n0", "-m", marker, f"--junitxml={reports[0]}"]
             subprocess.run([sys.executable, "-m", *words], cwd=results_file.ROOT)
-        rows = rows_of([case for report in reports for case in ElementTree.parse(report).iter("testcase")])
+        cases = (case for report in reports for case in ElementTree.parse(report).iter("testcase"))
+        rows = rows_of({(case.get("classname"), case.get("name")): case for case in cases}.values())
     results_file.write(given.json, figures_of(rows), rows)
     given.page.write_text(page_of(json.loads(given.json.read_text(encoding="utf-8"))), encoding="utf-8")
     print(f"written to {given.json} and {given.page}")
