@@ -1,10 +1,11 @@
 """Faults that are injected into the running system, and what they cost, as a table.
 
     make faults
-    python benchmarks/faults.py [--quick] [--json PATH] [--page PATH]
+    python benchmarks/faults.py [--quick] [--report PATH...] [--json PATH] [--page PATH]
 
 Each fault is injected by a test with the marker `fault`, which asserts what the row says; `make test` runs the same
-tests. `--quick` leaves out those that start clusters or train for a while. The page `docs/faults.md` is made of the
+tests. `--quick` leaves out those that start clusters or train for a while; `--report` reads reports that pytest wrote
+before (`--junitxml`) and runs nothing. The page `docs/faults.md` is made of the
 file of results, so they cannot differ.
 
 Figures: `faults`, `survived`, `data_lost` (number of faults that lost data), `not_tried` (the machine has not what
@@ -16,7 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -35,8 +36,8 @@ running system, together with what the test asserts of the outcome. *Survived* m
 server by itself, goes on to the result of an undisturbed run, or that damaged state is refused by an error that names
 it. Seconds are those of the tests, with the start of clusters and the undisturbed runs that they compare with.
 
-`make faults` injects all of them again and writes this page; `make test` runs the same tests.
-[Operating](operating.md) says what to do about each.
+`make faults` injects all of them again and writes this page; `make test` runs the same tests. The command below the
+table says which of them its rows are from.
 """
 
 
@@ -44,16 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the tests, write results and page; the exit status is 1 if a fault was not survived."""
     parser = argparse.ArgumentParser(description="Inject faults, and make a table of what they cost.")
     parser.add_argument("--quick", action="store_true", help="without those that start clusters or train for a while")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        nargs="+",
+        help="JUnit reports of the tests, which are not run then; the last of a test counts",
+    )
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "faults.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        marker = "fault and not slow" if given.quick else "fault"
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-n0", "-m", marker, f"--junitxml={report}"], cwd=results_file.ROOT
-        )
-        rows = rows_of(ElementTree.parse(report).getroot())
+        reports = given.report or [Path(folder) / "report.xml"]
+        if not given.report:
+            marker = "fault and not slow" if given.quick else "fault"
+            words = ["pytest", "-n0", "-m", marker, f"--junitxml={reports[0]}"]
+            subprocess.run([sys.executable, "-m", *words], cwd=results_file.ROOT)
+        cases = (case for report in reports for case in ElementTree.parse(report).iter("testcase"))
+        rows = rows_of({(case.get("classname"), case.get("name")): case for case in cases}.values())
     results_file.write(given.json, figures_of(rows), rows)
     given.page.write_text(page_of(json.loads(given.json.read_text(encoding="utf-8"))), encoding="utf-8")
     print(f"written to {given.json} and {given.page}")
@@ -61,13 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-def rows_of(report: ElementTree.Element) -> list[dict[str, Any]]:
-    """Return a row for each fault in a JUnit report; the tests of one fault are one row.
+def rows_of(cases: Iterable[ElementTree.Element]) -> list[dict[str, Any]]:
+    """Return a row for each fault in test cases of JUnit reports; the tests of one fault are one row.
 
     A test of several faults counts for each with an equal part of its time.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for case in report.iter("testcase"):
+    for case in cases:
         outcome = "no" if case.find("failure") is not None or case.find("error") is not None else "yes"
         if case.find("skipped") is not None:
             outcome = "not tried"

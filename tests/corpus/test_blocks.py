@@ -124,8 +124,9 @@ def test_a_stream_of_every_kind_of_file_gives_the_same(
         ("f.csv", 122),
         ("i.parquet", 61),
     ]
-    (folder / "k.jsonl").write_bytes(b"%PDF-1.7\n" * 200)
-    assert f"{folder / 'k.jsonl'} cannot be read: " in error_of(run, **{**settings, "train": (folder / "*",)})
+    (damaged_file := folder / "k.jsonl").write_bytes(b"%PDF-1.7\n" * 200)
+    settings["train"] = (*settings["train"], damaged_file)
+    assert f"{damaged_file} cannot be read: " in error_of(run, **settings)
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -86,7 +86,7 @@ def read_blocks(readers: NumberedReaders, size: int) -> Iterator[SourceBlock]:
 def stage_source_block(block: SourceBlock, size: int, stage: Path, settings: CorpusSettings) -> list[dict[str, Any]]:
     """Parse and tokenise the documents of a block, and write staged blocks of about `size` characters, mostly one.
 
-    Rejections are written to files beside them. Returns a row for each staged block, with its path and number of
+    Rejections are written to files next to them. Returns a row for each staged block, with its path and number of
     documents, or for a failure, with its message.
     """
     if block.reader is None:
@@ -154,7 +154,7 @@ def stage_in_stream(
     Args:
         groups: the readers; those of a group are read one after another.
         size: approximate bytes of a block.
-        row_bytes: bytes of blocks that a tokenising task gets at least, if a reading task has as many.
+        row_bytes: least bytes of blocks for a tokenising task; a reading task may end before it has read them.
         stage: directory of the staged blocks.
         settings: settings of the corpus.
         options: further options of the Ray tasks.
