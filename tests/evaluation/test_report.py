@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from axml_ray.evaluation.reports.report import COLUMNS, scores_table, write_metrics
+from axml_ray.evaluation.reports.report import COLUMNS, scores_table, weights_table, write_metrics
 
 
-def render(metrics):
+def render(metrics, table=scores_table):
     console = Console(file=io.StringIO(), width=110, color_system=None)
-    console.print(scores_table(metrics))
+    console.print(table(metrics))
     return console.file.getvalue()
 
 
@@ -94,3 +94,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, metrics, monkeypatch):
     with pytest.raises(OSError, match="disk"):
         write_metrics(path, metrics)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_weights_and_their_scores():
+    scores = {"preset": 70.128, "linear_tree": 71.5, "fitted": 71.512}
+    about = {"weights": {"linear_tree": 0.95, "knn": 0.05}, "documents": 3188, "scores": scores}
+    lines = [line.split() for line in render(about, weights_table).splitlines()]
+    assert ["linear", "tree", "0.95", "71.50"] in lines and ["knn", "0.05", "–"] in lines
+    assert {"70.13", "71.51"} <= {word for line in lines for word in line} and "3,188" in lines[0]

@@ -134,6 +134,13 @@ def test_probabilities_have_a_line_and_their_error(content, tmp_path):
     assert "calibrated probability" in html and " 12.3." in page
 
 
+def test_fitted_weights_have_a_table(content, tmp_path):
+    about = {"weights": {"knn": 0.25}, "documents": 3188, "scores": {"knn": 71.512}}
+    html = write_html(content, tmp_path, metrics=content[1] | {"combiner": about})
+    assert all(text in Tags(html).text for text in ("0.25", "71.51")) and "3,188" in html
+    assert "Fitted weights" not in write_html(content, tmp_path)
+
+
 def test_page_is_accessible_and_responsive(content, tmp_path):
     html = write_html(content, tmp_path)
     page = Tags(html)
