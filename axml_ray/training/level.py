@@ -287,6 +287,8 @@ class LevelTraining:
             self._raise_diverged(f"after {self.state.step} steps, gradients overflow float16 with every loss scale")
 
     def _raise_diverged(self, reason: str) -> NoReturn:
+        if self.checkpoints is not None:
+            self.checkpoints.wait()  # the process may end now, and another start needs it
         self._restore_best()
         raise TrainingDivergedError(
             f"level {self.network.level.number}: {reason}; the best weights and the last checkpoint are kept. "

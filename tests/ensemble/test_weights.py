@@ -17,6 +17,7 @@ from axml_ray.core.topk import TopK
 from axml_ray.ensemble.combiner import MemberWeights, Validation, out_of_fold
 from axml_ray.ensemble.ensemble import Combination
 from axml_ray.ensemble.weights import (
+    CALIBRATED,
     FILE,
     HALVES,
     MEASURED,
@@ -77,9 +78,9 @@ class TestNeverBelowTheBestKind:
     def test_on_held_out_documents(self, seed, documents, strengths, copies):
         validation = simulate(strengths, documents, seed, copies)
         fitted = FittedWeights.fit(validation, K)
-        combined = ndcg(out_of_fold(PenalisedWeights, validation, K, HALVES), validation)
+        combined = ndcg(out_of_fold(PenalisedWeights, validation, CALIBRATED, HALVES), validation)
         gains = {
-            kind: ndcg(out_of_fold(TopCalibration, alone(validation, kind), K, HALVES), validation) - combined
+            kind: ndcg(out_of_fold(TopCalibration, alone(validation, kind), CALIBRATED, HALVES), validation) - combined
             for kind in strengths
         }
         best = max(gains, key=lambda kind: gains[kind].mean())

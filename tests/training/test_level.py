@@ -234,6 +234,7 @@ class TestDiverged:
         before: dict[str, torch.Tensor] = {}
 
         def poisoned(batch):
+            checkpoints.wait()
             if training.state.step == 6:
                 before.update(weights(training.network))
                 with torch.no_grad():
