@@ -137,6 +137,7 @@ def test_trials_leave_room_for_their_workers(ray_cluster: None) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault("lost trial", "tuning", work_repeated="the steps since its checkpoint")
 def test_a_trial_whose_process_is_killed_is_tried_again(ray_cluster: None, sweep: Sweep, corpus: Corpus) -> None:
     epochs = {"epochs": (60,), "eval_every_steps": 50, "patience_steps": 9_999}
     settings = sweep.settings.model_copy(
