@@ -59,7 +59,9 @@ def preset_values(preset: str, given: Values) -> Values:
     weights = (
         [own.get("weight") for own in members.values() if isinstance(own, dict)] if isinstance(members, dict) else []
     )
-    if any(weights) and values.get("ensemble", {}).get("combiner") == "weighted":
+    # The command line gives numbers as text, which pydantic reads later.
+    is_positive = any(weight and str(weight).strip("0.") for weight in weights)
+    if is_positive and values.get("ensemble", {}).get("combiner") == "weighted":
         return {**values, "ensemble": {**values["ensemble"], "combiner": "calibrated"}}
     return values
 

@@ -101,6 +101,11 @@ class TestPrecedence:
         paper = load(preset="paper", corpus=OWN, members={"knn": {"weight": 1}})
         assert paper.ensemble.combiner == "mean"
 
+    @pytest.mark.parametrize("weight, combiner", [("0", "weighted"), ("0.0", "weighted"), ("0.05", "calibrated")])
+    def test_weights_on_the_command_line(self, weight, combiner):
+        words = ["--corpus.train", "a.jsonl", "--preset", "auto", "--members.network_tree.weight", weight]
+        assert from_command_line("", words).ensemble.combiner == combiner
+
     def test_a_wrong_preset_is_refused_by_name(self):
         with pytest.raises(SettingsError, match="preset"):
             load(preset="best", corpus=OWN)
