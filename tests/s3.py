@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from time import gmtime, strftime, time
 from typing import BinaryIO
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -112,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
     def listed(self, bucket: dict[str, Object], query: dict[str, str]) -> bytes:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
         entries: dict[str, str] = {}
-        for key in sorted(bucket):
+        for key, one in sorted(bucket.copy().items(), key=itemgetter(0)):  # other threads change it
             if not key.startswith(prefix) or key <= query.get("continuation-token", ""):
                 continue
             below = key[len(prefix) :]
@@ -120,7 +121,6 @@ class Handler(BaseHTTPRequestHandler):
                 folder = prefix + below.split(delimiter)[0] + delimiter
                 entries[folder] = f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
             else:
-                one = bucket[key]
                 changed = strftime("%Y-%m-%dT%H:%M:%S.000Z", gmtime(one.changed))
                 entries[key] = (
                     f"<Contents><Key>{escape(key)}</Key><LastModified>{changed}</LastModified>"

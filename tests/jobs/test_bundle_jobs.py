@@ -100,15 +100,15 @@ def test_one_line_says_what_is_wrong(bundle, command, tmp_path):
 @pytest.mark.processes
 def test_a_full_disk_keeps_the_finished_shards(ray_cluster, bundle, command, tmp_path, small_disk):
     file, output, filler = tmp_path / "texts.jsonl", small_disk / "out", small_disk / "filler"
-    texts = (" ".join(f"key{(number >> shift) % 14}" for shift in range(8)) for number in range(10 * ROWS))
+    texts = (" ".join(f"key{(number >> shift) % 14}" for shift in range(8)) for number in range(5 * ROWS))
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     words = [*map(str, ("--bundle", bundle, "--input", file, "--output", output, "--top-k", 14))]
     filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - (200 << 10)))
     code, _, err = command("predict", *words)
     assert code == 1 and "Errno 28" in err
     finished = {path: path.stat().st_ino for path in output.glob("part-*")}
-    assert 1 <= len(finished) < 10 and not (output / "predictions.json").exists()
+    assert 1 <= len(finished) < 5 and not (output / "predictions.json").exists()
     filler.unlink()
     code, out, err = command("predict", *words)
-    assert code == 0 and f"{10 * ROWS:,} texts" in out, err
+    assert code == 0 and f"{5 * ROWS:,} texts" in out, err
     assert finished.items() <= {path: path.stat().st_ino for path in output.glob("part-*")}.items()
