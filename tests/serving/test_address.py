@@ -96,7 +96,8 @@ def test_one_line_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_help_lists_every_setting() -> None:
     done = serve("--help")
     assert done.returncode == 0 and done.stdout.startswith("usage: python -m serve_app ")
-    flags = [name for name in re.findall(r"^  --(\w+) ", done.stdout, re.MULTILINE) if name != "verbose"]
+    named = re.findall(r"^  --([\w-]+) ", done.stdout, re.MULTILINE)
+    flags = [name.replace("-", "_") for name in named if name != "verbose"]
     assert sorted(flags) == sorted(ServerSettings.model_fields) and flags[:3] == [
         "bundle",
         "host",
