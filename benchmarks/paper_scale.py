@@ -12,7 +12,7 @@ continues after a stop, and then reports the seconds of the phases that were lef
 which has a word of its own, and a pair of words from a pool of `PAIRED` that it shares with others; 64 subjects form a
 field with ten words. A text is about seven subjects of one field: each brings its labels, a few of them left out, and
 its words several times; the rest are words of the field and `NOISE` words that say nothing. Fields, and subjects within
-one, have frequencies that fall as in natural text, so many labels have few texts.
+one, have frequencies that fall as in natural text, and most labels have few texts.
 
 `--quick` has 60,000 labels and 6,000 texts, and ends within ten minutes on two cores.
 
@@ -20,7 +20,7 @@ Figures: `PHASE_seconds`, `PHASE_gib` (peak of the sum of proportional set sizes
 `PHASE_process_gib` (of the largest process), `run_gib` and `bundle_gib` on disk, `opening_seconds`, `opening_mib` and
 `second_opening_mib` (private memory that a first and a second process take to open the bundle), `tagging_ms` a text,
 `documents_per_second` of batch prediction, `server_ms` a text; `P@1` to `P@5` and `R@5` of each band of frequency in
-percent, beside `frequent_P@5` of always ranking the labels with the most training documents.
+percent, next to `frequent_P@5` of always ranking the labels with the most training documents.
 """
 
 import argparse

@@ -77,10 +77,8 @@ class Follower:
                 with path.open("rb") as file:
                     file.seek(start)
                     content = file.read()
-            except (
-                OSError,
-                storage.StoreError,
-            ):  # there is none yet, or its file system does not answer; the next call reads on
+            # There is none yet, or its file system does not answer; the next call reads on.
+            except (OSError, storage.StoreError):
                 continue
             complete = content[: content.rfind(b"\n") + 1]  # the last line may still be being written
             self._offsets[path] = start + len(complete)
