@@ -35,7 +35,7 @@ from serve_app.settings import INFLIGHT_BATCHES, ApplicationSettings, ServingSet
 
 MANY = 10_000
 """Requests that Serve admits to a deployment: more than the application's own queue ever lets through."""
-HEALTH_CHECK_S, HEALTH_ANSWER_S = 2.0, 5.0
+HEALTH_CHECK_S, HEALTH_ANSWER_S = 1.0, 4.0
 """Seconds between health checks of a replica, and for the answer to one; after three failures Serve replaces it."""
 INGRESS_CPUS = 0.1
 """CPUs that Ray reserves for a replica of the ingress."""
