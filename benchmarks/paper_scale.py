@@ -6,7 +6,7 @@
 One label tree of the paper's shape (H = 3, K = 8, C = 160), hidden 64, one epoch for each level, all members of the
 preset `recommended`. The phases are those of `axml-ray train`, then export, opening the bundle, tagging one text after
 the other, batch prediction of the test texts and the server. In `--home`, what is finished stays: the same command
-continues after a stop, and then reports the seconds of the phases that were left only.
+continues after a stop, and adds its seconds to those of the phases before it.
 
 `write_texts` generates the corpus; its labels can be learned. Five labels with consecutive numbers form a subject,
 which has a word of its own, and a pair of words from a pool of `PAIRED` that it shares with others; 64 subjects form a
@@ -47,7 +47,7 @@ from rich.table import Table
 from scale import ranks
 from serving import server
 
-from axml_ray.core.files import file_bytes
+from axml_ray.core.files import file_bytes, read_json, write_json
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.progress.heartbeat import phase
 from axml_ray.progress.reporter import Reporter, report_to
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         test = round(TEST_SHARE * documents)
         write_texts(home / "train.jsonl", documents, labels, seed=0)
         write_texts(home / "test.jsonl", test, labels, seed=1)
-        phases = Phases()
+        phases = Phases(home / "costs.json")
         with report_to(phases), phases.watched():
             found = measure(home, labels, documents, given.workers)
     rows: list[dict[str, Any]] = [{"phase": name, **costs} for name, costs in phases.costs.items()]
@@ -249,23 +249,31 @@ def ask_server(url: str, texts: Path) -> float:
 
 
 class Phases(Reporter):
-    """Records seconds and peak memory of each phase, from samples every half second; nested phases are not divided."""
+    """Records seconds and peak memory of each phase, from samples every half second; nested phases are not divided.
 
-    def __init__(self) -> None:
+    The costs lie in a file, so that those of an interrupted command count.
+    """
+
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.costs: dict[str, dict[str, float]] = {}
+        self._path = path
+        self.costs: dict[str, dict[str, float]] = read_json(path) if path.is_file() else {}
         self._open: list[str] = []
+        self._counted = 0.0
+        self._lock = threading.Lock()
 
     def begin_phase(self, name: str) -> None:
         """Begin to count costs for a phase."""
+        if not self._open:
+            self.costs.setdefault(name, {"seconds": 0.0, "gib": 0.0, "process_gib": 0.0})
+            self._counted = time.perf_counter()
         self._open.append(name)
-        self.costs.setdefault(self._open[0], {"seconds": 0.0, "gib": 0.0, "process_gib": 0.0})
 
     def end_phase(self, name: str, seconds: float) -> None:
-        """Add the seconds of a phase."""
-        if len(self._open) == 1:
-            self.costs[name]["seconds"] += seconds
-        self._open.pop()
+        """Count the rest of a phase."""
+        self.sample()
+        with self._lock:
+            self._open.pop()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -285,13 +293,17 @@ class Phases(Reporter):
             watcher.join()
 
     def sample(self) -> None:
-        """Add a sample of the memory of this process and all below it."""
-        if not self._open:
-            return
-        cost = self.costs[self._open[0]]
-        processes = [os.getpid(), *descendants(os.getpid())]
-        sizes = [proportional_bytes(process) / 2**30 for process in processes]
-        cost["gib"], cost["process_gib"] = max(cost["gib"], sum(sizes)), max(cost["process_gib"], *sizes)
+        """Add the seconds since the last sample, and a sample of the memory of this process and all below it."""
+        with self._lock:
+            if not self._open:
+                return
+            cost = self.costs[self._open[0]]
+            now = time.perf_counter()
+            cost["seconds"], self._counted = cost["seconds"] + now - self._counted, now
+            processes = [os.getpid(), *descendants(os.getpid())]
+            sizes = [proportional_bytes(process) / 2**30 for process in processes]
+            cost["gib"], cost["process_gib"] = max(cost["gib"], sum(sizes)), max(cost["process_gib"], *sizes)
+            write_json(self._path, self.costs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
