@@ -79,20 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_LABELS:,} labels and {QUICK_DOCUMENTS:,} texts")
     parser.add_argument("--home", type=Path, help="directory of corpus, run and bundle; default: a temporary one")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/paper-scale[-quick].json")
-    given = parser.parse_args(arguments)
-    labels = given.labels or (QUICK_LABELS if given.quick else LABELS)
-    documents = given.documents or (QUICK_DOCUMENTS if given.quick else DOCUMENTS)
-    path = given.json or results_file.RESULTS / ("paper-scale-quick.json" if given.quick else "paper-scale.json")
+    options = parser.parse_args(arguments)
+    labels = options.labels or (QUICK_LABELS if options.quick else LABELS)
+    documents = options.documents or (QUICK_DOCUMENTS if options.quick else DOCUMENTS)
+    path = options.json or results_file.RESULTS / ("paper-scale-quick.json" if options.quick else "paper-scale.json")
     with tempfile.TemporaryDirectory(prefix="axml-ray-paper-scale-") as temporary:
-        home = (given.home or Path(temporary)).resolve()
+        home = (options.home or Path(temporary)).resolve()
         test = round(TEST_SHARE * documents)
         write_texts(home / "train.jsonl", documents, labels, seed=0)
         write_texts(home / "test.jsonl", test, labels, seed=1)
         phases = Phases(home / "costs.json")
         with report_to(phases), phases.watched():
-            found = measure(home, labels, documents, given.workers)
+            found = measure(home, labels, documents, options.workers)
     rows: list[dict[str, Any]] = [{"phase": name, **costs} for name, costs in phases.costs.items()]
-    rows.append({"labels": labels, "documents": documents, "test_documents": test, "workers": given.workers, **found})
+    rows.append({"labels": labels, "documents": documents, "test_documents": test, "workers": options.workers, **found})
     figures: dict[str, float] = {
         f"{row['phase'].replace(' ', '_')}_{name}": row[name]
         for row in rows[:-1]
@@ -125,14 +125,14 @@ def write_texts(path: Path, count: int, labels: int, seed: int) -> None:
                 field = field_order[ranks(random, 1, fields, 0.6)[0]]
                 drawn = field * SUBJECTS_OF_FIELD + ranks(random, 1 + random.poisson(SUBJECTS_OF_TEXT - 1), 64, 0.5)
                 chosen = np.unique(np.minimum(drawn, subjects - 1))
-                given = (chosen[:, None] * LABELS_OF_SUBJECT + np.arange(LABELS_OF_SUBJECT)).ravel()
-                given = given[(random.random(len(given)) < KEPT_SHARE) & (given < labels)]
+                label_ids = (chosen[:, None] * LABELS_OF_SUBJECT + np.arange(LABELS_OF_SUBJECT)).ravel()
+                label_ids = label_ids[(random.random(len(label_ids)) < KEPT_SHARE) & (label_ids < labels)]
                 words = [f"s{subject}" for subject in chosen] * OWN_TIMES
                 words += [f"p{word}" for word in pairs[chosen].ravel()] * OWN_TIMES
                 words += [f"f{field}x{word}" for word in random.integers(FIELD_WORDS, size=FIELD_TIMES)]
                 words += [f"n{word}" for word in ranks(random, NOISE_TIMES, NOISE, 1.05)]
                 random.shuffle(words)
-                record = {"text": " ".join(words), "labels": [f"L{label}" for label in given]}
+                record = {"text": " ".join(words), "labels": [f"L{label}" for label in label_ids]}
                 file.write(json.dumps(record) + "\n")
     temporary.rename(path)
 

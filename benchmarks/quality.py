@@ -73,25 +73,25 @@ def main(arguments: list[str] | None = None) -> None:
             config.write_text(yaml.safe_dump({key: content[key] for key in ("name", "corpus")}), encoding="utf-8")
             rest += ["--preset", known.preset]
         flags = ["--config", str(config), *rest] if known.corpus else rest
-        settings, given = with_flags("Score a corpus' config.", _flags, flags)
+        settings, options = with_flags("Score a corpus' config.", _flags, flags)
     if not known.corpus:
         print("error: --corpus: name one of configs/*.yaml", file=sys.stderr)
         raise SystemExit(2)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console()
-    part = "-".join(word for word in (known.corpus, known.preset, given.part) if word)
-    wanted, trees = settings.ensemble.trees, given.trees or settings.ensemble.trees
+    part = "-".join(word for word in (known.corpus, known.preset, options.part) if word)
+    wanted, trees = settings.ensemble.trees, options.trees or settings.ensemble.trees
     rows = []
     try:
-        if given.seeds < 1 or trees < wanted:
+        if options.seeds < 1 or trees < wanted:
             raise SettingsError(f"--seeds: at least 1; --trees: at least ensemble.trees, which is {wanted}")
-        for seed in range(settings.seed, settings.seed + given.seeds):
+        for seed in range(settings.seed, settings.seed + options.seeds):
             rows.append(of_seed(settings, f"quality-{part}-seed{seed}", seed, trees))
             console.print(shown(rows))
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    path = given.json or results_file.RESULTS / f"quality-{part}.json"
+    path = options.json or results_file.RESULTS / f"quality-{part}.json"
     results_file.write(path, figures(rows, rows[0]["trees"]), rows)
     console.print(Text(f"written to {path}"))
 
