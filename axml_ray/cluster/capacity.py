@@ -62,8 +62,8 @@ def wait_for_room(processes: int, resources: Mapping[str, float]) -> int:
         return fit
     from ray.autoscaler.sdk import request_resources
 
-    wanted = " and ".join(f"{amount:g} {kind}" for kind, amount in resources.items())
-    log.info("waiting for nodes · room for %d of %d × %s, for %.0f s at most", fit, processes, wanted, GROW_SECONDS)
+    asked = " and ".join(f"{amount:g} {kind}" for kind, amount in resources.items())
+    log.info("waiting for nodes · room for %d of %d × %s, for %.0f s at most", fit, processes, asked, GROW_SECONDS)
     request_resources(bundles=[dict(resources)] * processes)
     end = time.monotonic() + GROW_SECONDS
     try:

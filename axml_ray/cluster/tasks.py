@@ -58,8 +58,8 @@ def map_in_tasks(
             yield ray.get(waiting.popleft())
     finally:
         if waiting:
-            for one in waiting:
-                ray.cancel(one)
+            for result in waiting:
+                ray.cancel(result)
             ray.wait(list(waiting), num_returns=len(waiting), timeout=END_SECONDS)
 
 
