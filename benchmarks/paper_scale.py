@@ -3,10 +3,10 @@
     python benchmarks/paper_scale.py [--labels 2812281] [--documents 200000] [--workers 1] [--quick] [--home DIRECTORY]
                                      [--json PATH]
 
-One label tree of the paper's shape (H = 3, K = 8, C = 160), hidden 64, one epoch for each level (ten of a small corpus),
-all members of the preset `recommended`. The phases are those of `axml-ray train`, then export, opening the bundle, tagging one text after
-the other, batch prediction of the test texts and the server. In `--home`, what is finished stays: the same command
-continues after a stop, and adds its seconds to those of the phases before it.
+One label tree of the paper's shape (H = 3, K = 8, C = 160), hidden 64, one epoch for each level (ten of a small
+corpus), all members of the preset `recommended`. The phases are those of `axml-ray train`, then export, opening the
+bundle, tagging one text after the other, batch prediction of the test texts and the server. In `--home`, what is
+finished stays: the same command continues after a stop, and adds its seconds to those of the phases before it.
 
 `write_texts` generates the corpus; its labels can be learned. Five labels with consecutive numbers form a subject,
 which has a word of its own, and a pair of words from a pool of `PAIRED` that it shares with others; 64 subjects form a
