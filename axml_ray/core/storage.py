@@ -131,6 +131,9 @@ def _fetch(path: Path, names: Collection[str] | None, recursive: bool) -> None:
     with _lock(path):
         for file in gone:
             file.unlink(missing_ok=True)
+            if file.parent != path:
+                with suppress(OSError):  # it is not empty
+                    file.parent.rmdir()
         stale = [(file, entry) for file, entry in wanted.items() if not _is_current(file, entry)]
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(lambda one: _download(*one), stale))

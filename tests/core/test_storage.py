@@ -191,6 +191,17 @@ def test_only_the_files_that_are_needed_are_fetched(bucket: Any, forget: Callabl
     assert contents(path.parent) == {"level/a": "1", "level/b": "2", "run.json": "1\n"}
 
 
+def test_what_is_gone_from_the_store_is_removed_here_and_nothing_fetched(bucket: Any) -> None:
+    place = absolute(f"s3://{bucket.name}/group")
+    for number in (1, 2):
+        bucket.write(f"group/checkpoint_{number}/rows-0", b"1")
+    fetch(place)
+    bucket.delete("group/checkpoint_1/rows-0")
+    bucket.write("group/checkpoint_3/rows-0", b"1")
+    fetch(place, ())
+    assert [path.name for path in place.iterdir()] == ["checkpoint_2"]
+
+
 @pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
 def test_a_damaged_file_is_refused(
     damage: str, bucket: Any, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
