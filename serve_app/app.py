@@ -20,7 +20,6 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from axml_ray.cluster.connection import largest_node
-from axml_ray.core.files import file_bytes
 from axml_ray.core.limits import available_cpus
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.predict.shards import PROCESS_BYTES
@@ -91,11 +90,9 @@ def members_memory(bundle: Bundle, names: Sequence[str] | None) -> float:
 
     At most half of the largest node, as the old and the new replica are there during a roll-out.
     """
-    size = file_bytes(bundle.directory)
-    if names is not None:  # files outside of the members' directories are common to all
-        size -= sum(
-            file_bytes(bundle.directory / entry.path) for entry in bundle.manifest.members if entry.name not in names
-        )
+    others = [] if names is None else [f"{entry.path}/" for entry in bundle.manifest.members if entry.name not in names]
+    # Files outside of the members' directories are common to all.
+    size = sum(file.bytes for name, file in bundle.manifest.files.items() if not name.startswith(tuple(others)))
     return min(PROCESS_BYTES + size, largest_node("memory") // 2)
 
 

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from axml_ray.core.files import fences
-from axml_ray.core.lease import Lease, lease_of
+from axml_ray.core.lease import Lease, held_leases
 
 ANYWHERE: dict[str, Any] = {"scheduling_strategy": "DEFAULT"}
 """A task's caller, such as a trial of a sweep, may live in a placement group that has no room for the task."""
@@ -45,7 +44,7 @@ def map_in_tasks(
         ray.exceptions.RayError: a job failed; those that run are cancelled.
     """
     task = ray.remote(num_cpus=1, max_retries=2, **{**ANYWHERE, **(options or {})})(_work)
-    leases = [lease_of(directory) for directory in fences]
+    leases = held_leases()
     stored = {name: ray.put(value) for name, value in arguments.items()}
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
     waiting: deque[ray.ObjectRef] = deque()
@@ -63,7 +62,7 @@ def map_in_tasks(
             ray.wait(list(waiting), num_returns=len(waiting), timeout=END_SECONDS)
 
 
-def _work(work: Callable[..., Result], leases: list[Lease | None], job: Any, /, **arguments: Any) -> Result:
-    for lease in filter(None, leases):
+def _work(work: Callable[..., Result], leases: list[Lease], job: Any, /, **arguments: Any) -> Result:
+    for lease in leases:
         lease.enforce()
     return work(job, **arguments)

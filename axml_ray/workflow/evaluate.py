@@ -6,6 +6,7 @@ Ray.
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from axml_ray.cluster.connection import call_in_task
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json
+from axml_ray.core.lease import Lease, own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST
 from axml_ray.core.topk import TopK
@@ -92,7 +94,7 @@ def evaluate(
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with phase("report"), Heartbeat("report"):
         largest = max(file_bytes(spec.directory) for spec in run.members)
-        problem = call_in_task(write_report, settings, predictions, metrics, memory=PROCESS_BYTES + largest)
+        problem = call_in_task(write_report, settings, predictions, metrics, run.lease, memory=PROCESS_BYTES + largest)
         if problem is not None:
             log.info("report: example documents are shown without explanations (%s)", problem)
     return metrics
@@ -108,7 +110,8 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
 
     Raises:
         SettingsError: the split has no documents, the predictions are of other documents, the run cannot be opened, or
-            the file of pairs is not of these documents.
+            the file of pairs is not of these documents; or another job is working on the run,
+            and the split must be predicted.
     """
     if not run.corpus.documents(split):
         raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
@@ -117,7 +120,7 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
         _check_documents(stored, run.corpus, split)
     if stored is None or stored.made_by != run.predictions_key:
         log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
-        with phase("predict"):
+        with nullcontext() if run.lease else own(run.layout.directory), phase("predict"):
             stored = predict_split(run, split)
     path = (settings or run.settings.evaluation).filter_pairs
     return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
@@ -165,13 +168,15 @@ def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
         return {}
 
 
-def write_report(settings: Experiment, predictions: Predictions, metrics: Mapping[str, Any]) -> str | None:
+def write_report(
+    settings: Experiment, predictions: Predictions, metrics: Mapping[str, Any], lease: Lease | None = None
+) -> str | None:
     """Write the report of a run on a split, with one member open at a time; a task of its own calls this.
 
     Returns:
         Why example documents are shown without explanations; None if they have some.
     """
-    run, split = Run.open(settings), str(metrics["split"])
+    run, split = Run.open(settings, lease), str(metrics["split"])
     best, worst = best_and_worst(predictions)
     rows = [*best, *worst]
     text_of = dict(zip(rows, read_texts(run.corpus, split, rows), strict=True))
