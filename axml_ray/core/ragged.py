@@ -119,12 +119,12 @@ class RaggedView(Ragged):
         return self.take(np.array([row])).values
 
     @property
-    def values(self) -> np.ndarray:  # type: ignore[override]
+    def values(self) -> np.ndarray:
         """Return a copy of all values, int32 [nnz]."""
         return self.take(np.arange(len(self))).values
 
     @property
-    def offsets(self) -> np.ndarray:  # type: ignore[override]
+    def offsets(self) -> np.ndarray:
         """Return the offsets between the rows in `values`, int64 [rows + 1]."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 

@@ -4,7 +4,7 @@ Prediction gathers few rows of the word and label tables of a large network. The
 that the table can stay memory-mapped and shared by all processes of a machine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ class Int8Table(Tensor):
 
     packed: Tensor
     scales: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # as PyTorch's own subclasses with `__torch_dispatch__`
+    # PyTorch has no public names for these two; its guide to subclasses with `__torch_dispatch__` uses them.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, packed: Tensor, scales: Tensor) -> "Int8Table":
@@ -45,25 +46,25 @@ class Int8Table(Tensor):
         return select(self.packed), select(self.scales.view(len(self.packed), -1))
 
     @classmethod
-    def __torch_dispatch__(
-        cls, operation: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
     ) -> Any:
         """Compute an operation of PyTorch that has a table among its arguments."""
         table, *rest = args
         if isinstance(table, Int8Table) and not kwargs:
-            if operation is aten.detach.default:
+            if func is aten.detach.default:
                 return Int8Table(table.packed, table.scales)
-            if operation is aten.embedding.default:
+            if func is aten.embedding.default:
                 index = rest[0]
                 rows = _unpacked(*table.rows(lambda values: values.index_select(0, index.flatten())))
                 return rows.view(*index.shape, *table.shape[1:])
-            if operation is aten.index_select.default and rest[0] == 0:
+            if func is aten.index_select.default and rest[0] == 0:
                 return _unpacked(*table.rows(lambda values: values.index_select(0, rest[1])))
-            if operation is aten.slice.Tensor and (not rest or rest[0] == 0):
+            if func is aten.slice.Tensor and (not rest or rest[0] == 0):
                 with torch.inference_mode(False):  # PyTorch counts the versions of what it takes for a view
-                    return _unpacked(*table.rows(lambda values: operation(values, *rest)))
-        args, kwargs = tree_map_only(Int8Table, Int8Table.unpacked, (args, dict(kwargs or {})))
-        return operation(*args, **kwargs)
+                    return _unpacked(*table.rows(lambda values: func(values, *rest)))
+        args, kwargs = tree_map_only(Int8Table, Int8Table.unpacked, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _unpacked(packed: Tensor, scales: Tensor) -> Tensor:
