@@ -26,6 +26,7 @@ from safetensors.numpy import save as safetensors_bytes
 from scipy import sparse
 
 from axml_ray.core.files import whole_file
+from axml_ray.core.ragged import distinct
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.halving import MapFunction
 
@@ -229,7 +230,7 @@ class LabelTree:
         # One sort for all documents: numbered document · size + node, a document's nodes are a run of the sorted
         # distinct numbers.
         size = self.level_sizes[level - 1]
-        documents, nodes = np.divmod(np.unique(documents * size + nodes), size)
+        documents, nodes = np.divmod(distinct(documents * size + nodes), size)
         ends = np.cumsum(np.bincount(documents, minlength=len(counts)), dtype=np.int64)
         return nodes.astype(np.int32), np.concatenate([np.zeros(1, np.int64), ends])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.core.ragged import Ragged
+from axml_ray.core.ragged import Ragged, RaggedView, distinct
 
 ROWS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size=8)
 
@@ -56,6 +56,21 @@ def test_a_cut_takes_no_more_memory_than_its_result() -> None:
     assert peak < cut.values.nbytes + 2 * ragged.values.size
 
 
+@given(ROWS, st.data(), st.none() | st.integers(0, 4), st.none() | st.integers(0, 4))
+def test_a_view_has_the_rows_it_names(rows, data, width, narrower):
+    numbers = st.lists(st.integers(0, len(rows) - 1), max_size=10) if rows else st.just([])
+    chosen, taken = (np.array(data.draw(numbers), dtype=np.int64) for _ in range(2))
+    view = RaggedView(Ragged.from_rows(rows), chosen, width)
+    expected = [rows[row][:width] for row in chosen]
+    assert listed(view) == expected and len(view) == len(expected)
+    assert view.lengths.tolist() == list(map(len, expected))
+    taken = taken[taken < len(chosen)]
+    assert view.lengths_of(taken).tolist() == [len(expected[row]) for row in taken]
+    assert listed(view.take(taken, narrower)) == [expected[row][:narrower] for row in taken]
+    assert listed(RaggedView(view, taken, narrower)) == [expected[row][:narrower] for row in taken]
+    assert listed(Ragged.concatenate([view, view])) == 2 * expected
+
+
 @given(ROWS, st.none() | st.integers(0, 7), st.integers(-3, 3))
 def test_padded(rows, width, fill):
     table = Ragged.from_rows(rows).padded(fill, width)
@@ -92,6 +107,12 @@ def test_from_chunked_arrow(chunks, data):
     rows = [row or [] for chunk in chunks for row in chunk]
     start = data.draw(st.integers(0, len(rows)))
     assert listed(Ragged.from_arrow(column.slice(start))) == rows[start:]
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct(values):
+    found = distinct(np.array(values, dtype=np.int64))
+    assert found.tolist() == sorted(set(values)) and found.dtype == np.int64
 
 
 def test_a_null_that_hides_values():
