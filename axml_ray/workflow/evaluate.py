@@ -164,7 +164,8 @@ def _digests(tables: Iterable[pa.Table]) -> list[bytes]:
     for table in tables:
         labels = Ragged.from_arrow(table["labels"])
         ids = "".join(map(json.dumps, table["id"].to_pylist())).encode()
-        for digest, part in zip(digests, (ids, labels.lengths, labels.values), strict=True):
+        parts = ids, labels.lengths.tobytes(), labels.values.tobytes()
+        for digest, part in zip(digests, parts, strict=True):
             digest.update(part)
     return [digest.digest() for digest in digests]
 
