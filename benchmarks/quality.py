@@ -44,7 +44,7 @@ from rich.text import Text
 from axml_ray.cli.parser import with_flags
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
-from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics.label_sets import best_threshold, scores_above
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
@@ -140,8 +140,8 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
 
 def label_sets(run: Run) -> dict[str, float]:
     """Return micro-F1 and so on of the labels above the threshold that is best on validation, with all trees."""
-    threshold = ScoredPairs.of(current_predictions(run, "valid").read(ENSEMBLE)).best_threshold()
-    return ScoredPairs.of(current_predictions(run, "test").read(ENSEMBLE)).scores_above(threshold)
+    threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE))
+    return scores_above(current_predictions(run, "test").read(ENSEMBLE), threshold)
 
 
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:

@@ -6,10 +6,14 @@ Arrow gives and PyTorch takes without a copy.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+BLOCK_VALUES = 1 << 18
+"""About the number of values that are copied together."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,7 @@ class Ragged:
     def take(self, rows: np.ndarray, width: int | None = None) -> "Ragged":
         """Return a copy of the rows `rows` (int [n]), in that order, or of their first `width` values."""
         lengths = self.lengths_of(rows)
-        lengths = lengths if width is None else np.minimum(lengths, width)
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return Ragged(self.values[positions], offsets)
+        return self._gather(self.offsets[:-1][rows], lengths if width is None else np.minimum(lengths, width))
 
     def padded(self, fill: int = 0, width: int | None = None) -> np.ndarray:
         """Return int32 [rows, width]: rows padded on the right, or cut, to `width`, by default the longest row."""
@@ -60,12 +60,22 @@ class Ragged:
     def cut(self, width: int) -> "Ragged":
         """Return the rows cut to their first `width` values; the rows themselves, not a copy, if none is longer."""
         lengths = self.lengths
-        kept = np.minimum(lengths, width)
-        if np.array_equal(kept, lengths):
+        if lengths.max(initial=0) <= width:
             return self
-        # A byte per value: positions would be eight, which is gigabytes for the tokens of a large corpus.
-        is_kept = np.repeat(np.tile([True, False], len(self)), np.stack([kept, lengths - kept], axis=1).ravel())
-        return Ragged(self.values[is_kept], np.concatenate([[0], np.cumsum(kept)]))
+        return self._gather(self.offsets[:-1], np.minimum(lengths, width))
+
+    def _gather(self, starts: np.ndarray, lengths: np.ndarray) -> "Ragged":
+        """Return a copy of the rows with `lengths` values from the positions `starts` on, both int64 [n]."""
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        values = np.empty(offsets[-1], self.values.dtype)
+        # In blocks: the positions of all values would be several times as large as the tokens of a corpus.
+        ends = np.searchsorted(offsets, np.arange(BLOCK_VALUES, offsets[-1], BLOCK_VALUES))
+        for first, last in pairwise(np.unique([0, *ends, len(lengths)]).tolist()):
+            place = np.repeat(starts[first:last] - offsets[first:last], lengths[first:last])
+            place += np.arange(offsets[first], offsets[last])
+            values[offsets[first] : offsets[last]] = self.values[place]
+        return Ragged(values, offsets)
 
     def to_arrow(self) -> pa.ListArray:
         """Return the rows as a `list<int32>` column."""
@@ -137,6 +147,10 @@ class RaggedView(Ragged):
         """Return the number of values in each of the rows `rows` (int [n]), int64 [n]."""
         lengths = self.source.lengths_of(self.rows[rows])
         return lengths if self.width is None else np.minimum(lengths, self.width)
+
+    def cut(self, width: int) -> Ragged:
+        """Return a copy of the rows cut to their first `width` values."""
+        return self.take(np.arange(len(self)), width)
 
     def take(self, rows: np.ndarray, width: int | None = None) -> Ragged:
         """Return a copy of the rows `rows` (int [n]), in that order, or of their first `width` values."""

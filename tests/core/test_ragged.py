@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.core import ragged as module
 from axml_ray.core.ragged import Ragged, RaggedView, distinct
 
 ROWS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size=8)
@@ -44,16 +45,26 @@ def test_cut(rows, width):
     assert listed(Ragged.from_rows(rows).cut(width)) == [row[:width] for row in rows]
 
 
-def test_a_cut_takes_no_more_memory_than_its_result() -> None:
-    """Those of a large corpus must not be copied for nothing, nor need an int64 index for each value."""
-    ragged = Ragged(np.zeros(4_000_000, np.int32), np.arange(0, 4_000_001, 1_000))
-    assert ragged.cut(1_000) is ragged
-    tracemalloc.start()
-    cut = ragged.cut(500)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert cut.lengths.tolist() == [500] * 4_000
-    assert peak < cut.values.nbytes + 2 * ragged.values.size
+@given(ROWS, st.integers(1, 6), st.integers(0, 6))
+def test_blocks_change_nothing(rows, values, width):
+    ragged, order = Ragged.from_rows(rows), np.arange(len(rows))[::-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_VALUES", values)
+        assert listed(ragged.cut(width)) == [row[:width] for row in rows]
+        assert listed(ragged.take(order)) == rows[::-1]
+
+
+def test_copies_take_little_more_memory_than_their_result() -> None:
+    """An int64 index for each value would be twice as large as the tokens of a corpus."""
+    ragged = Ragged(np.zeros(8_000_000, np.int32), np.arange(0, 8_000_001, 100))
+    assert ragged.cut(100) is ragged
+    for copy in (lambda: ragged.cut(50), lambda: ragged.take(np.arange(0, 80_000, 2))):
+        tracemalloc.start()
+        copied = copy()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert copied.values.nbytes == ragged.values.nbytes // 2
+        assert peak < 1.7 * copied.values.nbytes
 
 
 @given(ROWS, st.data(), st.none() | st.integers(0, 4), st.none() | st.integers(0, 4))
