@@ -67,8 +67,8 @@ class Ragged:
         return Ragged(self.values[is_kept], np.concatenate([[0], np.cumsum(kept)]))
 
     def to_arrow(self) -> pa.ListArray:
-        """Return the rows as a `list<int32>` column."""
-        return pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.values, pa.int32()))
+        """Return the rows as a `list<int32>` column; a pyarrow.ArrowInvalid with 2³¹ values or more."""
+        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.values, pa.int32()))
 
     @classmethod
     def from_arrow(cls, column: pa.ChunkedArray | pa.Array) -> "Ragged":

@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_server import PARTS, SMALL
 
-from axml_ray.cluster.connection import largest_node
+from axml_ray.cluster.capacity import largest_node
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes
+from axml_ray.core.memory import PREDICTOR_BYTES
 from axml_ray.inference.bundle.bundle import Bundle
-from axml_ray.inference.predict.shards import PROCESS_BYTES
 from serve_app.__main__ import check_fits
 from serve_app.app import group_members, members_memory
 from serve_app.settings import ApplicationSettings
@@ -35,7 +35,7 @@ def test_ray_reserves_a_replicas_gpus(serve_address: str, serving_bundle: Path) 
     serve.delete("gpus")
     actors = list_actors(address=ray.get_runtime_context().gcs_address, detail=True, limit=1_000)
     found = {actor.class_name: actor.required_resources for actor in actors}
-    memory = pytest.approx(PROCESS_BYTES + file_bytes(serving_bundle), rel=0.01)
+    memory = pytest.approx(PREDICTOR_BYTES + file_bytes(serving_bundle), rel=0.01)
     assert found["ServeReplica:gpus:members"] == {"CPU": 0.1, "GPU": 0.25, "memory": memory}
     assert "GPU" not in found["ServeReplica:gpus:ingress"]
 
@@ -47,7 +47,7 @@ def test_memory_of_the_members_of_a_deployment(ray_cluster: None, serving_bundle
     assert len(groups) == PARTS
     sizes = {name: file_bytes(serving_bundle / "members" / name) for names in groups.values() for name in names or ()}
     whole = members_memory(bundle, None)
-    assert whole == PROCESS_BYTES + file_bytes(serving_bundle)
+    assert whole == PREDICTOR_BYTES + file_bytes(serving_bundle)
     for names in groups.values():
         assert names and members_memory(bundle, names) == whole - sum(sizes.values()) + sum(map(sizes.get, names))
     with (serving_bundle / "members" / "large").open("wb") as file:
