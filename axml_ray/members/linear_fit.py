@@ -349,13 +349,13 @@ def _working_set(similarity: np.ndarray, positive: np.ndarray) -> np.ndarray:
 CLUSTERING_BYTES, COLLECTING_BYTES, NODE_BYTES = 36, 48, 40
 """Bytes of a term of a label's vector while labels are clustered, of a pair of a text and a label while the texts of
 nodes are collected, and of a node while the ranges are found."""
-MARGIN_ARRAYS = 8
-"""Arrays of `MOST_MARGINS` values that the fit of siblings holds."""
+MARGIN_ARRAYS, FITTING_BYTES = 6, 28
+"""Arrays of margins, or of weights, that the fit of siblings holds, and bytes of an entry of a working set."""
 WEIGHTS_OF_NODE = 32
 """Mean number of weights of a classifier."""
-ROWS_PER_SECOND, LEVEL_SECONDS = 1.0e4, 1e-3
-"""Rows of working sets that a core fits in a second, and the seconds in which it scores a level for a text
-(`benchmarks/results/plan.json`)."""
+ROWS_PER_SECOND, LEVEL_SECONDS = 2.0e5, 1e-3
+"""Rows of working sets that a core fits in a second (`benchmarks/results/linear-docstrings.json`; large sets are slow,
+small ones faster), and the seconds in which it scores a level for a text (assumed)."""
 
 
 def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts) -> FitCosts:
@@ -370,9 +370,11 @@ def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts
     pairs, rows_bytes, nodes = counts.pairs, FEATURE_BYTES * entries, sum(sizes)
     counting = WORD_BYTES * round(counts.documents * counts.tokens) + COUNTING_BYTES * entries
     inputs = rows_bytes + round(CLUSTERING_BYTES * terms) + COLLECTING_BYTES * pairs + NODE_BYTES * nodes
-    siblings = max(-(-below // above) for above, below in pairwise((1, *sizes)))
-    margins = min(MOST_MARGINS, siblings * max(counts.documents, counts.words))
-    part = rows_bytes + NODE_BYTES * nodes + 4 * MARGIN_ARRAYS * margins
+    part = (
+        rows_bytes
+        + NODE_BYTES * nodes
+        + max(_siblings_bytes(above, below, entries, counts) for above, below in pairwise((1, *sizes)))
+    )
     rows = [3 * min(pairs, counts.documents * size) + (SIMILAR + SAMPLED) * size for size in sizes]
     parts = [-(-of_level // RANGE_ROWS) for of_level in rows]
     is_divided = sum(parts) > FEW_RANGES
@@ -393,3 +395,12 @@ def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts
         part_memory=part if is_divided else 0,
         part_seconds=fitting if is_divided else 0.0,
     )
+
+
+def _siblings_bytes(parents: int, nodes: int, entries: int, counts: Counts) -> int:
+    """Estimate the bytes of the margins, weights and working sets of siblings, given their level's number of nodes."""
+    documents = counts.documents if parents == 1 else min(counts.documents, counts.pairs / parents)
+    features = min(counts.words, entries / counts.documents * math.sqrt(documents))
+    margins = min(MOST_MARGINS, nodes / parents * max(documents, features))
+    working_set = min(documents, 3 * min(documents, counts.pairs / nodes) + SIMILAR + SAMPLED)
+    return round(4 * MARGIN_ARRAYS * margins + FITTING_BYTES * working_set * entries / counts.documents)

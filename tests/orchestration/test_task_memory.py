@@ -55,21 +55,19 @@ def test_tasks_reserve_what_the_plan_says(ray_cluster: None, tmp_path: Path, mon
     assert found["train_member"] == needed["worker"]
 
 
-def held(seconds: float, memory: float) -> list[float]:
-    """Reserve what the caller's task reserves, wait, and run two tasks that need much; return what they reserve."""
+def test_tasks_that_wait_for_tasks_leave_them_room(ray_cluster: None) -> None:
+    """Two of them reserve nearly all memory. Each waits for tasks that need more than is left, and all end."""
+    node = largest_node("memory")
 
     def assigned(_: int) -> float:
         return float(ray.get_runtime_context().get_assigned_resources().get("memory", 0.0))
 
-    time.sleep(seconds)
-    return list(map_in_tasks(assigned, [0, 1], memory))
+    def held(memory: float) -> list[float]:
+        time.sleep(2)  # until both have started
+        return list(map_in_tasks(assigned, [0, 1], memory))
 
-
-def test_tasks_that_wait_for_tasks_leave_them_room(ray_cluster: None) -> None:
-    """Two of them reserve nearly all memory. Each waits for tasks that need more than is left, and all end."""
-    node = largest_node("memory")
     task: Callable[..., Any] = ray.remote(num_cpus=1, memory=int(0.45 * node))(held)
-    for reserved in ray.get([task.remote(1.0, node), task.remote(1.0, node)], timeout=120):
+    for reserved in ray.get([task.remote(node), task.remote(node)], timeout=120):
         assert all(0 < memory < 0.56 * node for memory in reserved)
 
 
