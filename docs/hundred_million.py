@@ -12,11 +12,10 @@ from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import SHIPPED, load
 
 PAGE = Path(__file__).with_name("hundred-million.md")
-BEGIN, END = "<!-- tables: python docs/hundred_million.py -->\n", "<!-- end of tables -->\n"
 LABELS, WORKERS = (2_812_281, 30_000_000, 100_000_000), (1, 8, 64)
 DOCUMENTS_PER_LABEL = 1_717_899 / 2_812_281
-MEMORY, RATE = 80, 86
-"""GiB of a GPU, and TFLOPS that one sustains."""
+MEMORY, RATE, MAIN_MEMORY = 80, 86, 128
+"""GiB of a GPU, TFLOPS that one sustains, and GiB of a machine."""
 
 
 def flags(labels: int, workers: int) -> dict[str, object]:
@@ -88,10 +87,36 @@ def table(labels: int) -> str:
     return "\n".join(lines)
 
 
+def memory_of(plan: TrainingPlan) -> dict[str, float]:
+    """Return the share of a machine's memory, or of its GPU's, that each phase needs."""
+    found = {phase.name: phase.memory / GIB / MAIN_MEMORY for phase in plan.phases if phase.memory}
+    found["networks, on the GPU"] = max(level.memory.total for level in plan.levels) / GIB / MEMORY
+    found["predict, on the GPU"] = next(one.disk for one in plan.phases if one.name == "networks") / GIB / MEMORY
+    return found
+
+
+def limits() -> str:
+    """Return the table of the labels up to which each phase fits a machine, the phase that breaks first at the top."""
+    sizes = [round(1.1**step * 1_000_000) for step in range(60)]  # to 277 million
+    shares = [[memory_of(plan_of(labels, workers)) for labels in sizes] for workers in WORKERS]
+    fit = {name: [sum(share[name] <= 1 for share in of_workers) for of_workers in shares] for name in shares[0][0]}
+
+    def shown(count: int) -> str:
+        return "more" if count == len(sizes) else f"{sizes[count - 1] / 1e6:.1f}" if count else "fewer"
+
+    lines = ["| phase | 1 machine | 8 machines | 64 machines |", "|---|---:|---:|---:|"]
+    for name, counts in sorted(fit.items(), key=lambda row: row[1][::-1]):
+        lines.append(f"| {name} | " + " | ".join(map(shown, counts)) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def with_tables(page: str) -> str:
     """Return the page with the tables made again."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + "\n" + "\n".join(map(table, LABELS)) + "\n" + END + rest.partition(END)[2]
+    for name, made in (("tables", "\n".join(map(table, LABELS))), ("limits", limits())):
+        begin, end = f"<!-- {name}: python docs/hundred_million.py -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = page.partition(begin)
+        page = before + begin + "\n" + made + "\n" + end + rest.partition(end)[2]
+    return page
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ DISTINCT_SHARE = 0.6
 WORD_BYTES, FEATURE_BYTES, COUNTING_BYTES = 4, 8, 36
 """Bytes of a word of a text, of an entry of a feature matrix, and of an entry while the matrix is computed."""
 COUNTED_PER_SECOND = 5.0e6
-"""Entries of a feature matrix that a core computes in a second (`benchmarks/results/plan.json`)."""
+"""Entries of a feature matrix that a core computes in a second (`benchmarks/results/phases.json`)."""
 
 
 def matrix_entries(counts: Counts, settings: FeatureSettings) -> int:

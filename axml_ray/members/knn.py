@@ -50,8 +50,8 @@ MOST_PAIRS = 1 << 22
 """Largest number of similarities, of a text and a training text, that are in memory at a time."""
 INDEXING_BYTES = 48
 """Bytes of an entry of the feature matrix while the index is made."""
-COMPARED_PER_SECOND = 1.0e8
-"""Training texts that a core compares a text with in a second (`benchmarks/results/plan.json`)."""
+COMPARED_PER_SECOND = 9.5e7
+"""Training texts that a core compares a text with in a second (`benchmarks/results/phases.json`)."""
 
 
 class KnnConfig(Settings):

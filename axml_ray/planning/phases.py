@@ -30,7 +30,7 @@ TERM_BYTES, TEXT_BYTES = 8, 6
 PREPARED_PER_SECOND = 3.8e5
 """Words that a core prepares in a second (`benchmarks/results/scale.json`: documents of 104 words, two cores)."""
 EVALUATED_PER_SECOND = 2.0e3
-"""Rankings that a core evaluates in a second (`benchmarks/results/plan.json`)."""
+"""Rankings that a core evaluates in a second (assumed)."""
 LABEL_BYTES, RANKED_BYTES = 250, 8
 """Bytes of a label in a process that reads names and counts, and of a label with its score in a ranking."""
 
@@ -258,19 +258,17 @@ class RunPhases:
         counts, settings = self.counts, self.settings
         of_networks = FLOAT * sum(self.network_values)
         files = self.networks * of_networks + sum(count * one.files for count, one in self.costs.values())
-        documents, members = counts.valid_documents + counts.test_documents, self.networks
-        seconds: float | None = 0.0
-        for count, one in self.costs.values():
-            members += count
-            seconds += count * one.text_seconds * documents / self.cores
-        if self.networks and self.rate is None:
-            seconds = None
-        elif self.networks:
+        documents = counts.valid_documents + counts.test_documents
+        members = self.networks + sum(count for count, _ in self.costs.values())
+        of_text = sum(count * one.text_seconds for count, one in self.costs.values()) / self.cores
+        seconds: float | None = documents * of_text
+        if self.networks:
             forward = sum(
                 forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
                 for shape in self.shapes
             )
-            seconds += self.networks * forward * documents / self.rate / self.workers
+            operations = self.networks * forward / self.workers
+            seconds = None if self.rate is None else documents * (of_text + operations / self.rate)
         ranked = documents * (members + 1) * settings.ensemble.top_labels * RANKED_BYTES
         names = LABEL_BYTES * counts.labels
         largest = max([of_networks if self.networks else 0, *(one.files for _, one in self.costs.values())])

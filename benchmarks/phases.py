@@ -1,6 +1,6 @@
 """What phases of a run take, next to what `axml-ray plan` says: peak memory of a process, and rates of one core.
 
-    python benchmarks/plan.py [--labels 60000] [--documents 6000] [--quick] [--home DIRECTORY] [--json PATH]
+    python benchmarks/phases.py [--labels 60000] [--documents 6000] [--quick] [--home DIRECTORY] [--json PATH]
 
 The corpus is that of `paper_scale.py`. Each phase runs in a process of its own, on one core, as its Ray task would, and
 its seconds are those of that core, so that other work on the machine does not count. Of
@@ -16,7 +16,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -35,7 +35,7 @@ from axml_ray.corpus.counts import count_corpus
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.knn import NearestNeighbours
-from axml_ray.members.linear_fit import SAMPLED, SIMILAR, LinearFit, NodeRange
+from axml_ray.members.linear_fit import SAMPLED, SIMILAR, LinearFit
 from axml_ray.planning.memory import GIB
 from axml_ray.planning.phases import task_memory
 from axml_ray.runs.fitting import build_tree_of_run, fit_features
@@ -96,7 +96,7 @@ def write_inputs(settings: Experiment) -> Found:
     run = Run.open(settings)
     spec = run.spec("linear_tree-0")
 
-    def stop(work: Callable[..., Any], ranges: Sequence[NodeRange]) -> Any:
+    def stop(work: Callable[..., Any], ranges: Iterable[Any]) -> Any:
         raise RangesFoundError
 
     try:
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--documents", type=int, default=QUICK_DOCUMENTS)
     parser.add_argument("--quick", action="store_true", help="the defaults, which take some minutes")
     parser.add_argument("--home", type=Path, help="directory of corpus and run; default: a temporary one")
-    parser.add_argument("--json", type=Path, default=results_file.RESULTS / "plan.json")
+    parser.add_argument("--json", type=Path, default=results_file.RESULTS / "phases.json")
     given = parser.parse_args(arguments)
     figures: dict[str, float] = {}
     rows = []
