@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for key, value in found.items():
                 is_common = key in ("gib", "seconds", "planned_gib")
                 figures[f"{name.replace(', ', '_').replace(' ', '_')}_{key}" if is_common else key] = value
-    rows.append({"labels": given.labels, "documents": given.documents})
+        rows.append({"counts": asdict(count_corpus(settings)) | {"source": "generated"}})
     results_file.write(given.json, figures, rows)
 
 

@@ -76,14 +76,14 @@ def table(labels: int) -> str:
         held = [hour * workers for hour, workers in zip(hours, WORKERS, strict=True)]
         memory, moved, disk = ([getattr(phase, name) / GIB for phase in phases] for name in ("memory", "moved", "disk"))
         lines.append(f"| {phases[0].name} | " + " | ".join(map(cell, (memory, hours, held, moved, disk))) + " |")
+    on_gpu = [max(level.memory.total for level in plan.levels) / GIB for plan in plans]
+    lines.append(f"| networks, on the GPU | {cell(on_gpu)} | | | | |")
     hours = [sum(phase.seconds or 0 for phase in plan.phases) / 3600 for plan in plans]
     held = [hour * workers for hour, workers in zip(hours, WORKERS, strict=True)]
     totals = [
         [sum(getattr(phase, name) for phase in plan.phases) / GIB for plan in plans] for name in ("moved", "disk")
     ]
-    lines.append(f"| **all** | | {cell(hours)} | {cell(held)} | {cell(totals[0])} | {cell(totals[1])} |")
-    on_gpu = [max(level.memory.total for level in plan.levels) / GIB for plan in plans]
-    lines.append(f"\nMemory of a worker on its GPU: {cell(on_gpu)} GiB.\n")
+    lines.append(f"| **all** | | {cell(hours)} | {cell(held)} | {cell(totals[0])} | {cell(totals[1])} |\n")
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """The phases of a run: what tasks reserve is what the plan says, and the plan is fast and right at any size."""
 
+import ast
 import json
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
 from axml_ray.tree.clustering import SUBTREE_TERMS
 
+ROOT = Path(__file__).parents[2]
 GIB = 2**30
 MACHINES = Machines(accelerator=True, units=64, unit_share=1, memory=80, memory_source="a test", shared=False, width=2)
 
@@ -36,6 +38,24 @@ def planned(labels: int, documents: int, workers: int = 1, **groups: Any) -> Tra
     settings = expected(labels, documents, resources={"workers": workers, "cpus_per_worker": 4}, **groups)
     counts = count_corpus(settings)
     return make_plan(settings, counts, MACHINES, (5e13,) * 4, "a test")
+
+
+WAITING = {"train_on_group", "missing"}
+"""Functions whose tasks hold no data: one waits for a group of workers, one reads a small file on each node."""
+
+
+def test_every_task_reserves_memory() -> None:
+    found = set()
+    for path in [*(ROOT / "axml_ray").rglob("*.py"), *(ROOT / "serve_app").rglob("*.py")]:
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Call):
+                continue
+            made = call.func  # ray.remote(options)(function)
+            if ast.unparse(made.func) == "ray.remote":
+                function, options = ast.unparse(call.args[0]), {keyword.arg for keyword in made.keywords}
+                assert {"memory", None} & options or function in WAITING, f"{path}:{call.lineno} {function}"
+                found.add(function)
+    assert found >= {"train_member", "_fit_member", "_save_features", "_build_tree", "_work", *WAITING}
 
 
 def test_requests_are_the_plans_figures() -> None:
@@ -63,6 +83,17 @@ def test_a_run_of_a_small_corpus_needs_little_more_than_empty_processes() -> Non
         assert PROCESS_BYTES < needed[kind] < PROCESS_BYTES + 1.3 * GIB, kind
     assert predictor_bytes(7) == PREDICTOR_BYTES + 7
     assert report_bytes(7, 1_000_000) > predictor_bytes(7)
+
+
+def test_memory_that_was_measured() -> None:
+    """Peaks of processes at 60,000 labels (`benchmarks/phases.py`), which are 0.43 GiB before they hold any data."""
+    rows = json.loads((ROOT / "benchmarks/results/phases.json").read_text())["rows"]
+    counts = Counts(**rows.pop()["counts"])
+    settings = expected(counts.labels, counts.documents, tree={"height": 2, "cluster_size": 8},
+                        members={"label_names": {"weight": 0.1}})  # fmt: skip
+    needed = task_memory(settings, counts)
+    for row in rows[1:]:
+        assert 1 <= needed[row["phase"]] / GIB / row["gib"] < 1.5, row["phase"]
 
 
 def test_linear_trees_at_the_size_that_was_measured() -> None:
