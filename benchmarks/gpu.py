@@ -72,12 +72,13 @@ from timed_parts import measure_within
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
+from axml_ray.corpus.counts import Counts, count_corpus
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.cuda_backend import CudaBackend
 from axml_ray.network.backends.devices import device_named, synchronize
 from axml_ray.network.backends.precision import autocast, use_threads
 from axml_ray.network.level_network import TABLE
-from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
+from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.planning.work import count_steps
 from axml_ray.settings import Experiment, Precision
 from axml_ray.settings.configuration import load

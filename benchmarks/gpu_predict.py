@@ -13,11 +13,11 @@ from inference import ensemble_of, random_tree
 from results_file import Result
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.counts import Counts, count_corpus
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.members import text_batch
 from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory, synchronize
-from axml_ray.planning.shapes import Counts, count_corpus
 from axml_ray.settings.configuration import load
 
 SECONDS = 4.0

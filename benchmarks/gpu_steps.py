@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from axml_ray.corpus.counts import Counts
 from axml_ray.network.backends.backend import backend_for, replaced_backend
 from axml_ray.network.backends.base import Backend
 from axml_ray.network.backends.cuda_backend import CudaBackend
@@ -18,7 +19,7 @@ from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import Beam
 from axml_ray.planning.memory import level_memory
-from axml_ray.planning.shapes import Counts, LevelShape
+from axml_ray.planning.shapes import LevelShape
 from axml_ray.planning.work import TRAINING, forward_operations, generated
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load

@@ -19,10 +19,11 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from axml_ray.cluster.connection import largest_node
+from axml_ray.cluster.capacity import largest_node
 from axml_ray.core.limits import available_cpus
+from axml_ray.core.memory import PROCESS_BYTES
 from axml_ray.inference.bundle.bundle import Bundle
-from axml_ray.inference.predict.shards import PROCESS_BYTES
+from axml_ray.planning.phases import predictor_bytes
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
@@ -93,7 +94,7 @@ def members_memory(bundle: Bundle, names: Sequence[str] | None) -> float:
     others = [] if names is None else [f"{entry.path}/" for entry in bundle.manifest.members if entry.name not in names]
     # Files outside of the members' directories are common to all.
     size = sum(file.bytes for name, file in bundle.manifest.files.items() if not name.startswith(tuple(others)))
-    return min(PROCESS_BYTES + size, largest_node("memory") // 2)
+    return min(predictor_bytes(size), largest_node("memory") // 2)
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -156,7 +157,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
         .options(
             name="ingress",
             num_replicas=serving.ingress_replicas,
-            ray_actor_options={"num_cpus": INGRESS_CPUS},
+            ray_actor_options={"num_cpus": INGRESS_CPUS} | ({} if address else {"memory": PROCESS_BYTES}),
             **common,
         )
         .bind(serving.without_bundle, address, *members)

@@ -14,7 +14,7 @@ from axml_ray.cli.console import PROGRAM
 COMMANDS = {
     "demo": ("axml_ray.cli.demo", "train and evaluate on the docstrings of the installed packages"),
     "prepare": ("axml_ray.cli.prepare", "prepare a corpus: words, labels, word vectors, label features"),
-    "plan": ("axml_ray.cli.plan", "estimate the memory and time of a training"),
+    "plan": ("axml_ray.cli.plan", "estimate memory, time and disk of a run"),
     "train": ("axml_ray.cli.train", "prepare, train an ensemble, and evaluate it on the test split"),
     "evaluate": ("axml_ray.cli.evaluate", "score a finished run, with intervals and an HTML report"),
     "compare": ("axml_ray.cli.compare", "test whether one of two runs is better, document by document"),

@@ -1,4 +1,4 @@
-"""Estimate the memory and time of a training, level by level, before it is started. Ray is not started.
+"""Estimate memory, time and disk of a run, by level and by phase, before it is started. Ray is not started.
 
 axml-ray plan --config amazon3m --gpus 8
 """
@@ -30,10 +30,10 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         SettingsError: the sizes of the corpus are not known, or the file cannot be written.
     """
     from axml_ray.core.files import write_json
+    from axml_ray.corpus.counts import count_corpus
     from axml_ray.planning.estimate import make_plan
     from axml_ray.planning.machines import choose_machines
     from axml_ray.planning.report import choices_table, render
-    from axml_ray.planning.shapes import count_corpus
     from axml_ray.planning.work import training_rates
     from axml_ray.runs.selection import planned_selection
     from axml_ray.settings.presets import knn_refusal

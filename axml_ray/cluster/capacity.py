@@ -12,6 +12,8 @@ from axml_ray.settings import ResourceSettings
 
 log = logging.getLogger(__name__)
 
+MOST_OF_NODE = 0.95
+"""Share of a node's memory that an estimate reserves at most; other tasks hold a little of it."""
 GROW_SECONDS = 1800.0
 """Time in which an autoscaler must provide the nodes that a job needs; those with GPUs may take long to get."""
 
@@ -38,6 +40,43 @@ def largest_node(kind: str) -> float:
     import ray
 
     return max((node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
+
+
+def reservable_memory(needed: float, processes: int = 1, resources: Mapping[str, float] | None = None) -> int:
+    """Return the bytes to reserve for each of some processes that run together: `needed`, or less if nodes have less.
+
+    What is needed is an estimate, and must not keep a job from starting.
+
+    Args:
+        needed: bytes that a process needs.
+        processes: number of processes.
+        resources: what else a process requires, as in `max_processes`.
+    """
+    memory, others = min(needed, MOST_OF_NODE * largest_node("memory")), resources or {}
+    if others and max_processes(others) < processes:
+        return int(memory)
+    while memory > 1 and max_processes({**others, "memory": memory / MOST_OF_NODE}) < processes:
+        memory /= 1.25
+    return int(memory)
+
+
+def memory_of_part(needed: float) -> int:
+    """Return the bytes to reserve for each of the tasks that the caller will wait for: `needed`, or less.
+
+    A task that waits keeps its memory, other than its CPU. So its own tasks must fit beside all that is reserved now,
+    or tasks that wait for theirs could keep each other from ending.
+    """
+    import ray
+
+    # `ray.available_resources` adds up all nodes.
+    from ray._private.state import available_resources_per_node
+
+    most, context = largest_node("memory"), ray.get_runtime_context()
+    if context.worker.mode == ray.WORKER_MODE:
+        free = (node.get("memory", 0.0) for node in available_resources_per_node().values())
+        # What the caller itself has reserved may not have been counted yet.
+        most = min(max(free, default=0.0), most - context.get_assigned_resources().get("memory", 0.0))
+    return int(max(0.0, min(needed, MOST_OF_NODE * most)))
 
 
 def has_autoscaler() -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from axml_ray.cluster.authentication import authentication_is_on, ensure_token
-from axml_ray.cluster.capacity import largest_node
+from axml_ray.cluster.capacity import reservable_memory
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus, temporary_directory
@@ -245,7 +245,7 @@ def call_in_task(function: Callable[..., T], *arguments: Any, memory: float) -> 
         return function(*arguments)
     import ray
 
-    task = ray.remote(num_cpus=1, memory=min(memory, largest_node("memory")))(function)
+    task = ray.remote(num_cpus=1, memory=reservable_memory(memory))(function)
     try:
         result: T = ray.get(task.remote(*arguments))
     except ray.exceptions.RayError as error:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import ray
 
+from axml_ray.cluster.capacity import memory_of_part
 from axml_ray.core.lease import Lease, held_leases
 
 ANYWHERE: dict[str, Any] = {"scheduling_strategy": "DEFAULT"}
@@ -27,7 +28,12 @@ def as_completed(tasks: list[ray.ObjectRef]) -> Iterator[ray.ObjectRef]:
 
 
 def map_in_tasks(
-    work: Callable[..., Result], jobs: Iterable[T], options: Mapping[str, Any] | None = None, /, **arguments: Any
+    work: Callable[..., Result],
+    jobs: Iterable[T],
+    memory: float,
+    options: Mapping[str, Any] | None = None,
+    /,
+    **arguments: Any,
 ) -> Iterator[Result]:
     """Like `map`, each job a Ray task of one CPU; a task whose machine is lost is started again elsewhere.
 
@@ -37,13 +43,16 @@ def map_in_tasks(
     Args:
         work: called with a job and the arguments.
         jobs: the jobs, which may be generated; few of them wait at a time.
+        memory: bytes that each task reserves, or fewer if no node has as many left.
         options: further options of the Ray tasks.
         arguments: values that are stored once, and which all jobs of a node share.
 
     Raises:
         ray.exceptions.RayError: a job failed; those that run are cancelled.
     """
-    task = ray.remote(num_cpus=1, max_retries=2, **{**ANYWHERE, **(options or {})})(_work)
+    chosen = {**ANYWHERE, **(options or {})}
+    chosen["memory"] = memory_of_part(memory)
+    task = ray.remote(num_cpus=1, max_retries=2, **chosen)(_work)
     leases = held_leases()
     stored = {name: ray.put(value) for name, value in arguments.items()}
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -60,6 +69,11 @@ def map_in_tasks(
             for result in waiting:
                 ray.cancel(result)
             ray.wait(list(waiting), num_returns=len(waiting), timeout=END_SECONDS)
+
+
+def maps_in_tasks(memory: float) -> Callable[[Callable[[T], Result], Iterable[T]], Iterator[Result]]:
+    """Return a function that is called like `map`, each job a task that reserves some bytes; see `map_in_tasks`."""
+    return lambda work, jobs: map_in_tasks(work, jobs, memory)
 
 
 def _work(work: Callable[..., Result], leases: list[Lease], job: Any, /, **arguments: Any) -> Result:

@@ -12,6 +12,11 @@ glibc reads it when the process starts. Calling `keep_freed_memory` is too late 
 Ray's have: each thread has its own arena, which later threads reuse, and such arenas return all large blocks.
 """
 
+PROCESS_BYTES = 1 << 29
+"""Memory of a Ray worker that has imported PyTorch, scikit-learn and Arrow, before it holds any data."""
+PREDICTOR_BYTES = 1 << 30
+"""Memory that a process with an open model needs besides the files of its weights: PyTorch, and a batch."""
+
 # the numbers of these options in glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 

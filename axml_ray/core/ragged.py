@@ -78,8 +78,8 @@ class Ragged:
         return Ragged(values, offsets)
 
     def to_arrow(self) -> pa.ListArray:
-        """Return the rows as a `list<int32>` column."""
-        return pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.values, pa.int32()))
+        """Return the rows as a `list<int32>` column; a pyarrow.ArrowInvalid with 2³¹ values or more."""
+        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.values, pa.int32()))
 
     @classmethod
     def from_arrow(cls, column: pa.ChunkedArray | pa.Array) -> "Ragged":

@@ -39,7 +39,7 @@ class TopK(NamedTuple):
 
     def among(self, allowed: np.ndarray) -> "TopK":
         """Return the ranking without the labels that are not `allowed` (bool [L])."""
-        keep = np.append(allowed, False)[self.labels]  # the appended entry is what the padding -1 indexes
+        keep = allowed[self.labels] & (self.labels >= 0)
         return best_of(np.where(keep, self.labels, -1), self.scores, self.labels.shape[1])
 
 

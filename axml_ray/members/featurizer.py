@@ -19,6 +19,7 @@ from scipy import sparse
 
 from axml_ray.core.array_file import open_arrays, save_arrays
 from axml_ray.core.ragged import Ragged, is_ragged
+from axml_ray.corpus.counts import Counts
 from axml_ray.corpus.labels.label_features import apply_tf_idf, bag_of_words, idf_weights, indicator_matrix
 from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Corpus, Split
@@ -32,6 +33,25 @@ LEAD_WEIGHT = 10.0
 """Number of times that each of the first `lead_words` of a text counts."""
 BLOCK_TEXTS = 1 << 14
 """Number of training texts whose features are computed together."""
+DISTINCT_SHARE = 0.6
+"""Distinct features of a text relative to its words, without those of parts of words."""
+WORD_BYTES, FEATURE_BYTES, COUNTING_BYTES = 4, 8, 36
+"""Bytes of a word of a text, of an entry of a feature matrix, and of an entry while the matrix is computed."""
+COUNTED_PER_SECOND = 5.0e6
+"""Entries of a feature matrix that a core computes in a second (`benchmarks/results/phases.json`)."""
+
+
+def matrix_entries(counts: Counts, settings: FeatureSettings) -> int:
+    """Estimate the entries of the feature matrix of the training texts."""
+    parts = (settings.prefix_letters is not None) * 0.5 * counts.tokens
+    parts += (settings.lead_letters is not None) * 5 * settings.lead_words
+    return round(counts.documents * (DISTINCT_SHARE * counts.tokens + parts))
+
+
+def counting_bytes(counts: Counts, settings: FeatureSettings) -> int:
+    """Estimate the bytes that a process takes that computes the feature matrix of the training texts."""
+    texts = round(counts.documents * counts.tokens)
+    return WORD_BYTES * texts + COUNTING_BYTES * max(matrix_entries(counts, settings), texts // 2)
 
 
 @dataclass(frozen=True, eq=False)

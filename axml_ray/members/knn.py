@@ -21,10 +21,19 @@ from scipy import sparse
 
 from axml_ray.core.array_file import matrix, open_arrays, save_arrays
 from axml_ray.core.ragged import Ragged, is_ragged
+from axml_ray.corpus.counts import Counts
 from axml_ray.corpus.labels.label_features import indicator_matrix, keep_strongest
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.members.featurizer import Featurizer, feature_texts, text_blocks
-from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec, SparseMember
+from axml_ray.members.featurizer import (
+    COUNTED_PER_SECOND,
+    FEATURE_BYTES,
+    WORD_BYTES,
+    Featurizer,
+    feature_texts,
+    matrix_entries,
+    text_blocks,
+)
+from axml_ray.members.member import FitCosts, FitInputs, LoadInputs, MemberSpec, SparseMember
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, KnnSettings
 
@@ -42,6 +51,10 @@ MOST_LENGTH = 1.001
 """Largest length of a row of length one, allowing for rounding."""
 BLOCK_PAIRS = 1 << 22
 """About the number of pairs of a feature of a text and a training text with it that are multiplied together."""
+INDEXING_BYTES = 48
+"""Bytes of an entry of the feature matrix while the index is made."""
+COMPARED_PER_SECOND = 9.5e7
+"""Training texts that a core compares a text with in a second (`benchmarks/results/phases.json`)."""
 
 
 class KnnConfig(Settings):
@@ -86,6 +99,19 @@ class NearestNeighbours(SparseMember):
         rows = map(inputs.features.matrix, text_blocks(texts.tokens))
         cls.of(rows, texts.labels, inputs.corpus.trained, config.neighbours, inputs.features).save(
             spec.directory / FILE, spec.key
+        )
+
+    @classmethod
+    def costs(cls, experiment: Experiment, own: KnnSettings, counts: Counts) -> FitCosts:
+        """Estimate what indexing takes, and a search, whose time grows with the number of training texts."""
+        entries = matrix_entries(counts, experiment.features)
+        kept = min(entries, FEATURES * counts.documents)
+        return FitCosts(
+            memory=WORD_BYTES * round(counts.documents * counts.tokens) + INDEXING_BYTES * entries,
+            files=FEATURE_BYTES * kept + 4 * counts.pairs + 8 * (counts.documents + counts.words),
+            moved=WORD_BYTES * round(counts.documents * counts.tokens) + FEATURE_BYTES * kept,
+            seconds=2 * entries / COUNTED_PER_SECOND,
+            text_seconds=counts.documents / COMPARED_PER_SECOND,
         )
 
     @classmethod

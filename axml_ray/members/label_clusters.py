@@ -21,6 +21,18 @@ from axml_ray.tree.subtree import cluster_offsets
 MOST_TERMS, FEWEST_TERMS = 1 << 26, 32
 """Terms to keep: at most this number in all label vectors together (half a GiB), but never fewer than the second number
 in each vector."""
+CLUSTERED_PER_SECOND = 3.2e7
+"""Terms of label vectors that a core halves once in a second (`benchmarks/results/clustering.json`, 2.8 million)."""
+
+
+def cluster_depths(trained: int, most: int) -> range:
+    """Return the depths of the binary tree that become levels of clusters, from the top; none if one cluster does."""
+    return range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
+
+
+def kept_terms(trained: int) -> int:
+    """Return how many of its strongest terms a label's vector keeps."""
+    return max(MOST_TERMS // trained, FEWEST_TERMS)
 
 
 def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: int, seed: int) -> LabelTree:
@@ -33,7 +45,7 @@ def cluster_labels(rows: sparse.csr_matrix, labels: Ragged, trained: int, most: 
         most: largest number of children.
         seed: not negative.
     """
-    depths = range(round(math.log2(trained / most)), 0, 1 - most.bit_length())[::-1]
+    depths = cluster_depths(trained, most)
     if not depths:
         return LabelTree.from_cuts(np.arange(trained), [])
     order, _ = balanced_clusters(
@@ -48,7 +60,7 @@ def label_vectors(rows: sparse.csr_matrix, labels: Ragged, trained: int) -> spar
     The arguments are those of `cluster_labels`.
     """
     of_labels = indicator_matrix(labels, trained).T.tocsr()
-    terms = max(MOST_TERMS // trained, FEWEST_TERMS)
+    terms = kept_terms(trained)
     parts = []
     for begin, end in label_ranges(np.diff(of_labels.indptr), rows.nnz / max(1, len(labels))):
         parts.append(keep_strongest((of_labels[begin:end] @ rows).tocsr()[:, :-1], terms))

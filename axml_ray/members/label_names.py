@@ -26,8 +26,10 @@ from scipy import sparse
 
 from axml_ray.core.array_file import open_arrays, save_arrays
 from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.counts import Counts
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.members.member import FitInputs, LoadInputs, MemberSpec, SparseMember
+from axml_ray.members.featurizer import WORD_BYTES
+from axml_ray.members.member import FitCosts, FitInputs, LoadInputs, MemberSpec, SparseMember
 from axml_ray.members.name_trie import Pairs, Trie, build_trie, check_trie
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import LabelNamesSettings
@@ -41,6 +43,10 @@ FITTED = 100_000
 """Largest number of texts that the regression is fitted on; the counts are over all texts."""
 MOST_WORDS = 1 << 22
 """Largest number of words that are searched at a time."""
+LABEL_BYTES, NAME_BYTES, SEARCH_BYTES = 500, 60, 100
+"""Bytes of a label in memory while the names are read, of its name in the file, and of a word that is searched."""
+SEARCHED_PER_SECOND = 5.0e6
+"""Words that a core searches in a second (`benchmarks/results/phases.json`)."""
 
 
 class LabelNamesConfig(Settings):
@@ -82,6 +88,18 @@ class LabelNames(SparseMember):
         trie = build_trie(corpus.labels, corpus.tokenizer, inputs.max_tokens, config.stemmer)
         train = inputs.train
         cls.of(trie, train.tokens, train.labels, corpus.trained).save(spec.directory / FILE, spec.key)
+
+    @classmethod
+    def costs(cls, experiment: Experiment, own: LabelNamesSettings, counts: Counts) -> FitCosts:
+        """Estimate what the search for names in all training texts takes."""
+        words = round(counts.documents * counts.tokens)
+        return FitCosts(
+            memory=WORD_BYTES * words + LABEL_BYTES * counts.labels + SEARCH_BYTES * min(words, MOST_WORDS),
+            files=NAME_BYTES * counts.labels,
+            moved=WORD_BYTES * words + NAME_BYTES * counts.labels,
+            seconds=2 * words / SEARCHED_PER_SECOND,
+            text_seconds=counts.tokens / SEARCHED_PER_SECOND,
+        )
 
     @classmethod
     def of(cls, trie: Trie, tokens: Ragged, labels: Ragged, trained: int, fitted: int = FITTED) -> "LabelNames":

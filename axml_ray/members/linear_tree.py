@@ -26,15 +26,16 @@ from axml_ray.core import storage
 from axml_ray.core.array_file import KEY, check_rows, key_of, matrix, open_arrays
 from axml_ray.core.files import remove_directory
 from axml_ray.core.topk import TopK
+from axml_ray.corpus.counts import Counts
 from axml_ray.corpus.text.text_views import TextViews
-from axml_ray.members.featurizer import Featurizer, feature_texts
-from axml_ray.members.label_clusters import cluster_labels
-from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec, Scope
+from axml_ray.members.featurizer import Featurizer, feature_texts, matrix_entries
+from axml_ray.members.label_clusters import cluster_depths, cluster_labels, kept_terms
+from axml_ray.members.member import FitCosts, FitInputs, LoadInputs, Member, MemberSpec, Scope
 from axml_ray.settings import Experiment, Settings
 from axml_ray.settings.members import FeatureSettings, LinearTreeSettings
 from axml_ray.tree.chain_rule import chain_rule
 from axml_ray.tree.halving import MapFunction
-from axml_ray.tree.label_tree import LabelTree
+from axml_ray.tree.label_tree import LabelTree, level_depths
 
 ABOUT = {"format": "axml-ray linear classifiers", "version": "4"}
 FILE, RANGES, LABEL_ORDER, FEATURE_COUNT = "classifiers.safetensors", "ranges", "label_order", "features"
@@ -100,6 +101,20 @@ class LinearTree(Member):
             return LinearFit.of(tree, rows, texts.labels)
 
         write_classifiers(spec.directory, spec.key, begin, len(inputs.features), config.own.cost, inputs.parallel_map)
+
+    @classmethod
+    def costs(cls, experiment: Experiment, own: LinearTreeSettings, counts: Counts) -> FitCosts:
+        """Estimate what the fit of one tree takes: clustering and inputs, then ranges of nodes."""
+        from axml_ray.members.linear_fit import range_costs
+
+        labels, entries, terms = counts.labels, matrix_entries(counts, experiment.features), 0.0
+        depths = level_depths(labels, experiment.tree.height, experiment.tree.cluster_size)
+        if own.flat:
+            depths = ()
+        elif own.cluster_size is not None and experiment.tree.height:
+            depths = tuple(cluster_depths(labels, own.cluster_size))
+            terms = min(labels * kept_terms(labels), entries * counts.labels_per_document) if depths else 0.0
+        return range_costs([*(2**depth for depth in depths), labels], terms, entries, counts)
 
     def rank(self, texts: TextViews, k: int) -> TopK:
         """Return the best labels, found by beam search, with their probabilities."""

@@ -22,11 +22,12 @@ from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, read_json, write_json
 from axml_ray.core.topk import TopK, best_of_sparse
+from axml_ray.corpus.counts import Counts
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.members.explanation import ExplainedText, TreePath
-from axml_ray.members.featurizer import Featurizer
+from axml_ray.members.featurizer import WORD_BYTES, Featurizer, counting_bytes
 from axml_ray.members.weight_files import Weights
 from axml_ray.settings import Experiment, Precision, Settings
 from axml_ray.settings.members import kinds
@@ -175,6 +176,31 @@ class LoadInputs(_Features):
         return self.tree
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitCosts:
+    """An estimate of what the fit of a member and its predictions take; memory is beyond that of an empty process.
+
+    Attributes:
+        memory: bytes of the process that fits the member.
+        files: bytes of the fitted member's files.
+        moved: bytes that the fit reads from and writes to files.
+        seconds: seconds of one core that the fit takes in its own process.
+        text_seconds: seconds of one core in which the member ranks a text.
+        parts: number of parts that are fitted by processes of their own; 0 if the fit is not divided.
+        part_memory: bytes of a process that fits a part.
+        part_seconds: seconds of one core of all parts together.
+    """
+
+    memory: int
+    files: int
+    moved: int = 0
+    seconds: float = 0.0
+    text_seconds: float = 0.0
+    parts: int = 0
+    part_memory: int = 0
+    part_seconds: float = 0.0
+
+
 class Member(ABC):
     """A scorer of labels. Subclasses set the class attributes and are listed in the registry."""
 
@@ -211,6 +237,13 @@ class Member(ABC):
     @abstractmethod
     def fit(cls, spec: MemberSpec, inputs: FitInputs) -> None:
         """Fit the member, or resume an interrupted fit, and write its files into `spec.directory`, which exists."""
+
+    @classmethod
+    def costs(cls, experiment: Experiment, own: Any, counts: Counts) -> FitCosts:
+        """Estimate what the fit takes, given the kind's settings; by default, the training texts and their features."""
+        texts = WORD_BYTES * round(counts.documents * counts.tokens)
+        features = counting_bytes(counts, experiment.features) if cls.uses_features else 0
+        return FitCosts(memory=max(texts, features), files=texts)
 
     @classmethod
     @abstractmethod

@@ -10,11 +10,13 @@ import logging
 
 import ray
 
+from axml_ray.cluster.capacity import reservable_memory
 from axml_ray.cluster.failures import failure, root_cause
-from axml_ray.cluster.tasks import ANYWHERE, as_completed, map_in_tasks
+from axml_ray.cluster.tasks import ANYWHERE, as_completed, maps_in_tasks
 from axml_ray.core.lease import Lease
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import keep_freed_memory
+from axml_ray.planning.phases import task_memory
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.fitting import build_tree_of_run
 from axml_ray.runs.run import Run
@@ -42,7 +44,8 @@ def build_trees(run: Run) -> None:
             run.keep_tree(number, cluster_labels(run, number))
         return
     # However large the tree, one CPU is enough to begin: all CPUs of a node may never be free at the same time.
-    task = ray.remote(num_cpus=1, **ANYWHERE)(_build_tree)
+    memory = reservable_memory(task_memory(run.settings, run.counts)["label trees"])
+    task = ray.remote(num_cpus=1, memory=memory, **ANYWHERE)(_build_tree)
     groups = [[number] for number in missing] if run.corpus.trained >= LARGE_LABELS else [missing]
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
@@ -65,4 +68,5 @@ def cluster_labels(run: Run, number: int) -> LabelTree:
     if run.corpus.trained < LARGE_LABELS:
         return build_tree_of_run(run, number)
     idle = int(ray.available_resources().get("CPU", 0))  # of all nodes: an upper bound for this one
-    return build_tree_of_run(run, number, threads=min(available_cpus(), 1 + idle), parallel_map=map_in_tasks)
+    parts = maps_in_tasks(task_memory(run.settings, run.counts)["label trees, parts"])
+    return build_tree_of_run(run, number, threads=min(available_cpus(), 1 + idle), parallel_map=parts)

@@ -24,10 +24,10 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from axml_ray.cluster.capacity import check_fits
+from axml_ray.cluster.capacity import check_fits, reservable_memory
 from axml_ray.cluster.connection import PREEMPTION_WATCHER
 from axml_ray.cluster.failures import failure, root_cause
-from axml_ray.cluster.tasks import ANYWHERE, map_in_tasks
+from axml_ray.cluster.tasks import ANYWHERE, maps_in_tasks
 from axml_ray.core import storage as object_store
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
@@ -35,6 +35,7 @@ from axml_ray.core.lease import Lease
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
+from axml_ray.planning.phases import task_memory
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.progress.reporter import current_reporter
 from axml_ray.runs.fitting import fit_features
@@ -127,10 +128,11 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, scheduling_strategy=here)(train_on_group)
     else:
-        reserved = resources.of_a_worker
+        reserved, memory = resources.of_a_worker, worker_memory(run)
         task = ray.remote(
             num_cpus=reserved.get("CPU", 0),
             num_gpus=reserved.get("GPU", 0),
+            memory=memory,
             max_retries=resources.max_failures,
             retry_exceptions=True,  # as Ray Train does: a fault of a GPU may be an exception
             max_calls=1,
@@ -144,6 +146,12 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
     tasks = {task.remote(run.settings, spec.name, run.lease): spec for spec in specs}
     for spec, _ in _finished_members(tasks, stopped, follow_new_records):
         log.info("%s · finished", spec.title)
+
+
+def worker_memory(run: Run) -> int:
+    """Return the bytes that each worker of a tree reserves: what the plan says, or less if the nodes have less."""
+    needed, resources = task_memory(run.settings, run.counts)["worker"], run.settings.resources
+    return reservable_memory(needed, resources.min_workers, resources.of_a_worker)
 
 
 def train_member(
@@ -188,11 +196,15 @@ def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) 
     # Not at the top: the processes that need no group would take another second to start.
     from axml_ray.orchestration.worker_group import train_in_group
 
-    spec = Run.open(settings, lease).spec(name)
+    run = Run.open(settings, lease)
+    spec = run.spec(name)
     storage = _storage(spec)
     config = {"settings": settings, "name": name, "lease": lease, "storage": storage}
+    reserved = {**settings.resources.of_a_worker, "memory": worker_memory(run)}
     # Barrier: this waits for all workers of the group, and starts it again after the death of one.
-    divergence: TrainingDivergedError | None = train_in_group(_train_as_worker, config, storage, settings.resources)
+    divergence: TrainingDivergedError | None = train_in_group(
+        _train_as_worker, config, storage, settings.resources, reserved
+    )
     if not divergence:
         _mark_trained(spec)
     return divergence
@@ -225,28 +237,32 @@ def _mark_trained(spec: MemberSpec) -> None:
 
 def _fit(run: Run, specs: list[MemberSpec], stopped: Callable[[], bool]) -> None:
     """Fit members by one task each; those that fit on the cluster run concurrently."""
-    task = ray.remote(**ONE_PROCESS)(_fit_member)
-    what = f"fitting {specs[0].kind.replace('_', ' ')}"
+    kind, needed = specs[0].kind, task_memory(run.settings, run.counts)
+    task = ray.remote(**ONE_PROCESS, memory=reservable_memory(needed[kind]))(_fit_member)
+    what = f"fitting {kind.replace('_', ' ')}"
     log.info("%s · %d to fit", what, len(specs))
-    tasks = {task.remote(run.settings, spec.name, run.lease): spec for spec in specs}
+    parts = needed[f"{kind}, parts"]
+    tasks = {task.remote(run.settings, spec.name, run.lease, parts): spec for spec in specs}
     with Heartbeat(what, len(specs), "members") as heartbeat:
         for spec, seconds in _finished_members(tasks, stopped):
             log.info("%s · fitted in %.0f s", spec.title, seconds)
             heartbeat.add()
 
 
-def _fit_member(settings: Experiment, name: str, lease: Lease | None) -> float:
+def _fit_member(settings: Experiment, name: str, lease: Lease | None, part_memory: int) -> float:
     """Fit one member in this process; return the seconds that it took."""
     began, run = time.monotonic(), Run.open(settings, lease)
     spec = run.spec(name)
-    spec.implementation.fit(spec, replace(run.prepare_fit(spec), parallel_map=map_in_tasks))
+    parts = maps_in_tasks(part_memory)
+    spec.implementation.fit(spec, replace(run.prepare_fit(spec), parallel_map=parts))
     spec.mark_fitted()
     return time.monotonic() - began
 
 
 def _fit_features(run: Run) -> None:
     """Fit the featurizer that members share."""
-    task = ray.remote(**ONE_PROCESS)(_save_features)
+    memory = reservable_memory(task_memory(run.settings, run.counts)["features"])
+    task = ray.remote(**ONE_PROCESS, memory=memory)(_save_features)
     try:
         with Heartbeat("counting the features of the texts"):
             ray.get(task.remote(run.settings, run.lease))

@@ -4,9 +4,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.counts import Counts
 from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import GIB, Memory, candidates_bytes, level_memory, main_memory, network_values
-from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
+from axml_ray.planning.phases import Phase, RunPhases
+from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.planning.work import Work, count_steps, level_work
 from axml_ray.settings import Experiment
 
@@ -61,6 +64,10 @@ class TrainingPlan:
     """Time until all trees are trained; None if it is not known."""
     too_large: tuple[int, ...]
     """Numbers of the levels that do not fit in a worker's memory."""
+    phases: tuple[Phase, ...]
+    """All phases of the run, from texts to a bundle."""
+    task_memory: dict[str, int]
+    """Bytes that a Ray task of each kind reserves."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as plain values for a JSON file."""
@@ -82,7 +89,15 @@ def make_plan(
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
 ) -> TrainingPlan:
-    """Estimate memory and time of an experiment; `rates` are those of `training_rates`."""
+    """Estimate memory and time of an experiment; `rates` are those of `training_rates`.
+
+    Raises:
+        SettingsError: the network is not the paper's.
+    """
+    if settings.network.kind != "attention":
+        raise SettingsError(
+            f"network.kind: {settings.network.kind} cannot be planned; only the kind attention has estimates"
+        )
     workers, trees = settings.resources.min_workers, settings.ensemble.trees
     shapes = level_shapes(counts.labels, settings.tree)
     side_by_side = machines.side_by_side(workers, trees)
@@ -106,6 +121,10 @@ def make_plan(
     known = [level.seconds for level in levels if level.seconds is not None]
     files = sorted(candidates_bytes(counts, shape, settings) for shape in shapes[:-1])
     usable = (1 - MARGIN) * memory_gib * GIB
+    seconds = math.ceil(trees / side_by_side) * sum(known) if known and side_by_side else None
+    whole = sum(level.work.total for level in levels)
+    rate = whole / sum(known) / workers if known else None
+    run = RunPhases(settings, counts, machines, seconds, rate)
     return TrainingPlan(
         name=settings.name,
         counts=counts,
@@ -119,7 +138,9 @@ def make_plan(
         main_memory=max(main_memory(counts, level.memory) for level in levels) if machines.accelerator else 0,
         candidates=sum(files[-2:]),
         levels=tuple(levels),
-        operations=trees * sum(level.work.total for level in levels),
-        seconds=math.ceil(trees / side_by_side) * sum(known) if known and side_by_side else None,
+        operations=trees * whole,
+        seconds=seconds,
         too_large=tuple(level.shape.number for level in levels if level.memory.total > usable),
+        phases=run.all(),
+        task_memory=run.needed,
     )

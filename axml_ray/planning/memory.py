@@ -13,11 +13,12 @@ import math
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
+from axml_ray.corpus.counts import Counts
 from axml_ray.network.backends import cpu_backend, cuda_backend
 from axml_ray.network.backends.base import Limits
 from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE
 from axml_ray.network.fast.cuda_lstm import TOKEN_MULTIPLE
-from axml_ray.planning.shapes import Counts, LevelShape
+from axml_ray.planning.shapes import LevelShape
 from axml_ray.settings import Experiment, NetworkSettings
 
 FLOAT = 4

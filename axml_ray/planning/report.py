@@ -20,7 +20,8 @@ def render(plan: TrainingPlan) -> Group:
         f"{counts.labels:,} labels, {counts.words:,} words"
     )
     sentences = "\n".join([*notes(plan), *warnings(plan)])
-    return Group(Text(title), Text(), work_table(plan), Text(), memory_table(plan), Text(), Text(sentences))
+    tables = [part for table in (work_table, memory_table, phase_table) for part in (table(plan), Text())]
+    return Group(Text(title), Text(), *tables, Text(sentences))
 
 
 def work_table(plan: TrainingPlan) -> Table:
@@ -59,6 +60,32 @@ def memory_table(plan: TrainingPlan) -> Table:
         sizes = (*weights, *step, memory.corpus + memory.pytorch, memory.total)
         style = "bold red" if level.shape.number in plan.too_large else ""
         table.add_row(str(level.shape.number), *(f"{size / GIB:,.2f}" for size in sizes), style=style)
+    return table
+
+
+def phase_table(plan: TrainingPlan) -> Table:
+    """Return the table of all phases of the run: memory of a process, time, bytes moved and on disk, hours of workers.
+
+    The hours are those for which the phase holds all of a tree's workers.
+    """
+    columns = ("phase", "GiB of\na process", "processes", "time", "GiB\nmoved", "GiB\non disk", "hours of\nworkers")
+    table = empty_table("Phases of the run, all trees", columns)
+    for phase in plan.phases:
+        hours = "–" if phase.seconds is None else f"{phase.seconds * plan.workers / 3600:,.2f}"
+        table.add_row(
+            phase.name,
+            f"{phase.memory / GIB:,.1f}" if phase.memory else "",
+            f"{phase.processes:,}" if phase.memory else "",
+            duration(phase.seconds) if phase.seconds != 0 else "",
+            f"{phase.moved / GIB:,.1f}",
+            f"{phase.disk / GIB:,.1f}",
+            hours if phase.seconds != 0 else "",
+        )
+    seconds = [phase.seconds for phase in plan.phases]
+    known = None if None in seconds else sum(filter(None, seconds))
+    moved, disk = (sum(getattr(phase, name) for phase in plan.phases) / GIB for name in ("moved", "disk"))
+    hours = "–" if known is None else f"{known * plan.workers / 3600:,.2f}"
+    table.add_row("all", "", "", duration(known), f"{moved:,.1f}", f"{disk:,.1f}", hours)
     return table
 
 
@@ -123,6 +150,13 @@ def warnings(plan: TrainingPlan) -> list[str]:
             f"(a margin of {MARGIN:.0%}); too large: {', '.join(map(str, plan.too_large))}. "
             f"Most of it is {max(advice, key=lambda fix: advice[fix])}."
         )
+    machine = plan.machines.memory * GIB
+    lines += [
+        f"WARNING: {phase.name} needs {format_size(phase.memory)} in a process, and this machine has "
+        f"{format_size(machine)}."
+        for phase in plan.phases
+        if plan.machines.shared and phase.name != "networks" and phase.memory > machine
+    ]
     return lines or ["Every level fits."]
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.counts import Counts
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.devices import synchronize
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
 from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import FLOAT
-from axml_ray.planning.shapes import Counts, LevelShape, level_shapes
+from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.settings import Experiment, NetworkSettings, at_level
 from axml_ray.training.batches import LevelData, Validation, make_batch
 from axml_ray.training.distributed import DistributedContext

@@ -19,6 +19,7 @@ from axml_ray.core.files import check_fences, content_digest, read_json, write_j
 from axml_ray.core.lease import Lease, lease_of
 from axml_ray.core.run_manifest import read_run_manifest
 from axml_ray.corpus.continued import previous_words
+from axml_ray.corpus.counts import Counts, counts_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Combiner, combiner_class
@@ -62,6 +63,11 @@ class Run(RunKeys):
     def lease(self) -> Lease | None:
         """Return this process's lease of the run, for workers; None if the run was opened without one."""
         return lease_of(self.layout.directory)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Return the sizes of the corpus, from which the memory of tasks is estimated."""
+        return counts_of(self.corpus, self.settings)
 
     # The run that this one continues
 

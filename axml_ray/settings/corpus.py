@@ -29,6 +29,8 @@ class ExpectedCounts(Settings):
     """Words of the vocabulary; by default the limit, 500,000."""
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean number of words of a document, cut at `corpus.max_tokens`."""
+    labels_per_document: Annotated[float, Field(gt=0)] | None = None
+    """Mean number of labels of a document; by default 5."""
 
 
 INPUTS = ("train", "valid", "test", "label_names", "label_features", "continues")

@@ -36,9 +36,10 @@ from axml_ray.evaluation.reports.report_page import write_page
 from axml_ray.inference.explain.explain import assemble
 from axml_ray.inference.predict.first_scores import scores_without_networks
 from axml_ray.inference.predict.predict_split import predict_split
-from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS
+from axml_ray.inference.predict.shards import ROWS
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member
+from axml_ray.planning.phases import report_bytes
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.runs.run import Run
 from axml_ray.settings import EvaluationSettings, Experiment
@@ -96,7 +97,8 @@ def evaluate(
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with phase("report"), Heartbeat("report"):
         largest = max(file_bytes(spec.directory) for spec in run.members)
-        problem = call_in_task(write_report, settings, predictions, metrics, run.lease, memory=PROCESS_BYTES + largest)
+        memory = report_bytes(largest, run.corpus.trained)
+        problem = call_in_task(write_report, settings, predictions, metrics, run.lease, memory=memory)
         if problem is not None:
             log.info("report: example documents are shown without explanations (%s)", problem)
     return metrics

@@ -18,7 +18,7 @@ import yaml
 from axml_ray.cluster.connection import connect
 from axml_ray.cluster.failures import recorded_failures
 from axml_ray.cluster.shared_state import check_nodes_see
-from axml_ray.cluster.tasks import map_in_tasks
+from axml_ray.cluster.tasks import maps_in_tasks
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, remove_directory, whole_file
 from axml_ray.core.lease import own
@@ -26,6 +26,7 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
 from axml_ray.core.topk import TopK
+from axml_ray.corpus.counts import counts_of
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Mean, Validation
@@ -34,6 +35,7 @@ from axml_ray.inference.predict.first_scores import FirstScores, first_scores
 from axml_ray.inference.predict.predict_split import predict_split
 from axml_ray.orchestration.label_trees import build_trees
 from axml_ray.orchestration.members import Follow, fit_members, show
+from axml_ray.planning.phases import task_memory
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.runs.continuation import check_corpora, check_trained, describe_continuation
 from axml_ray.runs.fitting import fit_combiner
@@ -207,7 +209,9 @@ def selected(settings: Experiment, corpus: Corpus) -> Experiment:
     if choices is None:
         connect()
         with phase("choose members"), Heartbeat("ranking held-out training documents"):
-            choices = select(settings, corpus, map_in_tasks)
+            needed = task_memory(settings, counts_of(corpus, settings))
+            memory = max((needed[kind] for kind in settings.members.chosen if kind in needed), default=0)
+            choices = select(settings, corpus, maps_in_tasks(memory))
         keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)

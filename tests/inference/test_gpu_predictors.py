@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.memory import PREDICTOR_BYTES
 from axml_ray.corpus.readers.sources import open_readers
 from axml_ray.inference.predict import shards
 from axml_ray.inference.predict.predict_files import PredictionOptions, predict_files
@@ -55,7 +56,7 @@ def test_ray_reserves_the_gpus_and_the_memory_of_an_actor(predict, monkeypatch):
     monkeypatch.setattr(shards, "reserved_device", lambda gpus: None)
     with pytest.raises(RuntimeError, match="device: 'cuda' is required"):
         predict(0.25)
-    expected = {"CPU": 1, "GPU": 0.25, "memory": pytest.approx(shards.PROCESS_BYTES, rel=0.01)}
+    expected = {"CPU": 1, "GPU": 0.25, "memory": pytest.approx(PREDICTOR_BYTES, rel=0.01)}
     assert any(reserved == expected for reserved in reservations())
 
 

@@ -11,11 +11,11 @@ import torch
 from tiny_run import texts_of, train_run
 
 from axml_ray import Tagger
+from axml_ray.corpus.counts import count_corpus
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.members.network_tree import NetworkTree
-from axml_ray.planning.shapes import count_corpus
 
 READ = 3
 BOTH = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.5}}

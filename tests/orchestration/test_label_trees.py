@@ -34,7 +34,7 @@ def test_subtrees_as_ray_tasks_are_the_same_tree(ray_cluster, monkeypatch):
                 jobs.append(subtree)
                 yield subtree
 
-        return map_in_tasks(work, watched())
+        return map_in_tasks(work, watched(), 1 << 28)
 
     alone, _ = balanced_clusters(features, 7, seed=2)
     spread, _ = balanced_clusters(features, 7, seed=2, threads=2, parallel_map=counted)
@@ -110,9 +110,11 @@ def test_trees_that_cannot_be_built_are_one_line(in_tasks, tmp_path):
     """As on a node that doesn't see the directory of the corpus."""
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     settings = experiment(tmp_path)
+    current = Run(settings, corpus)
+    assert current.counts.labels == corpus.trained  # here, it is seen
     corpus.directory.rename(tmp_path / "elsewhere")
     with pytest.raises(
         RuntimeError, match=rf"^the label trees could not be built: {settings.corpus_directory}"
     ) as raised:
-        build_trees(Run(settings, corpus))
+        build_trees(current)
     assert "\n" not in str(raised.value)

@@ -15,13 +15,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.counts import Counts, count_corpus
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, work
 from axml_ray.planning.estimate import make_plan
 from axml_ray.planning.machines import Machines, choose_machines
 from axml_ray.planning.report import duration, notes, warnings
-from axml_ray.planning.shapes import Counts, LevelShape, count_corpus, level_shapes
+from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.settings import Experiment, TreeSettings
 from axml_ray.settings.configuration import load
 from axml_ray.training.batches import LevelData, Validation, make_batch

@@ -12,13 +12,13 @@ import torch
 from s3 import Bucket
 from small_server import PARTS, SMALL
 
-from axml_ray.cluster.connection import largest_node
+from axml_ray.cluster.capacity import largest_node
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, whole_directory
+from axml_ray.core.memory import PREDICTOR_BYTES
 from axml_ray.core.paths import absolute
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import LABELS, MANIFEST
-from axml_ray.inference.predict.shards import PROCESS_BYTES
 from serve_app.__main__ import check_fits
 from serve_app.app import group_members, members_memory
 from serve_app.settings import ApplicationSettings
@@ -40,7 +40,7 @@ def test_ray_reserves_a_replicas_gpus(serve_address: str, serving_bundle: Path) 
     serve.delete("gpus")
     actors = list_actors(address=ray.get_runtime_context().gcs_address, detail=True, limit=1_000)
     found = {actor.class_name: actor.required_resources for actor in actors}
-    memory = pytest.approx(PROCESS_BYTES + file_bytes(serving_bundle), rel=0.01)
+    memory = pytest.approx(PREDICTOR_BYTES + file_bytes(serving_bundle), rel=0.01)
     assert found["ServeReplica:gpus:members"] == {"CPU": 0.1, "GPU": 0.25, "memory": memory}
     assert "GPU" not in found["ServeReplica:gpus:ingress"]
 
@@ -52,7 +52,7 @@ def test_memory_of_the_members_of_a_deployment(ray_cluster: None, serving_bundle
     assert len(groups) == PARTS
     sizes = {name: file_bytes(serving_bundle / "members" / name) for names in groups.values() for name in names or ()}
     whole = members_memory(bundle, None)
-    assert whole == PROCESS_BYTES + file_bytes(serving_bundle) - (serving_bundle / MANIFEST).stat().st_size
+    assert whole == PREDICTOR_BYTES + file_bytes(serving_bundle) - (serving_bundle / MANIFEST).stat().st_size
     expected = {part: whole - sum(sizes.values()) + sum(map(sizes.get, names)) for part, names in groups.items()}
     place = absolute(f"s3://{bucket.name}/bundle")
     for _ in range(2):

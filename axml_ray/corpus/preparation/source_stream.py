@@ -21,7 +21,9 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 
+from axml_ray.cluster.capacity import reservable_memory
 from axml_ray.cluster.connection import quiet_data
+from axml_ray.corpus.counts import PREPARING_BYTES
 from axml_ray.corpus.preparation.staging import stage_block
 from axml_ray.corpus.readers.line_blocks import LineRange
 from axml_ray.corpus.records.records import Document, Reader, Rejection
@@ -172,7 +174,8 @@ def stage_in_stream(
             ray_remote_args=dict(options),
         )
         arguments = {"size": size, "stage": stage, "settings": settings}
-        staged = blocks.flat_map(_stage_row, fn_kwargs=arguments, num_cpus=1, **options)
+        memory = reservable_memory(PREPARING_BYTES)
+        staged = blocks.flat_map(_stage_row, fn_kwargs=arguments, num_cpus=1, memory=memory, **options)
     yield from staged.iter_rows()
 
 

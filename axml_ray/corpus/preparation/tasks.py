@@ -12,6 +12,7 @@ import ray
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.cluster.shared_state import sharing_files
 from axml_ray.cluster.tasks import map_in_tasks
+from axml_ray.corpus.counts import PREPARING_BYTES
 from axml_ray.corpus.preparation.source_stream import NumberedReaders, read_blocks, stage_in_stream, stage_source_block
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.settings import CorpusSettings
@@ -91,7 +92,7 @@ class Workspace:
         if self.in_process:
             results = (task(part, **arguments) for part in parts)
         else:
-            results = map_in_tasks(task, parts, self._options, **arguments)
+            results = map_in_tasks(task, parts, PREPARING_BYTES, self._options, **arguments)
         done = []
         with self._progress(description, len(parts), "parts") as progress:
             for result in results:

@@ -26,10 +26,11 @@ from axml_ray.corpus.records.records import Fields, file_name, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import MANIFEST, sha256
-from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, claim_directory, predict_shards
+from axml_ray.inference.predict.shards import ROWS, claim_directory, predict_shards
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import chosen_format
+from axml_ray.planning.phases import predictor_bytes
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import LabelConditions, Precision, Settings
 
@@ -232,7 +233,7 @@ def predict_files(
     sources = [TextFile(reader, settings.max_tokens) for reader in readers]
     threads = max(1, int(cpus_per_actor))
     open_predictor = partial(BundlePredictor, bundle, options, threads, gpus_per_actor, precision)
-    reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor, "memory": PROCESS_BYTES + file_bytes(bundle)}
+    reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor, "memory": predictor_bytes(file_bytes(bundle))}
     with own(output):
         log.info("predict: starting actors, which open the bundle")
         with Heartbeat("predict", unit="texts") as heartbeat:

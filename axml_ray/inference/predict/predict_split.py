@@ -20,9 +20,10 @@ from axml_ray.core.files import file_bytes, remove_directory
 from axml_ray.core.ragged import Ragged
 from axml_ray.ensemble.combiner import Combiner
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
-from axml_ray.inference.predict.shards import PROCESS_BYTES, ROWS, claim_directory, predict_shards
+from axml_ray.inference.predict.shards import ROWS, claim_directory, predict_shards
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
+from axml_ray.planning.phases import predictor_bytes
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
@@ -100,7 +101,7 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
     open_predictor, documents = partial(EnsemblePredictor, run.settings, combiner), run.corpus.documents(split)
     reserved: dict[str, float] | None = {
         **resources.of_a_predictor,
-        "memory": PROCESS_BYTES + sum(file_bytes(spec.directory) for spec in run.members),
+        "memory": predictor_bytes(sum(file_bytes(spec.directory) for spec in run.members)),
     }
     if documents <= ROWS and len(sources) == 1 and not resources.gpus_per_predictor:
         reserved = None

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from axml_ray.cluster.capacity import largest_node, wait_for_room
+from axml_ray.cluster.capacity import reservable_memory, wait_for_room
 from axml_ray.cluster.connection import connect, quiet_data
 from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core import storage
@@ -26,8 +26,6 @@ ROWS = 1_024
 """Number of documents of a shard."""
 BLOCK_BYTES = 1 << 20
 """Approximate bytes that a reader task yields at a time; small, so that actors start while it still reads."""
-PROCESS_BYTES = 1 << 30
-"""Memory that a predictor needs besides the weights: PyTorch, and a batch."""
 
 JOB = "_job.json"
 """File of what determines the shards in a directory; it is written first."""
@@ -144,7 +142,8 @@ def predict_shards(
     import ray.data
 
     # Memory spreads the actors; a model that is larger than every node's share of it is not refused.
-    reserved = {**reserved, "memory": min(reserved["memory"], largest_node("memory"))}
+    others = {kind: reserved[kind] for kind in ("CPU", "GPU") if reserved[kind]}
+    reserved = {**reserved, "memory": reservable_memory(reserved["memory"], most or 1, others)}
     needed = {kind: amount for kind, amount in reserved.items() if amount}
     if (fit := wait_for_room(most or 1, needed)) < (most or 1):
         raise SettingsError(
@@ -154,7 +153,8 @@ def predict_shards(
         )
     if reserved["GPU"]:
         # A GPU that PyTorch cannot use is found by a task: of an actor that cannot start, Ray prints many tracebacks.
-        task = ray.remote(num_cpus=reserved["CPU"], num_gpus=reserved["GPU"], max_retries=0)(reserved_device)
+        of_task = {"num_cpus": reserved["CPU"], "num_gpus": reserved["GPU"], "memory": reserved["memory"]}
+        task = ray.remote(**of_task, max_retries=0)(reserved_device)
         try:
             ray.get(task.remote(reserved["GPU"]))
         except ray.exceptions.RayError as error:

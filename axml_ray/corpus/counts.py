@@ -1,0 +1,115 @@
+"""Sizes of a corpus, from its files or from `corpus.expected`, from which memory and time are estimated."""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from axml_ray.core.errors import SettingsError
+from axml_ray.settings import Experiment
+
+if TYPE_CHECKING:  # an opened model, which knows only `Counts`, imports none of this
+    from axml_ray.corpus.store import Corpus
+
+LABELS_PER_DOCUMENT = 5.0
+"""Mean number of labels of a document where it is not known."""
+PREPARING_BYTES = 1 << 30
+"""Memory that a task of preparation reserves: it holds a block of texts, or counts of words and labels
+(`benchmarks/results/scale.json`: two tasks and the driver took 3.1 GiB at 2.8 million labels)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Sizes of a corpus."""
+
+    documents: int
+    """Number of training documents."""
+    valid_documents: int
+    test_documents: int = 0
+    labels: int
+    """Number of labels with training documents."""
+    words: int
+    """Number of words of the vocabulary."""
+    word_dimension: int
+    tokens: float
+    """Mean number of words of a training document, after cutting."""
+    longest: int
+    """Number of words of the longest document, after cutting."""
+    labels_per_document: float = LABELS_PER_DOCUMENT
+    """Mean number of labels of a training document."""
+    source: str
+    """Where the counts come from, for the report."""
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of a training document and a label of it."""
+        return round(self.documents * self.labels_per_document)
+
+
+def count_corpus(settings: Experiment) -> Counts:
+    """Return the counts of the prepared corpus; if there is none, those of `corpus.expected`.
+
+    Raises:
+        SettingsError: there is neither, or the prepared corpus is incomplete.
+    """
+    from axml_ray.corpus.preparation.merging import VOCABULARY_SIZE
+    from axml_ray.corpus.preparation.split_assignment import valid_documents
+    from axml_ray.corpus.store import MANIFEST, Corpus
+    from axml_ray.corpus.text.vector_files import dimension_of
+
+    if (settings.corpus_directory / MANIFEST).is_file():
+        return counts_of(Corpus.open(settings.corpus_directory), settings)
+    expected, vectors = settings.corpus.expected, settings.corpus.word_vectors_path
+    if expected.documents is None or expected.labels is None or expected.tokens is None:
+        raise SettingsError(
+            f"{settings.corpus_directory}: no prepared corpus, and corpus.expected does not say how large it will be; "
+            "prepare it with axml-ray prepare, or set corpus.expected.documents, .labels and .tokens"
+        )
+    has_file = vectors is not None and vectors.is_file()
+    share, longest = settings.corpus.test_share, _longest(settings)
+    return Counts(
+        documents=min(expected.documents, settings.training.documents or sys.maxsize),
+        valid_documents=valid_documents(settings.corpus, expected.documents),
+        test_documents=round(expected.documents * share / (1 - share)) if share < 1 else 0,
+        labels=expected.labels,
+        words=expected.words or VOCABULARY_SIZE,
+        word_dimension=dimension_of(vectors) if vectors and has_file else settings.corpus.word_dimension,
+        tokens=min(expected.tokens, longest),
+        longest=longest,
+        labels_per_document=expected.labels_per_document or LABELS_PER_DOCUMENT,
+        source="corpus.expected; the corpus is not prepared yet",
+    )
+
+
+def counts_of(corpus: "Corpus", settings: Experiment) -> Counts:
+    """Return the counts of a corpus as a run with these settings reads it."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from axml_ray.corpus.preparation.input_changes import changed_settings
+
+    total, pairs, longest = 0, 0, 1
+    for file in corpus.files("train"):
+        table = pq.read_table(file, columns=["tokens", "labels"])
+        lengths = pc.min_element_wise(pc.list_value_length(table["tokens"]), _longest(settings))
+        total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
+        pairs += pc.sum(pc.list_value_length(table["labels"])).as_py() or 0
+    changed = changed_settings(corpus.manifest, settings.corpus)
+    stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
+    documents = corpus.documents("train")
+    return Counts(
+        documents=min(documents, settings.training.documents or sys.maxsize),
+        valid_documents=corpus.documents("valid"),
+        test_documents=corpus.documents("test"),
+        labels=corpus.trained,
+        words=int(corpus.manifest["counts"]["words"]),
+        word_dimension=int(corpus.manifest["word_vector_dimension"]),
+        tokens=total / documents,
+        longest=longest,
+        labels_per_document=pairs / documents,
+        source=f"the prepared corpus {corpus.directory}{stale}",
+    )
+
+
+def _longest(settings: Experiment) -> int:
+    """Return the largest number of words of a text that the networks read."""
+    return min(settings.corpus.max_tokens, settings.network.max_tokens or settings.corpus.max_tokens)
