@@ -179,10 +179,17 @@ class LinearTree(Member):
 
     def _classifiers(self, level: int, nodes: np.ndarray) -> sparse.csr_matrix:
         """Return the classifiers of some nodes (int64 [n]) of a level (from 0), float32 CSR [n, F + 1]."""
-        rows = self.weights[level][nodes]
-        if not is_whole_level(level, self.tree.level_sizes[level]):  # others are checked when they are opened
-            check_rows(rows, f"level {level + 1}")
+        rows, is_checked = self.weights[level][nodes], self._is_checked[level]
+        unchecked = np.flatnonzero(~is_checked[nodes])
+        if len(unchecked):
+            check_rows(rows[unchecked], f"level {level + 1}")
+            is_checked[nodes] = True
         return rows
+
+    @cached_property
+    def _is_checked(self) -> list[np.ndarray]:
+        """Of each level, bool [n_d], whether the classifiers are known to be sound; small levels are when opened."""
+        return [np.full(size, is_whole_level(level, size)) for level, size in enumerate(self.tree.level_sizes)]
 
     def _margins_of_whole_levels(self, rows: sparse.csr_matrix) -> dict[int, np.ndarray]:
         """Return the margins of all nodes for each document, float32 [N, n_d], of each level in `_whole_levels`."""

@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 from descendants import job_environment
-from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID, FAKE_HEAD_NODE_TYPE
+from ray.autoscaler._private.fake_multi_node.node_provider import (
+    FAKE_HEAD_NODE_ID,
+    FAKE_HEAD_NODE_TYPE,
+    FakeMultiNodeProvider,
+)
 
 SECONDS = 100
 COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
@@ -40,7 +44,9 @@ def cluster(tmp_path: Path, version: int, *, grows: bool = True) -> Iterator[str
         "max_workers": 1,
         "idle_timeout_minutes": 5,
         "provider": {
-            "type": "fake_multinode",
+            # The second version reads defaults of "fake_multinode" from a file that wheels lack.
+            "type": "external",
+            "module": f"{FakeMultiNodeProvider.__module__}.FakeMultiNodeProvider",
             "gcs_address": f"127.0.0.1:{port}",
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
@@ -95,7 +96,7 @@ for name in ("test", "train"):  # the first one only so that everything is impor
     data = LevelData(split.tokens, TrueNodes(tree, 1, split.labels))
     for start in range(0, len(split), 64):
         make_batch(data, level, np.arange(start, min(start + 64, len(split))))
-    opened.append(data)
+    opened.append((data, corpus.word_vectors()))
 print(private() - before)
 """
 
@@ -103,7 +104,7 @@ print(private() - before)
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
 def test_a_second_worker_of_a_node_shares_the_split(tmp_path: Path) -> None:
-    """Cut, in part, and read from end to end, as training does."""
+    """Cut, in part, and read from end to end, as training does, with the word vectors."""
     random = np.random.default_rng(0)
     documents = {"train": 20_000, "valid": 0, "test": 200}
     for name, count in documents.items():
@@ -112,9 +113,11 @@ def test_a_second_worker_of_a_node_shares_the_split(tmp_path: Path) -> None:
         labels = Ragged(np.tile(np.arange(50, dtype=np.int32), count), 50 * np.arange(count + 1))
         columns = {"tokens": tokens.to_arrow(), "labels": labels.to_arrow()}
         pq.write_table(pa.table(columns), tmp_path / name / "0.parquet")
+    vectors = np.ones((40_000, 64), np.float32)
+    save_file({"word_vectors": vectors}, tmp_path / "word_vectors.safetensors")
     manifest(tmp_path, counts={"documents": documents, "trained_labels": 100})
     split = Corpus.open(tmp_path).split("train")
-    size = split.tokens.values.nbytes + split.labels.values.nbytes
+    size = split.tokens.values.nbytes + split.labels.values.nbytes + vectors.nbytes
     done = subprocess.run([sys.executable, "-c", PRIVATE, tmp_path], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 0.1 * size
 
