@@ -35,7 +35,7 @@ DISTINCT_SHARE = 0.6
 """Distinct features of a text relative to its words, without those of parts of words."""
 WORD_BYTES, FEATURE_BYTES, COUNTING_BYTES = 4, 8, 36
 """Bytes of a word of a text, of an entry of a feature matrix, and of an entry while the matrix is computed."""
-COUNTED_PER_SECOND = 5.0e6
+COUNTED_PER_SECOND = 3.2e6
 """Entries of a feature matrix that a core computes in a second (`benchmarks/results/phases.json`)."""
 
 
